@@ -1,0 +1,45 @@
+# Everything runs in .venv, made from the lock file on first use. Needs Python 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+.venv/installed: requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.x ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: help install demo run test check bench env lock clean
+
+help: ## Show what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+install: .venv/installed ## Make .venv from the lock file
+
+demo: .venv/installed ## Play the whole story in under a minute
+	$(BIN)/python -m examples.demo
+
+run: .venv/installed ## API on port 8000, worker, Valkey, SQLite under data/
+	$(BIN)/python -m examples.run
+
+test: .venv/installed ## All tests, on real Valkey and real PostgreSQL
+	$(BIN)/python -m pytest -q
+
+check: .venv/installed ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed ## What the README's figures come from
+	$(BIN)/python -m benchmarks.drain
+
+env: ## Write .env with random secrets, once
+	@test -e .env && echo '.env is there already' || $(PYTHON) examples/make_env.py
+
+lock: ## Resolve the lock files again (needs uv)
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove what was made here
+	rm -rf .venv data build *.egg-info

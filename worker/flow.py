@@ -1,0 +1,140 @@
+"""What an application writes: a flow, and what its handler says of each task."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from worker.backoff import Backoff
+from worker.errors import Unavailable
+
+#: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
+#: a claim pushes two for each task.
+MAX_BATCH_SIZE = 2000
+
+
+class Task(NamedTuple):
+    """One task as a worker holds it, from the claim until it is settled."""
+
+    id: str
+    payload: bytes = b""
+    #: How often this task failed alone.
+    failures: int = 0
+    #: How often a worker took this task and never settled it.
+    deliveries: int = 0
+    #: When it was first due, ms since the epoch on Redis's clock.
+    due_at_ms: int = 0
+    #: Proof of the lease: whoever holds another token may write nothing.
+    token: str = ""
+
+
+class Due(NamedTuple):
+    """A task that the application's own records say is waiting."""
+
+    id: str
+    #: Relative, so that clocks which disagree do not matter; negative when overdue.
+    delay_ms: int
+
+
+class Retry(Exception):
+    """Not now: the same task again after ``delay_ms``. Counted as nothing."""
+
+    def __init__(self, delay_ms: float) -> None:
+        super().__init__(f"again in {delay_ms} ms")
+        self.delay_ms = delay_ms
+
+
+class DeadLetter(Exception):
+    """Never again: this task goes to the dead letters at once."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Failed(Exception):
+    """This task failed, alone: counted, and tried again until ``max_failures``."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Outcome = Retry | DeadLetter | Failed
+Handler = Callable[[Sequence[Task]], Mapping[str, Outcome] | None]
+#: ``sweep(after_seconds, before_seconds)`` yields, in pages and oldest first, the tasks that
+#: are due later than ``after_seconds`` from now (None: since ever) and no later than
+#: ``before_seconds`` from now. Negative seconds are in the past.
+Sweep = Callable[[float | None, float], Iterable[Sequence[Due]]]
+#: Returns when the handler's dependencies answer; raises `Unavailable` while they do not.
+Probe = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """A queue and what is done with its tasks.
+
+    The handler gets a batch and returns what is *not* done: a mapping from task id to
+    `Retry`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
+    that the batch failed; it is run again in halves until the tasks at fault stand alone.
+    Raising `Unavailable` means that nobody is at fault: the batch goes back uncounted, and
+    nothing is claimed until ``probe`` returns.
+
+    Delivery is at least once: a handler may see a task again after a crash, so what it does
+    must be safe to repeat.
+    """
+
+    name: str
+    handler: Handler = field(repr=False)
+    #: Lets the application's records restore tasks that Redis lost. See `Sweep`.
+    sweep: Sweep | None = field(default=None, repr=False)
+    probe: Probe | None = field(default=None, repr=False)
+    batch_size: int = 500
+    #: How long a claimed batch belongs to its worker. Longer than the handler may run.
+    lease_seconds: float = 10.0
+    max_failures: int = 5
+    max_deliveries: int = 5
+    backoff: Backoff = field(default_factory=Backoff)
+    sweep_seconds: float = 1.0
+    lookahead_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,100}", self.name):
+            raise ValueError(f"a flow's name is 1 to 100 of A-Z a-z 0-9 _ . : -, not {self.name!r}")
+        if not 1 <= self.batch_size <= MAX_BATCH_SIZE:
+            raise ValueError(f"batch_size is 1 to {MAX_BATCH_SIZE}, not {self.batch_size}")
+        for setting in ("lease_seconds", "sweep_seconds", "lookahead_seconds"):
+            if not getattr(self, setting) > 0:
+                raise ValueError(f"{setting} is more than 0, not {getattr(self, setting)}")
+        for setting in ("max_failures", "max_deliveries"):
+            if getattr(self, setting) < 1:
+                raise ValueError(f"{setting} is at least 1, not {getattr(self, setting)}")
+
+
+def one_at_a_time(handle: Callable[[Task], Outcome | None]) -> Handler:
+    """A handler made of a plain function for one task.
+
+    The function returns None when the task is done, or returns or raises an outcome. Any
+    other exception counts against that task alone; its neighbours in the batch are not run
+    again for it. After `Unavailable` the rest of the batch goes back untouched.
+    """
+
+    def handler(tasks: Sequence[Task]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        down: Unavailable | None = None
+        for task in tasks:
+            outcome: Outcome | None
+            try:
+                outcome = Failed(down) if down else handle(task)
+            except (Retry, DeadLetter, Failed) as raised:
+                outcome = raised
+            except Unavailable as error:
+                down = error
+                outcome = Failed(error)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is this task's own
+                outcome = Failed(error)
+            if outcome is not None:
+                outcomes[task.id] = outcome
+        return outcomes
+
+    return handler

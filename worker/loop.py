@@ -1,0 +1,308 @@
+"""The worker: claim, handle, settle, wait; and stop without leaving anything leased.
+
+One thread at a time waits and claims; the others handle what they claimed. So however many
+threads there are, an idle worker asks Redis once per slow poll, and sleeps in between until
+exactly when the next task is due.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import isqrt
+from typing import TypeVar
+
+import redis
+import structlog
+
+from worker.backoff import Backoff
+from worker.connection import connect
+from worker.errors import LeaseLost, Unavailable
+from worker.flow import Flow, Task
+from worker.isolation import Handled, handle
+from worker.queue import Claim, DelayQueue
+from worker.sweep import Sweeper
+from worker.waker import Waker
+
+T = TypeVar("T")
+log = structlog.get_logger("worker")
+
+#: Longest wait between two looks at the queue. Every peer that trusted its wake-up signal
+#: alone has had workers that slept for ever.
+SLOW_POLL_SECONDS = 5.0
+#: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
+DRAIN_SECONDS = 8.0
+#: How often to look whether Redis, or what a handler needs, is back.
+RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
+PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
+
+
+class Station:
+    """A flow at work: its queue, and whether what it needs is up."""
+
+    def __init__(self, flow: Flow, queue: DelayQueue) -> None:
+        self.flow = flow
+        self.queue = queue
+        self.up = threading.Event()
+        #: How many tasks to claim. Shrinks while batches outlast their lease.
+        self.limit = flow.batch_size
+
+    def split_suspects(self, tasks: list[Task]) -> tuple[list[Task], list[Task]]:
+        """What to handle now, and what to give back first.
+
+        A task whose lease expired may have killed its worker. Such suspects are handled a few
+        at a time, and alone if it happens again, with nothing else leased: so the one that
+        kills is told from its neighbours before they reach ``max_deliveries``.
+        """
+        worst = max(task.deliveries for task in tasks)
+        if worst == 0:
+            return tasks, []
+        size = 1 if worst > 1 else isqrt(self.flow.batch_size)
+        suspects = [task for task in tasks if task.deliveries == worst][:size]
+        chosen = {task.id for task in suspects}
+        return suspects, [task for task in tasks if task.id not in chosen]
+
+    def adapt(self, handled: Handled) -> None:
+        """Claim fewer tasks while batches outlast half their lease, so that none goes round
+        for ever; find the way back by doubling.
+        """
+        if handled.untouched and not handled.outage:
+            self.limit = max(1, self.limit // 2)
+        else:
+            self.limit = min(self.flow.batch_size, self.limit * 2)
+
+
+class Worker:
+    """Runs flows, in strict priority order, until it is stopped."""
+
+    def __init__(self, flows: Sequence[Flow], redis_url: str, *, threads: int = 1) -> None:
+        #: What was done so far: done, retried, failed, dead, released, stale, restored.
+        self.counts: Counter[str] = Counter()
+        self._client = connect(redis_url, max_connections=threads + 2)
+        self._stations = [Station(flow, DelayQueue(self._client, flow.name)) for flow in flows]
+        self._stopping = threading.Event()
+        self._alarm = threading.Event()
+        self._turn = threading.Lock()
+        self._crash: BaseException | None = None
+        self._redis_failures = 0
+        self._server_checked = False
+        self._handlers = [
+            threading.Thread(target=self._work, name=f"worker {n}", daemon=True)
+            for n in range(1, threads + 1)
+        ]
+        channels = [station.queue.keys.wake for station in self._stations]
+        self._helpers: list[threading.Thread] = [
+            Waker(self._client, channels, self._alarm, self._stopping)
+        ]
+        for flow in flows:
+            if flow.sweep is not None:
+                # A connection of its own, and less patience: it must keep its pace while
+                # Redis is silent.
+                queue = DelayQueue(connect(redis_url, timeout_seconds=0.5), flow.name)
+                self._helpers.append(Sweeper(flow, flow.sweep, queue, self._stopping, self.counts))
+
+    def run(self) -> None:
+        """Work until `stop`. Raises what ended the worker otherwise, UnsafeServer for one."""
+        self._check_server()
+        log.info("started", queues=[station.flow.name for station in self._stations])
+        for station in self._stations:
+            self._begin_probing(station)
+        for thread in [*self._helpers, *self._handlers]:
+            thread.start()
+        self._stopping.wait()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for thread in self._handlers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread.name for thread in self._handlers if thread.is_alive()]
+        log.info("stopped", stuck=stuck, **self.counts)
+        if self._crash is not None:
+            raise self._crash
+
+    def stop(self) -> None:
+        """Claim no more, finish or give back what is held, and return from `run`."""
+        self._stopping.set()
+        self._alarm.set()
+
+    # -- claim and wait --------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._turn:
+                    claimed = self._next()
+                if claimed is None:
+                    return
+                self._handle(*claimed)
+        except BaseException as error:  # noqa: BLE001  no thread may end unnoticed
+            self._crash = error
+            self.stop()
+
+    def _next(self) -> tuple[Station, Claim] | None:
+        """Wait for the next batch; None when stopping."""
+        while not self._stopping.is_set():
+            self._alarm.clear()
+            wait = SLOW_POLL_SECONDS
+            try:
+                for station in self._stations:
+                    if not station.up.is_set():
+                        continue
+                    claim = station.queue.claim(
+                        station.limit, round(station.flow.lease_seconds * 1000)
+                    )
+                    if claim.tasks:
+                        self._redis_answered()
+                        return station, claim
+                    if claim.next_in_ms is not None:
+                        wait = min(wait, claim.next_in_ms / 1000)
+                    self._redis_answered()
+            except redis.RedisError as error:
+                wait = self._redis_failed(error)
+            if not self._stopping.is_set():
+                self._alarm.wait(wait)
+        return None
+
+    def _redis_failed(self, error: redis.RedisError) -> float:
+        """Note an outage of Redis, whatever the error; return how long to wait, in seconds."""
+        if self._redis_failures == 0:
+            log.error("Redis does not serve claims", error=_described(error))
+        self._redis_failures += 1
+        self._server_checked = False  # it may come back as another server
+        return RECONNECT.delay_ms(self._redis_failures) / 1000
+
+    def _redis_answered(self) -> None:
+        if self._redis_failures:
+            log.info("Redis serves claims again", failed_claims=self._redis_failures)
+            self._redis_failures = 0
+        if not self._server_checked:
+            self._check_server()
+
+    def _check_server(self) -> None:
+        try:
+            warnings = self._stations[0].queue.check_server()
+        except redis.RedisError as error:
+            log.warning("Redis could not be checked yet", error=_described(error))
+            return
+        self._server_checked = True
+        for warning in warnings:
+            log.warning(warning)
+
+    # -- handle and settle -----------------------------------------------------------------
+
+    def _handle(self, station: Station, claim: Claim) -> None:
+        flow = station.flow
+        # A second try of part of a batch is begun only while the lease is sure to cover it.
+        half_lease = time.monotonic() + flow.lease_seconds / 2
+        tasks, others = station.split_suspects(claim.tasks)
+        self._write("released", others, station.queue.release)
+        if tasks[0].deliveries >= flow.max_deliveries:
+            reason = f"delivered {flow.max_deliveries} times and never settled"
+            self._bury(station, [(task, reason, None) for task in tasks])
+            return
+        handled = handle(
+            flow,
+            tasks,
+            lambda: not self._stopping.is_set() and time.monotonic() < half_lease,
+        )
+        if handled.outage:
+            self._take_down(station, handled.outage)
+        station.adapt(handled)
+        self._settle(station, handled)
+        now_ms = time.time() * 1000  # for people: nothing is decided by it
+        log.info(
+            "batch",
+            queue=flow.name,
+            tasks=len(tasks),
+            done=len(handled.done),
+            retries=len(handled.retries),
+            failed=len(handled.failed),
+            late_ms=round(now_ms - min(task.due_at_ms for task in tasks)),
+        )
+
+    def _settle(self, station: Station, handled: Handled) -> None:
+        queue, flow = station.queue, station.flow
+        again = [
+            (task, flow.backoff.delay_ms(task.failures + 1))
+            for task, _ in handled.failed
+            if task.failures + 1 < flow.max_failures
+        ]
+        self._write("done", handled.done, queue.ack)
+        self._write(
+            "retried",
+            [(task, max(1.0, retry.delay_ms)) for task, retry in handled.retries],
+            queue.retry,
+        )
+        self._write("failed", again, partial(queue.retry, failed=True))
+        self._bury(
+            station,
+            [(task, letter.reason, letter.__cause__) for task, letter in handled.dead]
+            + [
+                (task._replace(failures=task.failures + 1), "failed too often", error)
+                for task, error in handled.failed
+                if task.failures + 1 >= flow.max_failures
+            ],
+        )
+        self._write("released", handled.untouched, queue.release)
+        for task, error in handled.failed:
+            log.warning("task failed", queue=flow.name, id=task.id, error=_described(error))
+
+    def _bury(
+        self, station: Station, burials: list[tuple[Task, str, BaseException | None]]
+    ) -> None:
+        self._write("dead", burials, station.queue.dead_letter)
+        for task, reason, _ in burials:
+            log.error("dead letter", queue=station.flow.name, id=task.id, reason=reason)
+
+    def _write(self, count: str, rows: list[T], write: Callable[[list[T]], None]) -> None:
+        """Settle ``rows``, if there are any, and count them.
+
+        What cannot be written is left to the lease: it ends, and the tasks come again.
+        """
+        if not rows:
+            return
+        try:
+            write(rows)
+        except LeaseLost as lost:
+            self.counts["stale"] += len(lost.ids)
+            self.counts[count] += len(rows) - len(lost.ids)
+            log.warning("lease lost, nothing written", verb=count, tasks=len(lost.ids))
+        except redis.RedisError as error:
+            log.warning("not settled", verb=count, tasks=len(rows), error=_described(error))
+        else:
+            self.counts[count] += len(rows)
+
+    # -- outages of what a handler needs ---------------------------------------------------
+
+    def _take_down(self, station: Station, outage: Unavailable) -> None:
+        """Claim nothing of this flow until its probe says that it can go on."""
+        with self._turn:
+            if station.up.is_set():
+                station.up.clear()
+                log.error("unavailable", queue=station.flow.name, error=str(outage))
+                self._begin_probing(station, attempt=1)
+
+    def _begin_probing(self, station: Station, attempt: int = 0) -> None:
+        name = f"probe {station.flow.name}"
+        threading.Thread(
+            target=self._probe, args=(station, attempt), name=name, daemon=True
+        ).start()
+
+    def _probe(self, station: Station, attempt: int) -> None:
+        probe = station.flow.probe
+        while not (attempt and self._stopping.wait(PROBE.delay_ms(attempt) / 1000)):
+            try:
+                if probe is not None:
+                    probe()
+            except Exception as error:  # noqa: BLE001  a probe that fails in any way says no
+                attempt += 1
+                if attempt == 1:
+                    log.warning("not ready", queue=station.flow.name, error=_described(error))
+                continue
+            log.info("available", queue=station.flow.name)
+            station.up.set()
+            self._alarm.set()
+            return
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,134 @@
+"""The sweep makes the application's records the truth, and Redis an accelerator.
+
+Whatever Redis lost, in a crash, a flush or a failover, the records still have. The sweep reads
+what they say is waiting and restores it; only while Redis does not answer, it hands what is
+overdue to the flow's own handler. There is no outage detection and no second way to finish a
+task.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import redis
+import structlog
+
+from worker.errors import Unavailable
+from worker.flow import Due, Flow, Sweep, Task
+from worker.isolation import handle
+from worker.queue import DelayQueue, Restored
+
+log = structlog.get_logger("worker")
+
+#: A task overdue by less is left to the claims, which are about to take it.
+GRACE_SECONDS = 1.0
+
+
+class Sweeper(threading.Thread):
+    """Sweeps one flow every ``sweep_seconds``, on a thread and a connection of its own."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        records: Sweep,
+        queue: DelayQueue,
+        stopping: threading.Event,
+        counts: Counter[str],
+    ) -> None:
+        super().__init__(name=f"sweep {flow.name}", daemon=True)
+        self._flow = flow
+        self._records = records
+        self._queue = queue
+        self._stopping = stopping
+        self._counts = counts
+        #: Whether Redis did what it was last asked, and the records were last readable.
+        self._redis_answers = True
+        self._records_answer = True
+        #: Ids that failed while Redis was away, where no failure could be counted.
+        self._failed: set[str] = set()
+
+    def run(self) -> None:
+        next_sweep = next_lookahead = time.monotonic()
+        while not self._stopping.wait(max(0.0, next_sweep - time.monotonic())):
+            now = time.monotonic()
+            next_sweep = now + self._flow.sweep_seconds
+            lookahead = now >= next_lookahead
+            if lookahead:
+                next_lookahead = now + self._flow.lookahead_seconds
+            self.sweep(lookahead=lookahead)
+
+    def sweep(self, *, lookahead: bool = False) -> None:
+        """One round: what is overdue, then with ``lookahead`` what is due soon."""
+        try:
+            self._sweep_overdue()
+            if lookahead and self._redis_answers:
+                self._sweep_upcoming()
+        except Unavailable as error:
+            if self._records_answer:
+                log.warning("sweep cannot read records", queue=self._flow.name, error=str(error))
+            self._records_answer = False
+        except Exception:  # whatever it is, the next round may do better
+            log.exception("sweep failed", queue=self._flow.name)
+        else:
+            self._records_answer = True
+
+    def _sweep_overdue(self) -> None:
+        # Nobody else takes what is due while Redis is away, so then there is no grace.
+        grace = GRACE_SECONDS if self._redis_answers else 0.0
+        ask = True
+        for page in self._records(None, -grace):
+            if self._stopping.is_set():
+                return
+            found = self._restore(page) if ask else None
+            if found is None:
+                ask = False  # once a round: each silence costs a time-out
+                if self._queue.last_known_paused or not self._handle(page):
+                    return
+            elif found.paused or (found.pending and not found.restored):
+                # A backlog: the claims are at this page, and will be at the next one in turn.
+                return
+
+    def _sweep_upcoming(self) -> None:
+        # Reaches past the next look-ahead, so that each task is seen before it is due.
+        for page in self._records(-GRACE_SECONDS, 2 * self._flow.lookahead_seconds):
+            found = self._restore(page)
+            if found is None or found.paused or self._stopping.is_set():
+                return
+
+    def _restore(self, page: Sequence[Due]) -> Restored | None:
+        """Restore a page; None when Redis did not."""
+        try:
+            found = self._queue.restore(page)
+        except redis.RedisError as error:
+            if self._redis_answers:
+                log.warning("sweep goes on without Redis", queue=self._flow.name, error=str(error))
+            self._redis_answers = False
+            return None
+        self._redis_answers = True
+        self._failed.clear()
+        if found.restored:
+            self._counts["restored"] += found.restored
+            log.info("restored", queue=self._flow.name, tasks=found.restored)
+        return found
+
+    def _handle(self, page: Sequence[Due]) -> bool:
+        """Hand what is overdue to the flow's handler; false when that has to wait."""
+        tasks = [
+            Task(id=due.id) for due in page if due.delay_ms <= 0 and due.id not in self._failed
+        ]
+        if not tasks:
+            return True
+        handled = handle(self._flow, tasks, lambda: not self._stopping.is_set())
+        at_fault = [*handled.failed, *handled.dead]
+        self._failed.update(task.id for task, _ in at_fault)
+        self._counts["handled without Redis"] += len(handled.done)
+        log.info(
+            "handled without Redis",
+            queue=self._flow.name,
+            done=len(handled.done),
+            failed=len(at_fault),
+        )
+        if handled.outage:
+            raise handled.outage
+        return True
