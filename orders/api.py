@@ -1,0 +1,167 @@
+"""The HTTP API: parse, call one method of the service, render."""
+
+from http import HTTPStatus
+from typing import Any
+
+from apiflask import APIBlueprint, HTTPTokenAuth
+from flask import Response, current_app, url_for
+from flask.typing import ResponseReturnValue
+
+from orders import schemas
+from orders.bootstrap import Services
+from orders.domain import Client
+from orders.errors import StorageUnavailable
+
+auth = HTTPTokenAuth(description="An API key: flask --app orders.app keys create NAME")
+orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
+stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
+health = APIBlueprint("health", __name__, tag="Health")
+
+
+def services() -> Services:
+    """What the application was wired with."""
+    wired: Services = current_app.extensions["orders"]
+    return wired
+
+
+@auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
+def verify(token: str) -> Client | None:
+    return services().orders.authenticate(token) if token else None
+
+
+@auth.get_user_roles  # type: ignore[untyped-decorator]
+def scopes(client: Client) -> list[str]:
+    return sorted(client.scopes)
+
+
+def caller() -> str:
+    """The id of the client whose key came with the request."""
+    client = auth.current_user
+    assert isinstance(client, Client)
+    return client.id
+
+
+def _json(text: str, status: int = HTTPStatus.OK, **headers: str) -> Response:
+    response = Response(text, status, content_type="application/json")
+    for name, value in headers.items():
+        response.headers[name.replace("_", "-")] = value
+    return response
+
+
+def _replayed(replayed: bool) -> dict[str, str]:  # noqa: FBT001  it is what the word says
+    return {"Idempotent_Replayed": "true"} if replayed else {}
+
+
+@orders.post("/orders")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(schemas.IdempotencyIn, location="headers", arg_name="header")
+@orders.input(schemas.OrderIn, arg_name="body")
+@orders.output(schemas.OrderOut, HTTPStatus.CREATED)
+def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> ResponseReturnValue:
+    """Place an order and hold its stock."""
+    placed = services().orders.place(
+        caller(),
+        key=header.idempotency_key,
+        fingerprint=body.fingerprint(),
+        quantities={item.sku: item.quantity for item in body.items},
+        timeout_seconds=body.timeout_seconds,
+        render=schemas.order_json,
+    )
+    location = url_for("orders.get_order", order_id=placed.order_id)
+    headers = _replayed(placed.replayed)
+    return _json(placed.response, HTTPStatus.CREATED, Location=location, **headers)
+
+
+@orders.get("/orders")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(schemas.OrdersQuery, location="query", arg_name="query")
+@orders.output(schemas.OrdersOut)
+def list_orders(query: schemas.OrdersQuery) -> Any:
+    """One's own orders, newest first."""
+    found = services().orders.orders(
+        caller(),
+        page_size=query.limit,
+        status=query.status,
+        created_after=query.created_after,
+        expires_before=query.expires_before,
+        before_id=query.before_id,
+    )
+    more = len(found) == query.limit
+    return {"data": found, "next_cursor": schemas.encoded(found[-1].id) if more else None}
+
+
+@orders.get("/orders/<uuid:order_id>")
+@orders.auth_required(auth, roles=["orders"])
+@orders.output(schemas.OrderOut)
+def get_order(order_id: object) -> Any:
+    """One order."""
+    return services().orders.order(caller(), str(order_id))
+
+
+@orders.get("/orders/<uuid:order_id>/events")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(schemas.EventsQuery, location="query", arg_name="query")
+@orders.output(schemas.EventsOut)
+def list_events(order_id: object, query: schemas.EventsQuery) -> Any:
+    """What happened to an order, oldest first."""
+    found = services().orders.events(
+        caller(), str(order_id), after_id=query.after_id, page_size=query.limit
+    )
+    more = len(found) == query.limit
+    return {"data": found, "next_cursor": schemas.encoded(found[-1].id) if more else None}
+
+
+@orders.post("/orders/<uuid:order_id>/payments")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(schemas.PaymentIn, arg_name="body")
+@orders.output(schemas.PaymentOut, HTTPStatus.CREATED)
+@orders.doc(responses={202: "The money came too late, twice, or in the wrong amount: refund due"})
+def create_payment(order_id: object, body: schemas.PaymentIn) -> ResponseReturnValue:
+    """Take a payment. Money that the order cannot take is kept, and due back."""
+    paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
+    status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
+    return _json(schemas.payment_json(paid.payment), status, **_replayed(paid.replayed))
+
+
+@orders.post("/orders/<uuid:order_id>/cancel")
+@orders.auth_required(auth, roles=["orders"])
+@orders.output(schemas.OrderOut)
+def cancel_order(order_id: object) -> Any:
+    """Cancel an unpaid order. Cancelling it again changes nothing."""
+    return services().orders.cancel(caller(), str(order_id))
+
+
+@stock.get("/stock/<sku>")
+@stock.auth_required(auth)
+@stock.output(schemas.StockOut)
+def get_stock(sku: str) -> Any:
+    """A SKU's stock and price."""
+    return services().orders.stock(sku)
+
+
+@stock.put("/stock/<sku>")
+@stock.auth_required(auth, roles=["ops"])
+@stock.input(schemas.StockIn, arg_name="body")
+@stock.output(schemas.StockOut)
+def put_stock(sku: str, body: schemas.StockIn) -> Any:
+    """Set a SKU's stock and price."""
+    return services().orders.set_stock(schemas.checked_sku(sku), **body.model_dump())
+
+
+@health.get("/healthz")
+def healthz() -> ResponseReturnValue:
+    """The process runs."""
+    return {"status": "ok"}
+
+
+@health.get("/readyz")
+def readyz() -> ResponseReturnValue:
+    """The database has this code's schema. Without Redis the service works, degraded."""
+    redis = "ok" if services().redis_answers() else "unavailable"
+    try:
+        services().orders.check_ready()
+    except StorageUnavailable as error:
+        report = {"status": "unavailable", "database": str(error), "redis": redis}
+        return report, HTTPStatus.SERVICE_UNAVAILABLE
+    status = "ready" if redis == "ok" else "degraded"
+    return {"status": status, "database": "ok", "redis": redis}

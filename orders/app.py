@@ -1,0 +1,51 @@
+"""The Flask application."""
+
+import os
+from pathlib import Path
+
+import flask_swagger_ui
+from apiflask import APIFlask
+from flask import Flask, send_from_directory
+from flask.typing import ResponseReturnValue
+
+from orders import api, cli, problems
+from orders.bootstrap import bootstrap
+from orders.config import Settings
+from orders.schemas import ProblemOut, StrictRequest
+
+MAX_BODY_BYTES = 16 * 1024
+
+
+class OrdersApp(APIFlask):
+    """An APIFlask that reads JSON strictly."""
+
+    request_class = StrictRequest
+
+
+def create_app(settings: Settings | None = None) -> Flask:
+    """The application; settings come from the environment. Raises SettingsInvalid."""
+    app = OrdersApp(__name__, title="Orders", version="1")
+    app.description = "Orders that are paid in time, or cancelled on time."
+    app.config.update(
+        MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
+        HTTP_ERROR_SCHEMA=ProblemOut,
+        VALIDATION_ERROR_SCHEMA=ProblemOut,
+        # The pages come with the application: they work without the internet.
+        SWAGGER_UI_CSS="/docs/assets/swagger-ui.css",
+        SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
+        SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
+        DOCS_FAVICON="/docs/assets/favicon-32x32.png",
+    )
+    app.extensions["orders"] = bootstrap(settings or Settings.from_env(os.environ))
+    problems.install(app)
+    for blueprint in (api.orders, api.stock, api.health):
+        app.register_blueprint(blueprint)
+    app.add_url_rule("/docs/assets/<path:name>", view_func=docs_asset)
+    app.cli.add_command(cli.keys)
+    app.cli.add_command(cli.stock)
+    return app
+
+
+def docs_asset(name: str) -> ResponseReturnValue:
+    folder = Path(flask_swagger_ui.__file__).parent / "dist"
+    return send_from_directory(folder, name, max_age=86_400)

@@ -1,0 +1,97 @@
+"""The environment's settings, validated once and frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from orders.errors import SettingsInvalid
+
+#: What a Lua script can unpack.
+MAX_BATCH_SIZE = 2000
+
+
+def _at_least(minimum: float, default: Any) -> Any:
+    return field(default=default, metadata={"minimum": minimum})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One field for each environment variable, which has the field's name in capitals."""
+
+    #: ``postgresql+psycopg://user:password@host/name`` or ``sqlite:///file.db``
+    database_url: str = field(repr=False)
+    #: ``redis://:password@host:6379/0``
+    redis_url: str = field(repr=False)
+    #: How long an order may stay unpaid, when its request does not say, and within what bounds.
+    order_timeout_seconds: float = _at_least(0.001, 1800.0)
+    order_timeout_min_seconds: float = _at_least(0.001, 1.0)
+    order_timeout_max_seconds: float = _at_least(0.001, 86_400.0)
+    #: How long a claimed batch belongs to its worker. Longer than any statement may run.
+    lease_seconds: float = _at_least(0.1, 10.0)
+    sweep_seconds: float = _at_least(0.01, 1.0)
+    lookahead_seconds: float = _at_least(0.01, 30.0)
+    #: Orders in one claim, one transaction and one ack.
+    batch_size: int = _at_least(1, 500)
+    #: When a check that keeps failing, or keeps killing its worker, is a dead letter.
+    max_failures: int = _at_least(1, 5)
+    max_deliveries: int = _at_least(3, 5)
+    retry_base_seconds: float = _at_least(0.001, 1.0)
+    retry_cap_seconds: float = _at_least(0.001, 60.0)
+    #: SQL connections of one process. An API process needs no more threads than these.
+    database_pool_size: int = _at_least(1, 10)
+    statement_timeout_seconds: float = _at_least(0.1, 5.0)
+    lock_timeout_seconds: float = _at_least(0.1, 2.0)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> "Settings":
+        """Read and validate. Raises SettingsInvalid, which names everything that is wrong."""
+        problems: list[str] = []
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            name = setting.name.upper()
+            text = environ.get(name, "").strip()
+            if text:
+                try:
+                    values[setting.name] = _parsed(text, setting.type)
+                except ValueError:
+                    problems.append(f"{name} is not a number: {text!r}")
+                    continue
+                minimum = setting.metadata.get("minimum")
+                if minimum is not None and not minimum <= values[setting.name] < float("inf"):
+                    problems.append(f"{name} is at least {minimum:g}, not {text}")
+            elif setting.name in ("database_url", "redis_url"):
+                problems.append(f"{name} is not set")
+        if not problems:
+            settings = cls(**values)
+            problems = settings._contradictions()
+            if not problems:
+                return settings
+        raise SettingsInvalid("; ".join(problems))
+
+    def _contradictions(self) -> list[str]:
+        checks = [
+            (
+                self.order_timeout_min_seconds
+                <= self.order_timeout_seconds
+                <= self.order_timeout_max_seconds,
+                "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_SECONDS <= ORDER_TIMEOUT_MAX_SECONDS",
+            ),
+            (
+                self.lock_timeout_seconds <= self.statement_timeout_seconds < self.lease_seconds,
+                "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS",
+            ),
+            (
+                self.retry_base_seconds <= self.retry_cap_seconds,
+                "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
+            ),
+            (self.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
+            (
+                self.database_url.startswith(("postgresql", "sqlite:///")),
+                "DATABASE_URL begins with postgresql+psycopg:// or sqlite:///",
+            ),
+        ]
+        return [f"not so: {rule}" for holds, rule in checks if not holds]
+
+
+def _parsed(text: str, kind: Any) -> Any:
+    return kind(text) if kind in (int, float) else text

@@ -1,0 +1,276 @@
+"""PostgreSQL and SQLite: how to connect, where they differ, and which of their errors pass.
+
+The rest of the service runs the same statements on both.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from orders.config import Settings
+from orders.errors import StorageUnavailable
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# -- connecting ----------------------------------------------------------------------------
+
+
+def create_engine(settings: Settings) -> sa.Engine:
+    """An engine whose every wait is bounded. Opens no connection yet."""
+    url = sa.make_url(settings.database_url)
+    options: dict[str, Any] = {
+        # A connection that died while it was idle is found before a request is spent on it.
+        "pool_pre_ping": True,
+        "pool_recycle": 1800,
+        "pool_size": settings.database_pool_size,
+        "max_overflow": 0,
+        "pool_timeout": 3,
+    }
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(
+            url, connect_args={"timeout": settings.lock_timeout_seconds}, **options
+        )
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    session = {
+        "timezone": "UTC",
+        "lock_timeout": _ms(settings.lock_timeout_seconds),
+        "statement_timeout": _ms(settings.statement_timeout_seconds),
+        # A client that froze inside a transaction lets go of its locks.
+        "idle_in_transaction_session_timeout": _ms(settings.lease_seconds),
+    }
+    connect_args = {
+        "connect_timeout": 3,
+        # A peer that vanished is noticed, though no reply will ever come.
+        "tcp_user_timeout": _ms(settings.statement_timeout_seconds),
+        "keepalives_idle": 5,
+        "application_name": "order-timeout",
+        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
+    }
+    return sa.create_engine(url, connect_args=connect_args, **options)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # begin for ourselves; see below
+    connection.execute("PRAGMA journal_mode = WAL")  # readers and one writer side by side
+    connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A deferred transaction that turns into a write fails at once when another writes.
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction. Raises StorageUnavailable when the database could not carry it out."""
+    with _translated(), engine.begin() as connection:
+        yield connection
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One look. Raises StorageUnavailable when the database could not answer."""
+    mode = {"isolation_level": "AUTOCOMMIT"} if engine.name == "postgresql" else {"reading": True}
+    with _translated(), engine.execution_options(**mode).connect() as connection:
+        yield connection
+
+
+# -- errors that pass ----------------------------------------------------------------------
+
+#: Connection lost, shutdown or start-up, resources gone, serialization, deadlock, lock time-out.
+_PASSING_SQLSTATES = ("08", "53", "57P0", "40001", "40P01", "55P03")
+#: BUSY, LOCKED, IOERR, FULL, CANTOPEN
+_PASSING_SQLITE = {5, 6, 10, 13, 14}
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (DBAPIError, PoolTimeout) as error:
+        if passes(error):
+            raise StorageUnavailable(str(getattr(error, "orig", error))) from error
+        raise
+
+
+def passes(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the database is at fault and the same statement may succeed later."""
+    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        return code & 0xFF in _PASSING_SQLITE
+    state = sqlstate(error)
+    if state is None:  # no answer at all: the connection failed
+        return isinstance(error, sa.exc.OperationalError)
+    return state.startswith(_PASSING_SQLSTATES)
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """PostgreSQL's code for what went wrong."""
+    return getattr(error.orig, "sqlstate", None)
+
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+# -- types and expressions -----------------------------------------------------------------
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """A moment in whole milliseconds: timestamptz, and on SQLite ms since the epoch."""
+
+    impl = sa.TIMESTAMP(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        return sa.BigInteger() if dialect.name == "sqlite" else sa.TIMESTAMP(timezone=True)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return epoch_ms(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None or dialect.name != "sqlite":
+            return cast("datetime | None", value)  # aware, and in UTC by the session's time zone
+        return EPOCH + timedelta(milliseconds=value)
+
+
+class Id(sa.types.TypeDecorator[str]):
+    """A UUID, which Python has as text: uuid, and on SQLite the text."""
+
+    impl = sa.CHAR(36)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return sa.CHAR(36)
+        return postgresql.UUID(as_uuid=False)
+
+
+class IdList(sa.types.TypeDecorator[Sequence[str]]):
+    """Many ids in one parameter, so that a batch of any size is one and the same statement."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        return sa.Text() if dialect.name == "sqlite" else postgresql.ARRAY(sa.Text)
+
+    def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> Any:
+        return json.dumps(value) if dialect.name == "sqlite" else value
+
+
+class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
+    """``one_of(column, ids)``: the column is among the ids."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+    def __init__(self, column: sa.ColumnElement[str], ids: str) -> None:
+        super().__init__(column, sa.bindparam(ids, type_=IdList()))
+
+    def self_group(self, against: Any = None) -> "one_of":  # noqa: ARG002
+        return self  # a condition as it is: "IN (...) = 1" would keep SQLite from its index
+
+
+@compiles(one_of)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    column, ids = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"{column} = ANY (CAST({ids} AS uuid[]))"
+
+
+@compiles(one_of, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    column, ids = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({ids}))"  # noqa: S608  a compiled parameter
+
+
+class now(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
+    """The database's clock when the statement began, rounded down to milliseconds."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(now)
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "date_trunc('milliseconds', statement_timestamp())"
+
+
+@compiles(now, "sqlite")
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    # All 'now' of one statement are the same moment.
+    seconds, millis = "strftime('%s', 'now')", "substr(strftime('%f', 'now'), 4)"
+    return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({millis} AS INTEGER))"
+
+
+class later(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
+    """``later(moment, ms)``: that many milliseconds after the moment."""
+
+    type = Instant()
+    inherit_cache = True
+
+    def __init__(self, moment: sa.ColumnElement[datetime], ms: str) -> None:
+        super().__init__(moment, sa.bindparam(ms, type_=sa.BigInteger()))
+
+
+@compiles(later)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, ms = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} + {ms} * interval '1 millisecond')"
+
+
+@compiles(later, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, ms = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} + {ms})"
+
+
+class ms_until(FunctionElement[int]):  # noqa: N801  reads as SQL does
+    """``ms_until(moment)``: milliseconds from now to the moment; negative when it is past."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+    def __init__(self, moment: sa.ColumnElement[datetime]) -> None:
+        super().__init__(moment, now())
+
+
+@compiles(ms_until)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, present = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"CAST(extract(epoch FROM {moment} - {present}) * 1000 AS bigint)"
+
+
+@compiles(ms_until, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, present = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} - {present})"
+
+
+def epoch_ms(moment: datetime) -> int:
+    """Whole milliseconds since the epoch."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)

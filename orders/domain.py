@@ -1,0 +1,142 @@
+"""What an order is, and its rules. Pure: no clock, no database, no network."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from orders.errors import MixedCurrencies, TotalTooLarge
+
+#: Amounts travel as JSON numbers, which are exact up to here in every language.
+MAX_MINOR = 2**53 - 1
+
+
+class OrderStatus(StrEnum):
+    """Unpaid until either of the others, which are final."""
+
+    UNPAID = "unpaid"
+    PAID = "paid"
+    CANCELLED = "cancelled"
+
+
+class PaymentStatus(StrEnum):
+    """Money that came too late, twice, or in the wrong amount is kept, and due back."""
+
+    APPLIED = "applied"
+    REFUND_DUE = "refund_due"
+    REFUNDED = "refunded"
+
+
+class CancelReason(StrEnum):
+    """Why an order was let go."""
+
+    EXPIRED = "expired"
+    REQUESTED = "requested"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Some of one SKU, at the price it had when the order was placed."""
+
+    sku: str
+    quantity: int
+    unit_price_minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order. Money is in minor units of ``currency``; times are aware."""
+
+    id: str
+    status: OrderStatus
+    currency: str
+    total_minor: int
+    items: tuple[Item, ...]
+    created_at: datetime
+    expires_at: datetime
+    paid_at: datetime | None = None
+    cancelled_at: datetime | None = None
+    cancel_reason: str | None = None
+    version: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """Money that a provider says it took for an order."""
+
+    id: str
+    order_id: str
+    provider: str
+    reference: str
+    amount_minor: int
+    currency: str
+    status: PaymentStatus
+    #: Why it is due back: order_cancelled, already_paid or wrong_amount.
+    reason: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StockItem:
+    """A SKU on the shelf. ``on_hand`` includes ``reserved``, which unpaid orders hold."""
+
+    sku: str
+    on_hand: int
+    reserved: int
+    price_minor: int
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to an order."""
+
+    id: int
+    type: str
+    at: datetime
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who holds an API key: a customer, the shop's own back office, or both."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+
+
+def total_minor(items: Iterable[Item]) -> int:
+    """The order's total. Raises TotalTooLarge past `MAX_MINOR`."""
+    total = sum(item.quantity * item.unit_price_minor for item in items)
+    if total > MAX_MINOR:
+        raise TotalTooLarge(f"It may be {MAX_MINOR} at most.")
+    return total
+
+
+def one_currency(currencies: Iterable[str]) -> str:
+    """The currency that all share. Raises MixedCurrencies when they do not."""
+    found = sorted(set(currencies))
+    if len(found) != 1:
+        raise MixedCurrencies(f"These have {', '.join(found)}.")
+    return found[0]
+
+
+def refund_reason(order: Order, amount_minor: int, currency: str) -> str:
+    """Why a payment that the order did not take is due back."""
+    if order.status is OrderStatus.CANCELLED:
+        return "order_cancelled"
+    if order.status is OrderStatus.PAID:
+        return "already_paid"
+    assert (amount_minor, currency) != (order.total_minor, order.currency)
+    return "wrong_amount"
+
+
+def is_order_id(text: str) -> bool:
+    """Whether this is a UUID as we write it."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False

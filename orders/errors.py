@@ -1,0 +1,79 @@
+"""Everything the order service refuses, as one tree. An exception's docstring is its message."""
+
+import re
+from typing import Any, ClassVar
+
+
+class OrderError(Exception):
+    """The order service could not do what was asked."""
+
+    #: Stable, for programs: the class's name in snake case.
+    code: ClassVar[str] = "order_error"
+
+    def __init_subclass__(cls) -> None:
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def __init__(self, detail: str = "", **facts: Any) -> None:
+        #: What a program may want to know besides the code.
+        self.facts = facts
+        super().__init__(f"{(self.__doc__ or '').strip()} {detail}".strip())
+
+
+class OrderNotFound(OrderError):
+    """There is no such order."""
+
+
+class SkuNotFound(OrderError):
+    """There is no such SKU."""
+
+
+class UnknownSku(OrderError):
+    """An item's SKU is not sold here."""
+
+
+class OutOfStock(OrderError):
+    """There is too little stock."""
+
+
+class MixedCurrencies(OrderError):
+    """The items of one order share one currency."""
+
+
+class TotalTooLarge(OrderError):
+    """The order's total is too large."""
+
+
+class TimeoutOutOfRange(OrderError):
+    """The timeout is out of range."""
+
+
+class AlreadyPaid(OrderError):
+    """The order is paid."""
+
+
+class KeyReused(OrderError):
+    """This Idempotency-Key came with another request before."""
+
+
+class KeyInFlight(OrderError):
+    """A request with this Idempotency-Key is still at work."""
+
+
+class ReferenceReused(OrderError):
+    """This payment reference came with another order, amount or currency before."""
+
+
+class StockReserved(OrderError):
+    """Unpaid orders hold more than that."""
+
+
+class NameTaken(OrderError):
+    """There is a client of that name."""
+
+
+class SettingsInvalid(OrderError, ValueError):
+    """The environment's settings do not make sense."""
+
+
+class StorageUnavailable(OrderError):
+    """The database does not answer."""

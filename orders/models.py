@@ -1,0 +1,135 @@
+"""The tables."""
+
+import sqlalchemy as sa
+
+from orders.database import Id, Instant
+
+#: The newest revision under migrations/: what this code was written for.
+SCHEMA_VERSION = "0001"
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+#: A literal, not a parameter: only then does a planner see that a partial index serves.
+UNPAID: sa.ColumnClause[str] = sa.literal_column("'unpaid'")
+
+api_clients = sa.Table(
+    "api_clients",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("name", sa.String(100), nullable=False, unique=True),
+    sa.Column("secret_hash", sa.String(64), nullable=False),  # SHA-256 of 256 random bits
+    sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
+    sa.Column("created_at", Instant, nullable=False),
+)
+
+stock_items = sa.Table(
+    "stock_items",
+    metadata,
+    sa.Column("sku", sa.String(64), primary_key=True),
+    sa.Column("on_hand", sa.Integer, nullable=False),  # includes reserved
+    sa.Column("reserved", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("price_minor", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.CheckConstraint("0 <= reserved AND reserved <= on_hand", name="reserved_on_hand"),
+    sa.CheckConstraint("price_minor >= 0", name="price"),
+)
+
+orders = sa.Table(
+    "orders",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("customer_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("status", sa.String(9), nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.Column("total_minor", sa.BigInteger, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    sa.Column("paid_at", Instant),
+    sa.Column("cancelled_at", Instant),
+    sa.Column("cancel_reason", sa.String(20)),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="status"),
+    sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="paid_at"),
+    sa.CheckConstraint("(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="cancelled_at"),
+)
+# The sweep reads this and nothing else; it holds unpaid orders only.
+sa.Index(
+    "ix_orders_unpaid_expiry",
+    orders.c.expires_at,
+    orders.c.id,
+    postgresql_where=orders.c.status == UNPAID,
+    sqlite_where=orders.c.status == UNPAID,
+)
+sa.Index("ix_orders_customer", orders.c.customer_id, orders.c.id)
+
+order_items = sa.Table(
+    "order_items",
+    metadata,
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), primary_key=True),
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
+    sa.Column("quantity", sa.Integer, nullable=False),
+    sa.Column("unit_price_minor", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("quantity > 0", name="quantity"),
+)
+
+payments = sa.Table(
+    "payments",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), nullable=False),
+    sa.Column("provider", sa.String(50), nullable=False),
+    sa.Column("reference", sa.String(255), nullable=False),
+    sa.Column("amount_minor", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("reason", sa.String(20)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.UniqueConstraint("provider", "reference"),
+    sa.CheckConstraint("status IN ('applied', 'refund_due', 'refunded')", name="status"),
+)
+
+sa.Index("ix_payments_order", payments.c.order_id)
+
+order_events = sa.Table(
+    "order_events",
+    metadata,
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        primary_key=True,
+    ),
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), nullable=False),
+    sa.Column("type", sa.String(30), nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+)
+sa.Index("ix_order_events_order", order_events.c.order_id, order_events.c.id)
+# An order ends once: the database refuses a second ending, whoever writes it.
+TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
+sa.Index(
+    "uq_order_events_terminal",
+    order_events.c.order_id,
+    unique=True,
+    postgresql_where=TERMINAL,
+    sqlite_where=TERMINAL,
+)
+
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of the request's body
+    # Both are set in the transaction that inserts the row.
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id")),
+    sa.Column("response", sa.Text),
+    sa.Column("created_at", Instant, nullable=False),
+)

@@ -1,0 +1,102 @@
+"""The one place where errors become responses: problem+json, RFC 9457."""
+
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from apiflask import APIFlask
+from apiflask.exceptions import HTTPError
+from flask import Response, current_app, request
+from werkzeug.exceptions import HTTPException
+
+from orders import errors
+from orders.errors import OrderError
+
+log = structlog.get_logger("orders")
+
+STATUS: dict[type[OrderError], HTTPStatus] = {
+    errors.OrderNotFound: HTTPStatus.NOT_FOUND,
+    errors.SkuNotFound: HTTPStatus.NOT_FOUND,
+    errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.TotalTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.TimeoutOutOfRange: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.OutOfStock: HTTPStatus.CONFLICT,
+    errors.AlreadyPaid: HTTPStatus.CONFLICT,
+    errors.KeyInFlight: HTTPStatus.CONFLICT,
+    errors.ReferenceReused: HTTPStatus.CONFLICT,
+    errors.StockReserved: HTTPStatus.CONFLICT,
+    errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+#: Errors that time mends, and after how many seconds to come back.
+RETRY_AFTER = {errors.KeyInFlight: 1, errors.StorageUnavailable: 2}
+#: Where a value that does not validate makes the whole request malformed.
+MALFORMED = {"headers", "query"}
+
+
+def install(app: APIFlask) -> None:
+    """Have ``app`` answer every error with a problem."""
+    app.error_processor(_from_apiflask)
+    app.register_error_handler(HTTPException, _from_werkzeug)
+    app.register_error_handler(OrderError, _from_order_error)
+    app.register_error_handler(Exception, _from_bug)
+
+
+def problem(status: int, code: str, detail: str | None = None, **more: Any) -> Response:
+    """An error response."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": int(status),
+        "code": code,
+        **({"detail": detail} if detail else {}),
+        **more,
+    }
+    text = current_app.json.dumps(body)
+    return Response(text, status, content_type="application/problem+json")
+
+
+def _from_order_error(error: OrderError) -> Response:
+    status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+    detail: str | None = str(error)
+    if isinstance(error, errors.StorageUnavailable):
+        log.error("storage unavailable", error=detail, path=request.path)
+        detail = (
+            "The database does not answer. Nothing was changed, or the same Idempotency-Key tells."
+        )
+    response = problem(status, error.code, detail, **error.facts)
+    if type(error) in RETRY_AFTER:
+        response.headers["Retry-After"] = str(RETRY_AFTER[type(error)])
+    return response
+
+
+def _from_werkzeug(error: HTTPException) -> Response:
+    status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+    response = problem(status, _code(status), error.description)
+    for name, value in error.get_headers():
+        if name not in ("Content-Type", "Content-Length"):
+            response.headers[name] = value
+    return response
+
+
+def _from_apiflask(error: HTTPError) -> Response:
+    status = error.status_code
+    facts = {}
+    if error.detail:
+        [(place, fields)] = error.detail.items()
+        facts["errors"] = fields
+        if place in MALFORMED:
+            status = HTTPStatus.BAD_REQUEST
+    response = problem(status, _code(status), error.message, **facts)
+    response.headers.extend(error.headers or {})
+    return response
+
+
+def _from_bug(error: Exception) -> Response:
+    log.error("unexpected error", path=request.path, exc_info=error)
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
+
+
+def _code(status: int) -> str:
+    return HTTPStatus(status).name.lower()

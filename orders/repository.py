@@ -1,0 +1,553 @@
+"""Every SQL statement of the service, each with a name and a sentence.
+
+Locks are taken in one order everywhere: an idempotency key or payment reference, then orders by
+id, then stock by SKU. So no two transactions wait for each other in a circle.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
+from uuid_utils import uuid7
+
+from orders.database import (
+    LOCK_NOT_AVAILABLE,
+    Instant,
+    later,
+    ms_until,
+    now,
+    one_of,
+    sqlstate,
+)
+from orders.domain import Client, Event, Item, Order, OrderStatus, Payment, PaymentStatus, StockItem
+from orders.errors import KeyInFlight
+from orders.models import (
+    UNPAID,
+    api_clients,
+    idempotency_keys,
+    order_events,
+    order_items,
+    orders,
+    payments,
+    stock_items,
+)
+
+p = sa.bindparam
+
+
+def new_id() -> str:
+    """A UUIDv7: unguessable, and in the order of creation, which is kind to an index."""
+    return str(uuid7())
+
+
+class Key(NamedTuple):
+    """An idempotency key that was seen before."""
+
+    fingerprint: str
+    order_id: str
+    response: str
+
+
+class Standing(NamedTuple):
+    """How an order stands that was not cancelled."""
+
+    status: OrderStatus
+    expires_in_ms: int
+
+
+class Waiting(NamedTuple):
+    """An unpaid order, and when it expires from now; negative when it is overdue."""
+
+    id: str
+    expires_in_ms: int
+
+
+# Insert a key, waiting for a transaction that is inserting the same one.
+ADD_KEY = (
+    insert(idempotency_keys)
+    .values(client_id=p("client_id"), key=p("key"), fingerprint=p("fingerprint"), created_at=now())
+    .on_conflict_do_nothing()
+    .returning(idempotency_keys.c.key)
+)
+SAME_KEY = sa.and_(
+    idempotency_keys.c.client_id == p("for_client"), idempotency_keys.c.key == p("for_key")
+)
+# Read a key that was there before.
+GET_KEY = sa.select(
+    idempotency_keys.c.fingerprint, idempotency_keys.c.order_id, idempotency_keys.c.response
+).where(SAME_KEY)
+# Keep a key's response, in the transaction that inserted the key.
+STORE_RESPONSE = (
+    sa.update(idempotency_keys)
+    .where(SAME_KEY)
+    .values(order_id=p("order_id"), response=p("response"))
+)
+
+# Hold some of a SKU if that much is free.
+HOLD = (
+    sa.update(stock_items)
+    .where(
+        stock_items.c.sku == p("for_sku"),
+        stock_items.c.on_hand - stock_items.c.reserved >= p("quantity"),
+    )
+    .values(reserved=stock_items.c.reserved + p("quantity"))
+    .returning(stock_items.c.price_minor, stock_items.c.currency)
+)
+# What a set of orders holds, its stock rows locked in SKU order.
+HELD = (
+    sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
+    .where(one_of(order_items.c.order_id, "ids"))
+    .group_by(order_items.c.sku)
+    .cte("held")
+)
+LOCKED = (
+    sa.select(stock_items.c.sku)
+    .where(stock_items.c.sku.in_(sa.select(HELD.c.sku)))
+    .order_by(stock_items.c.sku)
+    .with_for_update(key_share=True)
+    .cte("locked")
+)
+OF_HELD = (stock_items.c.sku == LOCKED.c.sku, stock_items.c.sku == HELD.c.sku)
+# Give back what a set of orders holds.
+RELEASE = (
+    sa.update(stock_items).where(*OF_HELD).values(reserved=stock_items.c.reserved - HELD.c.quantity)
+)
+# Sell what a set of orders holds: it leaves the shelf.
+SELL = (
+    sa.update(stock_items)
+    .where(*OF_HELD)
+    .values(
+        reserved=stock_items.c.reserved - HELD.c.quantity,
+        on_hand=stock_items.c.on_hand - HELD.c.quantity,
+    )
+)
+
+# Insert an order, its deadline computed by the database's clock.
+ADD_ORDER = (
+    sa.insert(orders)
+    .values(
+        id=p("id"),
+        customer_id=p("customer_id"),
+        status=UNPAID,
+        currency=p("currency"),
+        total_minor=p("total_minor"),
+        created_at=now(),
+        expires_at=later(now(), "timeout_ms"),
+    )
+    .returning(orders.c.created_at, orders.c.expires_at)
+)
+# Insert an order's items.
+ADD_ITEMS = sa.insert(order_items)
+
+# The orders of a batch that are unpaid past their deadline, locked in id order. One that
+# somebody is paying at this moment is skipped, not waited for.
+EXPIRED = (
+    sa.select(orders.c.id)
+    .where(one_of(orders.c.id, "ids"), orders.c.status == UNPAID, orders.c.expires_at <= now())
+    .order_by(orders.c.id)
+    .with_for_update(key_share=True, skip_locked=True)
+    .cte("expired")
+)
+# Cancel them; what comes back decides.
+CANCEL_EXPIRED = (
+    sa.update(orders)
+    .where(orders.c.id == EXPIRED.c.id)
+    .values(
+        status="cancelled",
+        cancelled_at=now(),
+        cancel_reason="expired",
+        version=orders.c.version + 1,
+    )
+    .returning(orders.c.id)
+)
+# Say how orders stand that did not come back.
+STANDINGS = sa.select(
+    orders.c.id, orders.c.status, ms_until(orders.c.expires_at).label("ms")
+).where(one_of(orders.c.id, "ids"))
+
+OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
+# Cancel one unpaid order, expired or not.
+CANCEL = (
+    sa.update(orders)
+    .where(*OWN, orders.c.status == UNPAID)
+    .values(
+        status="cancelled",
+        cancelled_at=now(),
+        cancel_reason="requested",
+        version=orders.c.version + 1,
+    )
+    .returning(orders.c.id)
+)
+# Pay one unpaid order with exactly its total.
+PAY = (
+    sa.update(orders)
+    .where(
+        *OWN,
+        orders.c.status == UNPAID,
+        orders.c.total_minor == p("amount_minor"),
+        orders.c.currency == p("for_currency"),
+    )
+    .values(status="paid", paid_at=now(), version=orders.c.version + 1)
+    .returning(orders.c.id)
+)
+# Write the same event for each order of a set.
+ADD_EVENTS = sa.insert(order_events).from_select(
+    ["order_id", "type", "at", "data"],
+    sa.select(orders.c.id, p("type", type_=sa.String), now(), p("data", type_=sa.JSON)).where(
+        one_of(orders.c.id, "ids")
+    ),
+)
+
+# Unpaid orders by deadline, from a page's end on. Two queries: a null bound hides the index.
+UNPAID_UNTIL = (
+    sa.select(orders.c.id, orders.c.expires_at, ms_until(orders.c.expires_at).label("ms"))
+    .where(
+        orders.c.status == UNPAID,
+        orders.c.expires_at <= later(now(), "before_ms"),
+        sa.tuple_(orders.c.expires_at, orders.c.id)
+        > sa.tuple_(p("last_expires_at", type_=Instant), p("last_id", type_=orders.c.id.type)),
+    )
+    .order_by(orders.c.expires_at, orders.c.id)
+    .limit(p("page_size"))
+)
+UNPAID_BETWEEN = UNPAID_UNTIL.where(orders.c.expires_at > later(now(), "after_ms"))
+FIRST_PAGE = {
+    "last_expires_at": datetime.fromisoformat("1970-01-01T00:00:00Z"),
+    "last_id": "00000000-0000-0000-0000-000000000000",
+}
+
+# One order of one customer.
+GET_ORDER = sa.select(orders).where(*OWN)
+# A customer's orders, newest first, from a page's end on.
+LIST_ORDERS = (
+    sa.select(orders)
+    .where(orders.c.customer_id == p("for_customer"))
+    .order_by(orders.c.id.desc())
+    .limit(p("page_size"))
+)
+# The items of a set of orders.
+GET_ITEMS = (
+    sa.select(order_items)
+    .where(one_of(order_items.c.order_id, "ids"))
+    .order_by(order_items.c.order_id, order_items.c.sku)
+)
+# An order's events, oldest first, from a page's end on.
+LIST_EVENTS = (
+    sa.select(order_events)
+    .where(order_events.c.order_id == p("for_id"), order_events.c.id > p("after_id"))
+    .order_by(order_events.c.id)
+    .limit(p("page_size"))
+)
+
+# Note a payment, unless its reference was noted before.
+ADD_PAYMENT = insert(payments).values(created_at=now()).on_conflict_do_nothing().returning(payments)
+# The payment that a provider knows by this reference.
+GET_PAYMENT = sa.select(payments).where(
+    payments.c.provider == p("for_provider"), payments.c.reference == p("for_reference")
+)
+# Mark a payment as due back.
+OWE_PAYMENT = (
+    sa.update(payments)
+    .where(payments.c.id == p("for_id"))
+    .values(status="refund_due", reason=p("reason"))
+    .returning(payments)
+)
+
+# One SKU.
+GET_STOCK = sa.select(stock_items).where(stock_items.c.sku == p("for_sku"))
+_new = insert(stock_items).values(reserved=0)
+# Set a SKU's stock and price, unless unpaid orders hold more than that.
+SET_STOCK = _new.on_conflict_do_update(
+    index_elements=["sku"],
+    set_={name: _new.excluded[name] for name in ("on_hand", "price_minor", "currency")},
+    where=stock_items.c.reserved <= _new.excluded.on_hand,
+).returning(stock_items)
+
+# Insert an API client, unless its name is taken.
+ADD_CLIENT = (
+    insert(api_clients)
+    .values(created_at=now())
+    .on_conflict_do_nothing()
+    .returning(api_clients.c.id)
+)
+# One API client.
+GET_CLIENT = sa.select(api_clients).where(api_clients.c.id == p("for_id"))
+# The revision that migrations brought the database to.
+GET_REVISION = sa.text("SELECT version_num FROM alembic_version")
+
+
+class Repository:
+    """The statements, on one connection."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def _run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
+        return self._connection.execute(statement, values)
+
+    # -- idempotency keys --
+
+    def add_key(self, client_id: str, key: str, fingerprint: str) -> Key | None:
+        """Take a key; None when it is ours, else what it was used for before.
+
+        Raises KeyInFlight when whoever is using it takes too long.
+        """
+        try:
+            row = self._run(
+                ADD_KEY, client_id=client_id, key=key, fingerprint=fingerprint
+            ).one_or_none()
+        except sa.exc.OperationalError as error:
+            if sqlstate(error) == LOCK_NOT_AVAILABLE:
+                raise KeyInFlight from error
+            raise
+        if row is not None:
+            return None
+        row = self._run(GET_KEY, for_client=client_id, for_key=key).one()
+        return Key(row.fingerprint, row.order_id, row.response)
+
+    def store_response(self, client_id: str, key: str, order_id: str, response: str) -> None:
+        self._run(
+            STORE_RESPONSE,
+            for_client=client_id,
+            for_key=key,
+            order_id=order_id,
+            response=response,
+        )
+
+    # -- stock --
+
+    def hold(self, sku: str, quantity: int) -> tuple[int, str] | None:
+        """Hold some of a SKU; its price and currency, or None when that much is not free."""
+        row = self._run(HOLD, for_sku=sku, quantity=quantity).one_or_none()
+        return None if row is None else (row.price_minor, row.currency)
+
+    def release(self, order_ids: Sequence[str]) -> None:
+        """Give back what these orders hold."""
+        self._run(RELEASE, ids=order_ids)
+
+    def sell(self, order_ids: Sequence[str]) -> None:
+        """Take what these orders hold off the shelf."""
+        self._run(SELL, ids=order_ids)
+
+    def stock(self, sku: str) -> StockItem | None:
+        row = self._run(GET_STOCK, for_sku=sku).one_or_none()
+        return None if row is None else _stock_item(row)
+
+    def set_stock(
+        self, sku: str, *, on_hand: int, price_minor: int, currency: str
+    ) -> StockItem | None:
+        """Set a SKU's stock and price; None when unpaid orders hold more."""
+        row = self._run(
+            SET_STOCK, sku=sku, on_hand=on_hand, price_minor=price_minor, currency=currency
+        ).one_or_none()
+        return None if row is None else _stock_item(row)
+
+    # -- orders --
+
+    def add_order(
+        self,
+        customer_id: str,
+        items: Sequence[Item],
+        *,
+        currency: str,
+        total_minor: int,
+        timeout_ms: int,
+    ) -> Order:
+        """Insert an order with its items."""
+        order_id = new_id()
+        times = self._run(
+            ADD_ORDER,
+            id=order_id,
+            customer_id=customer_id,
+            currency=currency,
+            total_minor=total_minor,
+            timeout_ms=timeout_ms,
+        ).one()
+        self._connection.execute(
+            ADD_ITEMS,
+            [
+                {
+                    "order_id": order_id,
+                    "sku": item.sku,
+                    "quantity": item.quantity,
+                    "unit_price_minor": item.unit_price_minor,
+                }
+                for item in items
+            ],
+        )
+        return Order(
+            id=order_id,
+            status=OrderStatus.UNPAID,
+            currency=currency,
+            total_minor=total_minor,
+            items=tuple(items),
+            created_at=times.created_at,
+            expires_at=times.expires_at,
+        )
+
+    def cancel_expired(self, order_ids: Sequence[str]) -> list[str]:
+        """Cancel those that are unpaid past their deadline; return which those were."""
+        return list(self._run(CANCEL_EXPIRED, ids=order_ids).scalars())
+
+    def standings(self, order_ids: Sequence[str]) -> dict[str, Standing]:
+        """How orders stand, by id; those that do not exist are missing."""
+        rows = self._run(STANDINGS, ids=order_ids)
+        return {row.id: Standing(OrderStatus(row.status), row.ms) for row in rows}
+
+    def cancel(self, order_id: str, customer_id: str) -> bool:
+        """Cancel an unpaid order; whether it was one."""
+        result = self._run(CANCEL, for_id=order_id, for_customer=customer_id)
+        return result.one_or_none() is not None
+
+    def pay(self, order_id: str, customer_id: str, amount_minor: int, currency: str) -> bool:
+        """Pay an unpaid order with exactly its total; whether that was so."""
+        result = self._run(
+            PAY,
+            for_id=order_id,
+            for_customer=customer_id,
+            amount_minor=amount_minor,
+            for_currency=currency,
+        )
+        return result.one_or_none() is not None
+
+    def order(self, order_id: str, customer_id: str) -> Order | None:
+        row = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).one_or_none()
+        return None if row is None else self._orders([row])[0]
+
+    def orders(
+        self,
+        customer_id: str,
+        *,
+        page_size: int,
+        status: str | None = None,
+        created_after: datetime | None = None,
+        expires_before: datetime | None = None,
+        before_id: str | None = None,
+    ) -> list[Order]:
+        """A customer's orders, newest first."""
+        query = LIST_ORDERS
+        if status is not None:
+            query = query.where(orders.c.status == status)
+        if created_after is not None:
+            query = query.where(orders.c.created_at > created_after)
+        if expires_before is not None:
+            query = query.where(orders.c.expires_at < expires_before)
+        if before_id is not None:
+            query = query.where(orders.c.id < before_id)
+        rows = self._run(query, for_customer=customer_id, page_size=page_size)
+        return self._orders(rows.all())
+
+    def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
+        items: dict[str, list[Item]] = {row.id: [] for row in rows}
+        for row in self._run(GET_ITEMS, ids=list(items)):
+            items[row.order_id].append(Item(row.sku, row.quantity, row.unit_price_minor))
+        return [
+            Order(
+                id=row.id,
+                status=OrderStatus(row.status),
+                currency=row.currency,
+                total_minor=row.total_minor,
+                items=tuple(items[row.id]),
+                created_at=row.created_at,
+                expires_at=row.expires_at,
+                paid_at=row.paid_at,
+                cancelled_at=row.cancelled_at,
+                cancel_reason=row.cancel_reason,
+                version=row.version,
+            )
+            for row in rows
+        ]
+
+    def unpaid(
+        self, after_ms: int | None, before_ms: int, page_size: int
+    ) -> Iterator[list[Waiting]]:
+        """Pages of unpaid orders whose deadline is within bounds from now, soonest first."""
+        last = FIRST_PAGE
+        bounds = {"before_ms": before_ms, "page_size": page_size}
+        query = UNPAID_UNTIL
+        if after_ms is not None:
+            bounds["after_ms"] = after_ms
+            query = UNPAID_BETWEEN
+        while rows := self._connection.execute(query, {**bounds, **last}).all():
+            yield [Waiting(row.id, row.ms) for row in rows]
+            if len(rows) < page_size:
+                return
+            last = {"last_expires_at": rows[-1].expires_at, "last_id": rows[-1].id}
+
+    # -- payments --
+
+    def add_payment(
+        self, order_id: str, provider: str, reference: str, amount_minor: int, currency: str
+    ) -> Payment | None:
+        """Note a payment as applied; None when its reference was noted before."""
+        row = self._run(
+            ADD_PAYMENT,
+            id=new_id(),
+            order_id=order_id,
+            provider=provider,
+            reference=reference,
+            amount_minor=amount_minor,
+            currency=currency,
+            status=PaymentStatus.APPLIED,
+        ).one_or_none()
+        return None if row is None else _payment(row)
+
+    def payment(self, provider: str, reference: str) -> Payment:
+        """The payment of a reference that was noted before."""
+        return _payment(
+            self._run(GET_PAYMENT, for_provider=provider, for_reference=reference).one()
+        )
+
+    def owe(self, payment: Payment, reason: str) -> Payment:
+        """Mark a payment as due back."""
+        return _payment(self._run(OWE_PAYMENT, for_id=payment.id, reason=reason).one())
+
+    # -- events --
+
+    def add_events(self, order_ids: Sequence[str], kind: str, data: Mapping[str, Any]) -> None:
+        """Write one event for each order."""
+        self._run(ADD_EVENTS, ids=order_ids, type=kind, data=dict(data))
+
+    def events(self, order_id: str, after_id: int, page_size: int) -> list[Event]:
+        """An order's events, oldest first."""
+        rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
+        return [Event(row.id, row.type, row.at, row.data) for row in rows]
+
+    # -- clients and schema --
+
+    def add_client(self, name: str, secret_hash: str, scopes: Sequence[str]) -> str | None:
+        """Insert an API client; its id, or None when the name is taken."""
+        return self._run(
+            ADD_CLIENT, id=new_id(), name=name, secret_hash=secret_hash, scopes=" ".join(scopes)
+        ).scalar_one_or_none()
+
+    def client(self, client_id: str) -> tuple[Client, str] | None:
+        """An API client, and the hash of its secret."""
+        row = self._run(GET_CLIENT, for_id=client_id).one_or_none()
+        if row is None:
+            return None
+        return Client(row.id, row.name, frozenset(row.scopes.split())), row.secret_hash
+
+    def revision(self) -> str | None:
+        """The schema's revision."""
+        return self._run(GET_REVISION).scalar_one_or_none()
+
+
+def _stock_item(row: sa.Row[Any]) -> StockItem:
+    return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+
+
+def _payment(row: sa.Row[Any]) -> Payment:
+    return Payment(
+        id=row.id,
+        order_id=row.order_id,
+        provider=row.provider,
+        reference=row.reference,
+        amount_minor=row.amount_minor,
+        currency=row.currency,
+        status=PaymentStatus(row.status),
+        reason=row.reason,
+        created_at=row.created_at,
+    )

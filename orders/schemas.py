@@ -1,0 +1,325 @@
+"""JSON in and out: what a request may say, and how a response looks."""
+
+import base64
+import hashlib
+import json
+import math
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from flask import Request
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMediaType
+
+from orders.domain import (
+    MAX_MINOR,
+    CancelReason,
+    Order,
+    OrderStatus,
+    Payment,
+    PaymentStatus,
+    is_order_id,
+)
+
+MAX_INT = 2**31 - 1  # what the columns for quantities hold
+PAGE_SIZE = 50
+
+
+# -- reading JSON --------------------------------------------------------------------------
+
+
+class StrictRequest(Request):
+    """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
+
+    _parsed: dict[str, Any] | None = None
+
+    def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        """Raises UnsupportedMediaType or BadRequest."""
+        if self.mimetype != "application/json":
+            raise UnsupportedMediaType("Send application/json.")
+        if self._parsed is None:
+            self._parsed = parse_object(self.get_data())
+        return self._parsed
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises BadRequest for anything else."""
+    try:
+        value = json.loads(
+            body.decode(),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"The body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRequest("The body is not a JSON object.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return result
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is too large")
+    return number
+
+
+# -- in ------------------------------------------------------------------------------------
+
+Sku = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+SKU = TypeAdapter(Sku)
+Currency = Annotated[
+    str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(description="ISO 4217", examples=["EUR"])
+]
+
+
+class _In(BaseModel):
+    """Takes JSON's own types only, and no field that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LineIn(_In):
+    """Some of one SKU."""
+
+    sku: Sku
+    quantity: Annotated[int, Field(ge=1, le=MAX_INT)]
+
+
+class OrderIn(_In):
+    """An order to place. Prices and the total are the server's."""
+
+    items: Annotated[list[LineIn], Field(min_length=1, max_length=100)]
+    timeout_seconds: Annotated[
+        int | None, Field(description="How long it may stay unpaid; the server's own by default.")
+    ] = None
+
+    @field_validator("items")
+    @classmethod
+    def _each_sku_once(cls, items: list[LineIn]) -> list[LineIn]:
+        if len({item.sku for item in items}) != len(items):
+            raise ValueError("a SKU stands in two items")
+        return items
+
+    def fingerprint(self) -> str:
+        """The same for bodies that say the same."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+class PaymentIn(_In):
+    """Money that a provider took."""
+
+    provider: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,50}$")]
+    reference: Annotated[
+        str,
+        StringConstraints(pattern=r"^[!-~]{1,255}$"),
+        Field(description="The provider's own name for this payment: unique, printable ASCII."),
+    ]
+    amount_minor: Annotated[int, Field(ge=1, le=MAX_MINOR)]
+    currency: Currency
+
+
+class StockIn(_In):
+    """A SKU's stock, what orders hold included, and its price."""
+
+    on_hand: Annotated[int, Field(ge=0, le=MAX_INT)]
+    price_minor: Annotated[int, Field(ge=0, le=MAX_MINOR)]
+    currency: Currency
+
+
+class IdempotencyIn(BaseModel):
+    """Makes a repeated create harmless."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    idempotency_key: Annotated[
+        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=r"^[ -~]{1,255}$")
+    ]
+
+
+class _Query(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Annotated[int, Field(ge=1, le=100)] = PAGE_SIZE
+    cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None
+
+
+class OrdersQuery(_Query):
+    """Which of one's orders."""
+
+    status: Literal["unpaid", "paid", "cancelled"] | None = None
+    created_after: AwareDatetime | None = None
+    expires_before: AwareDatetime | None = None
+
+    @property
+    def before_id(self) -> str | None:
+        """Where the page before ended. Raises BadRequest."""
+        if self.cursor is None:
+            return None
+        order_id = _decoded(self.cursor)
+        if not is_order_id(order_id):
+            raise BadRequest("This cursor is none of ours.")
+        return order_id
+
+
+class EventsQuery(_Query):
+    """Which of an order's events."""
+
+    @property
+    def after_id(self) -> int:
+        """Where the page before ended. Raises BadRequest."""
+        text = "0" if self.cursor is None else _decoded(self.cursor)
+        if not (text.isascii() and text.isdecimal() and len(text) < 19):  # noqa: PLR2004  a bigint
+            raise BadRequest("This cursor is none of ours.")
+        return int(text)
+
+
+def encoded(position: str | int) -> str:
+    """A cursor: opaque, so that nobody builds on what is in it."""
+    return base64.urlsafe_b64encode(str(position).encode()).decode().rstrip("=")
+
+
+def _decoded(cursor: str) -> str:
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+    except ValueError as error:
+        raise BadRequest("This cursor is none of ours.") from error
+
+
+def checked_sku(text: str) -> str:
+    """A SKU from a path. Raises UnprocessableEntity."""
+    try:
+        return SKU.validate_python(text)
+    except ValidationError as error:
+        raise UnprocessableEntity("A SKU is 1 to 64 of A-Z a-z 0-9 . _ -") from error
+
+
+# -- out -----------------------------------------------------------------------------------
+
+
+def rfc3339(moment: datetime) -> str:
+    """In UTC, to the millisecond."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Moment = Annotated[datetime, PlainSerializer(rfc3339, when_used="json")]
+
+
+class _Out(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    @classmethod
+    def of(cls, thing: object) -> Self:
+        return cls.model_validate(thing)
+
+
+class LineOut(_Out):
+    """Some of one SKU, at its price when the order was placed."""
+
+    sku: str
+    quantity: int
+    unit_price_minor: int
+
+
+class OrderOut(_Out):
+    """An order."""
+
+    id: str
+    status: OrderStatus
+    currency: str
+    total_minor: int
+    items: list[LineOut]
+    created_at: Moment
+    expires_at: Moment
+    paid_at: Moment | None
+    cancelled_at: Moment | None
+    cancel_reason: CancelReason | None
+    version: int
+
+
+class OrdersOut(_Out):
+    """A page of orders, newest first."""
+
+    data: list[OrderOut]
+    next_cursor: str | None
+
+
+class PaymentOut(_Out):
+    """A payment, and whether the order took it."""
+
+    id: str
+    order_id: str
+    provider: str
+    reference: str
+    amount_minor: int
+    currency: str
+    status: PaymentStatus
+    reason: str | None
+    created_at: Moment
+
+
+class StockOut(_Out):
+    """A SKU's stock; on_hand includes reserved."""
+
+    sku: str
+    on_hand: int
+    reserved: int
+    price_minor: int
+    currency: str
+
+
+class EventOut(_Out):
+    """Something that happened to an order."""
+
+    type: str
+    at: Moment
+    data: dict[str, Any]
+
+
+class EventsOut(_Out):
+    """A page of events, oldest first."""
+
+    data: list[EventOut]
+    next_cursor: str | None
+
+
+class ProblemOut(_Out):
+    """An error, as RFC 9457 has it. ``code`` is stable."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str | None = None
+
+
+def order_json(order: Order) -> str:
+    """The response to a create."""
+    return OrderOut.of(order).model_dump_json()
+
+
+def payment_json(payment: Payment) -> str:
+    """The response to a payment."""
+    return PaymentOut.of(payment).model_dump_json()

@@ -1,0 +1,352 @@
+"""What can be done with orders: one method, one transaction.
+
+A status changes only by a conditional UPDATE, and what it returns decides. After the commit the
+scheduler is told; when it does not listen the order stands all the same, because the order's
+row is what the sweep reads.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+import sqlalchemy as sa
+
+from orders.database import epoch_ms, reading, writing
+from orders.domain import (
+    CancelReason,
+    Client,
+    Event,
+    Item,
+    Order,
+    OrderStatus,
+    Payment,
+    StockItem,
+    one_currency,
+    refund_reason,
+    total_minor,
+)
+from orders.errors import (
+    AlreadyPaid,
+    KeyReused,
+    NameTaken,
+    OrderNotFound,
+    OutOfStock,
+    ReferenceReused,
+    SkuNotFound,
+    StockReserved,
+    StorageUnavailable,
+    TimeoutOutOfRange,
+    UnknownSku,
+)
+from orders.models import SCHEMA_VERSION
+from orders.repository import Repository, Standing, Waiting
+
+#: When to look again at an overdue order that somebody was paying at that moment.
+LOOK_AGAIN_MS = 50
+
+
+class Scheduler(Protocol):
+    """Who looks after deadlines. Neither method raises."""
+
+    def schedule(self, order_id: str, due_at_ms: int) -> None: ...
+
+    def cancel(self, order_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an order may stay unpaid, and within what bounds a request may say."""
+
+    default_seconds: float
+    min_seconds: float
+    max_seconds: float
+
+    def ms(self, asked_seconds: float | None) -> int:
+        """Raises TimeoutOutOfRange."""
+        seconds = self.default_seconds if asked_seconds is None else asked_seconds
+        if not self.min_seconds <= seconds <= self.max_seconds:
+            raise TimeoutOutOfRange(f"It is {self.min_seconds:g} to {self.max_seconds:g} s.")
+        return round(seconds * 1000)
+
+
+class Placed(NamedTuple):
+    """The response to a create, whether it is the first or a replay."""
+
+    order_id: str
+    response: str
+    replayed: bool
+
+
+class Paid(NamedTuple):
+    """A payment, and whether it was noted before."""
+
+    payment: Payment
+    replayed: bool
+
+
+class OrderService:
+    """Raises StorageUnavailable from every method while the database does not answer."""
+
+    def __init__(self, engine: sa.Engine, scheduler: Scheduler, timeouts: Timeouts) -> None:
+        self._engine = engine
+        self._scheduler = scheduler
+        self._timeouts = timeouts
+
+    @contextmanager
+    def _writing(self) -> Iterator[Repository]:
+        with writing(self._engine) as connection:
+            yield Repository(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Repository]:
+        with reading(self._engine) as connection:
+            yield Repository(connection)
+
+    # -- a customer's side -----------------------------------------------------------------
+
+    def place(
+        self,
+        customer_id: str,
+        *,
+        key: str,
+        fingerprint: str,
+        quantities: Mapping[str, int],
+        timeout_seconds: float | None,
+        render: Callable[[Order], str],
+    ) -> Placed:
+        """Place an order and hold its stock, once for each idempotency key.
+
+        ``render`` makes the response, which is kept with the key in the same transaction.
+        Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
+        KeyReused, KeyInFlight.
+        """
+        timeout_ms = self._timeouts.ms(timeout_seconds)
+        with self._writing() as repository:
+            known = repository.add_key(customer_id, key, fingerprint)
+            if known is not None:
+                if known.fingerprint != fingerprint:
+                    raise KeyReused
+                return Placed(known.order_id, known.response, replayed=True)
+            items, currency = _hold(repository, quantities)
+            order = repository.add_order(
+                customer_id,
+                items,
+                currency=currency,
+                total_minor=total_minor(items),
+                timeout_ms=timeout_ms,
+            )
+            repository.add_events([order.id], "order.created", {})
+            response = render(order)
+            repository.store_response(customer_id, key, order.id, response)
+        self._scheduler.schedule(order.id, epoch_ms(order.expires_at))
+        return Placed(order.id, response, replayed=False)
+
+    def pay(
+        self,
+        customer_id: str,
+        order_id: str,
+        *,
+        provider: str,
+        reference: str,
+        amount_minor: int,
+        currency: str,
+    ) -> Paid:
+        """Take a payment: the order is paid, or the money is noted as due back.
+
+        A payment after the deadline is good as long as the order was not cancelled: its stock
+        is still held. Raises OrderNotFound, ReferenceReused.
+        """
+        with self._writing() as repository:
+            if repository.order(order_id, customer_id) is None:
+                raise OrderNotFound
+            payment = repository.add_payment(order_id, provider, reference, amount_minor, currency)
+            if payment is None:
+                known = repository.payment(provider, reference)
+                same = (known.order_id, known.amount_minor, known.currency)
+                if same != (order_id, amount_minor, currency):
+                    raise ReferenceReused
+                return Paid(known, replayed=True)
+            facts = {"provider": provider, "reference": reference}
+            if repository.pay(order_id, customer_id, amount_minor, currency):
+                repository.sell([order_id])
+                repository.add_events([order_id], "order.paid", facts)
+            else:
+                order = repository.order(order_id, customer_id)
+                assert order is not None
+                reason = refund_reason(order, amount_minor, currency)
+                payment = repository.owe(payment, reason)
+                repository.add_events([order_id], "payment.refund_due", {**facts, "reason": reason})
+                return Paid(payment, replayed=False)
+        self._scheduler.cancel(order_id)
+        return Paid(payment, replayed=False)
+
+    def cancel(self, customer_id: str, order_id: str) -> Order:
+        """Cancel an unpaid order on request; one that is cancelled stays as it is.
+
+        Raises OrderNotFound, AlreadyPaid.
+        """
+        with self._writing() as repository:
+            if repository.cancel(order_id, customer_id):
+                _let_go(repository, [order_id], CancelReason.REQUESTED)
+            order = repository.order(order_id, customer_id)
+            if order is None:
+                raise OrderNotFound
+            if order.status is OrderStatus.PAID:
+                raise AlreadyPaid
+        self._scheduler.cancel(order_id)
+        return order
+
+    def order(self, customer_id: str, order_id: str) -> Order:
+        """Raises OrderNotFound, for another customer's order too."""
+        with self._reading() as repository:
+            order = repository.order(order_id, customer_id)
+        if order is None:
+            raise OrderNotFound
+        return order
+
+    def orders(
+        self,
+        customer_id: str,
+        *,
+        page_size: int,
+        status: str | None = None,
+        created_after: datetime | None = None,
+        expires_before: datetime | None = None,
+        before_id: str | None = None,
+    ) -> list[Order]:
+        """A customer's orders, newest first."""
+        with self._reading() as repository:
+            return repository.orders(
+                customer_id,
+                page_size=page_size,
+                status=status,
+                created_after=created_after,
+                expires_before=expires_before,
+                before_id=before_id,
+            )
+
+    def events(
+        self, customer_id: str, order_id: str, *, after_id: int, page_size: int
+    ) -> list[Event]:
+        """What happened to an order, oldest first. Raises OrderNotFound."""
+        with self._reading() as repository:
+            if repository.order(order_id, customer_id) is None:
+                raise OrderNotFound
+            return repository.events(order_id, after_id, page_size)
+
+    # -- the clock's side ------------------------------------------------------------------
+
+    def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
+        """Cancel those that are unpaid past their deadline, all in one transaction.
+
+        Exactly the stock of the orders that this cancelled goes back, and each gets one event.
+        Doing it again changes nothing. Returns, for orders that are not settled yet, how many
+        milliseconds from now to look again.
+        """
+        with self._writing() as repository:
+            cancelled = repository.cancel_expired(order_ids)
+            if cancelled:
+                _let_go(repository, cancelled, CancelReason.EXPIRED)
+            rest = {*order_ids}.difference(cancelled)
+            standings = repository.standings([*rest]) if rest else {}
+        return {
+            order_id: delay_ms
+            for order_id in rest
+            if (delay_ms := _look_again_ms(standings.get(order_id))) is not None
+        }
+
+    def waiting(
+        self, after_seconds: float | None, before_seconds: float, page_size: int
+    ) -> Iterator[list[Waiting]]:
+        """Pages of unpaid orders that expire within these bounds from now, soonest first."""
+        after_ms = None if after_seconds is None else round(after_seconds * 1000)
+        with self._reading() as repository:
+            yield from repository.unpaid(after_ms, round(before_seconds * 1000), page_size)
+
+    def check_ready(self) -> None:
+        """Raises StorageUnavailable unless the database answers and has this code's schema."""
+        try:
+            with self._reading() as repository:
+                revision = repository.revision()
+        except sa.exc.DBAPIError as error:
+            raise StorageUnavailable("It has no schema: run alembic upgrade head.") from error
+        if revision != SCHEMA_VERSION:
+            raise StorageUnavailable(f"Its schema is {revision}, not {SCHEMA_VERSION}.")
+
+    # -- the shop's side -------------------------------------------------------------------
+
+    def stock(self, sku: str) -> StockItem:
+        """Raises SkuNotFound."""
+        with self._reading() as repository:
+            item = repository.stock(sku)
+        if item is None:
+            raise SkuNotFound
+        return item
+
+    def set_stock(self, sku: str, *, on_hand: int, price_minor: int, currency: str) -> StockItem:
+        """Set a SKU's stock and price. Raises StockReserved."""
+        with self._writing() as repository:
+            item = repository.set_stock(
+                sku, on_hand=on_hand, price_minor=price_minor, currency=currency
+            )
+        if item is None:
+            raise StockReserved
+        return item
+
+    def create_key(self, name: str, scopes: Sequence[str]) -> str:
+        """Make an API client; return its key, which is kept nowhere. Raises NameTaken."""
+        secret = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            client_id = repository.add_client(name, _hashed(secret), scopes)
+        if client_id is None:
+            raise NameTaken(f"Choose another than {name!r}.")
+        return f"{client_id}.{secret}"
+
+    def authenticate(self, api_key: str) -> Client | None:
+        """The client whose key this is."""
+        client_id, _, secret = api_key.partition(".")
+        with self._reading() as repository:
+            found = repository.client(client_id)
+        if found is None:
+            return None
+        client, secret_hash = found
+        return client if hmac.compare_digest(secret_hash, _hashed(secret)) else None
+
+
+def _hold(repository: Repository, quantities: Mapping[str, int]) -> tuple[list[Item], str]:
+    """Hold stock in SKU order, which is everybody's order; return the items, priced."""
+    items, currencies = [], []
+    for sku, quantity in sorted(quantities.items()):
+        held = repository.hold(sku, quantity)
+        if held is None:
+            stock = repository.stock(sku)
+            if stock is None:
+                raise UnknownSku(sku, sku=sku)
+            raise OutOfStock(sku, sku=sku, available=stock.on_hand - stock.reserved)
+        price_minor, currency = held
+        items.append(Item(sku, quantity, price_minor))
+        currencies.append(currency)
+    return items, one_currency(currencies)
+
+
+def _let_go(repository: Repository, order_ids: Sequence[str], reason: CancelReason) -> None:
+    """What follows a cancellation, by whatever way: the stock goes back, and it is written down."""
+    repository.release(order_ids)
+    repository.add_events(order_ids, "order.cancelled", {"reason": reason})
+
+
+def _look_again_ms(standing: Standing | None) -> int | None:
+    """None when nothing is left to do: the order is paid, cancelled, or does not exist."""
+    if standing is None or standing.status is not OrderStatus.UNPAID:
+        return None
+    return standing.expires_in_ms if standing.expires_in_ms > 0 else LOOK_AGAIN_MS
+
+
+def _hashed(secret: str) -> str:
+    # A fast hash will do: the secret is 256 random bits, which nobody guesses.
+    return hashlib.sha256(secret.encode()).hexdigest()

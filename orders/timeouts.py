@@ -1,0 +1,68 @@
+"""The flow that cancels orders which were not paid in time."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from orders.bootstrap import QUEUE, bootstrap
+from orders.config import Settings
+from orders.domain import is_order_id
+from orders.errors import StorageUnavailable
+from orders.service import OrderService
+from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task, Unavailable
+
+
+def flows() -> list[Flow]:
+    """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
+    settings = Settings.from_env(os.environ)
+    return [timeout_flow(bootstrap(settings).orders, settings)]
+
+
+def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
+    """Cancel unpaid orders at their deadline, a batch at a time."""
+
+    def expire(tasks: Sequence[Task]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        for task in tasks:
+            if not is_order_id(task.id):
+                outcomes[task.id] = DeadLetter("its id is not an order's")
+            elif task.payload:
+                outcomes[task.id] = DeadLetter("an order's check has no payload")
+        order_ids = [task.id for task in tasks if task.id not in outcomes]
+        if order_ids:
+            with _outages():
+                again = orders.expire(order_ids)
+            outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
+        return outcomes
+
+    def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
+        with _outages():
+            for page in orders.waiting(after_seconds, before_seconds, settings.batch_size):
+                yield [Due(order.id, order.expires_in_ms) for order in page]
+
+    def probe() -> None:
+        with _outages():
+            orders.check_ready()
+
+    return Flow(
+        name=QUEUE,
+        handler=expire,
+        sweep=waiting,
+        probe=probe,
+        batch_size=settings.batch_size,
+        lease_seconds=settings.lease_seconds,
+        max_failures=settings.max_failures,
+        max_deliveries=settings.max_deliveries,
+        backoff=Backoff(settings.retry_base_seconds, settings.retry_cap_seconds),
+        sweep_seconds=settings.sweep_seconds,
+        lookahead_seconds=settings.lookahead_seconds,
+    )
+
+
+@contextmanager
+def _outages() -> Iterator[None]:
+    """The one place where the service's word for an outage becomes the engine's."""
+    try:
+        yield
+    except StorageUnavailable as error:
+        raise Unavailable(str(error)) from error
