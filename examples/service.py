@@ -1,0 +1,74 @@
+"""The whole service on this machine: Valkey, SQLite, the API and a worker, as real processes."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from examples import processes
+from examples.processes import Process, Valkey, wait_until
+
+
+class Service:
+    """Started by entering it; stopped, Valkey last, by leaving it."""
+
+    def __init__(self, folder: Path, port: int, settings: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.database = folder / "orders.db"
+        self.base_url = f"http://127.0.0.1:{port}"
+        self.valkey = Valkey(folder / "valkey", "--appendonly", "yes")
+        self.env = {
+            "DATABASE_URL": f"sqlite:///{self.database}",
+            "REDIS_URL": self.valkey.url,
+            **(settings or {}),
+        }
+        self._port = port
+        self._started: list[Callable[[], object]] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._started.append(self.valkey.stop)
+            self.valkey.start()
+            processes.migrate(self.env)
+            self.worker = self.start_worker()
+            self.api = processes.api(self.env, self._port, self.folder / "api.log")
+            self._started.append(self.api.stop)
+            wait_until(self._ready, "the API to be ready", ignoring=URLError)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start_worker(self) -> Process:
+        """Start a worker, beside those that run."""
+        worker = processes.worker(self.env, self.folder / "worker.log")
+        self._started.append(worker.stop)
+        return worker
+
+    def stop(self) -> None:
+        """Stop what was started, the last first."""
+        while self._started:
+            self._started.pop()()
+
+    def wait(self) -> None:
+        """Return when a process has ended, which none should."""
+        while self.worker.running() and self.api.running():
+            time.sleep(0.2)
+
+    def _ready(self) -> bool:
+        if not self.api.running():
+            raise RuntimeError(f"the API did not start; see {self.folder / 'api.log'}")
+        with urlopen(f"{self.base_url}/readyz", timeout=1) as response:  # noqa: S310  our own URL
+            return bool(response.status == 200)
