@@ -3,15 +3,27 @@
 A server that cannot start skips the tests that need it, and fails them where CI is set.
 """
 
+import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
-from examples.processes import Valkey
+from examples.processes import ROOT, Valkey
+from orders.config import Settings
+from orders.database import create_engine, later, now
+from orders.domain import Order
+from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
+from orders.service import OrderService, Paid, Timeouts
 from tests.servers import Postgres
 from worker import connect
 
@@ -73,3 +85,136 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def _missing(server: str, error: Exception) -> None:
     say = pytest.fail if os.environ.get("CI") else pytest.skip
     say(f"{server} does not start: {error}")
+
+
+class RecordingScheduler:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.scheduled: list[tuple[str, int]] = []
+        self.cancelled: list[str] = []
+
+    def schedule(self, order_id: str, due_at_ms: int) -> None:
+        self.scheduled.append((order_id, due_at_ms))
+
+    def cancel(self, order_id: str) -> None:
+        self.cancelled.append(order_id)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The order service on a migrated database, with two customers."""
+
+    engine: sa.Engine
+    service: OrderService
+    scheduler: RecordingScheduler
+    customer: str
+    other: str
+
+    def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
+        self.service.set_stock(sku, on_hand=on_hand, price_minor=price_minor, currency="EUR")
+
+    def place(self, customer: str | None = None, *, key: str = "", **quantities: int) -> Order:
+        """One tea, unless told otherwise."""
+        owner = customer or self.customer
+        placed = self.service.place(
+            owner,
+            key=key or uuid4().hex,
+            fingerprint=json.dumps(quantities),
+            quantities=quantities or {"tea": 1},
+            timeout_seconds=None,
+            render=lambda order: order.id,
+        )
+        return self.service.order(owner, placed.order_id)
+
+    def pay(self, order: Order, reference: str = "", amount_minor: int | None = None) -> Paid:
+        return self.service.pay(
+            self.customer,
+            order.id,
+            provider="bank",
+            reference=reference or uuid4().hex,
+            amount_minor=order.total_minor if amount_minor is None else amount_minor,
+            currency=order.currency,
+        )
+
+    def expire_in(self, ms: int, *placed: Order) -> None:
+        """Move deadlines to so many milliseconds from now; to the past when negative."""
+        deadline = later(now(), "ms")
+        with self.engine.begin() as connection:
+            for order in placed:
+                moved = sa.update(orders).where(orders.c.id == order.id).values(expires_at=deadline)
+                connection.execute(moved, {"ms": ms})
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Every row of every table."""
+        with self.engine.begin() as connection:
+            return {
+                table.name: sorted(
+                    (tuple(row) for row in connection.execute(sa.select(table))), key=repr
+                )
+                for table in metadata.sorted_tables
+            }
+
+    def events(self, order: Order) -> list[str]:
+        found = self.service.events(self.customer, order.id, after_id=0, page_size=100)
+        return [event.type for event in found]
+
+    def shelf(self, sku: str = "tea") -> tuple[int, int]:
+        """How much is on hand and reserved."""
+        item = self.service.stock(sku)
+        return item.on_hand, item.reserved
+
+    def check(self, **stocked: int) -> None:
+        """Stock is conserved, and each order ended at most once, in the way it says."""
+        quantity = sa.func.sum(order_items.c.quantity)
+        per_status = (
+            sa.select(order_items.c.sku, orders.c.status, quantity)
+            .join(orders)
+            .group_by(order_items.c.sku, orders.c.status)
+        )
+        terminal = sa.select(order_events.c.order_id, order_events.c.type).where(TERMINAL)
+        with self.engine.begin() as connection:
+            sums = {(sku, status): n for sku, status, n in connection.execute(per_status)}
+            for sku, on_hand in stocked.items():
+                row = connection.execute(sa.select(stock_items).filter_by(sku=sku)).one()
+                assert row.reserved == sums.get((sku, "unpaid"), 0)
+                assert row.on_hand == on_hand - sums.get((sku, "paid"), 0)
+            ends = connection.execute(terminal).all()
+            statuses = dict(connection.execute(sa.select(orders.c.id, orders.c.status)).all())
+        assert len({order_id for order_id, _ in ends}) == len(ends)
+        ended = {order_id: kind.removeprefix("order.") for order_id, kind in ends}
+        assert {i: ended.get(i, "unpaid") for i in statuses} == statuses
+
+
+@pytest.fixture
+def migrated_url(database_url: str) -> str:
+    """A database of each kind with the schema and nothing in it."""
+    upgrade(database_url)
+    return database_url
+
+
+@pytest.fixture
+def shop(migrated_url: str) -> Iterator[Shop]:
+    """The order service, alone."""
+    with opened(migrated_url) as made:
+        yield made
+
+
+@contextmanager
+def opened(url: str, **settings: Any) -> Iterator[Shop]:
+    """A shop on a migrated database."""
+    engine = create_engine(Settings(database_url=url, redis_url="redis://nowhere", **settings))
+    scheduler = RecordingScheduler()
+    service = OrderService(engine, scheduler, Timeouts(1800, 1, 86_400))
+    keys = [service.create_key(name, ["orders"]) for name in ("customer", "other")]
+    ids = [key.partition(".")[0] for key in keys]
+    yield Shop(engine, service, scheduler, *ids)
+    engine.dispose()
+
+
+def upgrade(url: str) -> None:
+    """Run the migrations."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    config = Config(ROOT / "alembic.ini")
+    config.attributes["engine"] = engine
+    command.upgrade(config, "head")

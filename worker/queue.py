@@ -205,7 +205,7 @@ class DelayQueue:
                 ],
                 _clock(now_ms),
                 self.keys.wake,
-                *(value for due in part for value in (_bytes(due.id), due.delay_ms)),
+                *(value for due in part for value in (_bytes(due.id), math.ceil(due.delay_ms))),
             )
             self.last_known_paused = bool(paused)
             restored += counts[0]

@@ -35,7 +35,7 @@ if #ids < limit then
   for i = 1, #due, 2 do
     fresh[#fresh + 1] = due[i]
     ids[#ids + 1] = due[i]
-    due_at[#ids] = due[i + 1]
+    due_at[#ids] = math.max(0, math.floor(tonumber(due[i + 1]))) -- others may write any score
   end
   if #fresh > 0 then redis.call('ZREM', KEYS[1], unpack(fresh)) end
 end

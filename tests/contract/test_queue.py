@@ -1,0 +1,399 @@
+"""Putting in, taking out, restoring; each test names what it finds and what it leaves."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.contract.state import Messages, state
+from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
+from worker.queue import SLICE, Restored, Stats
+
+#: Not text: invalid UTF-8, line breaks, NUL.
+ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
+NEVER = 2**53 - 1
+
+
+@pytest.fixture
+def messages(client: redis.Redis, queue: DelayQueue) -> Iterator[Messages]:
+    listener = Messages(client, queue)
+    yield listener
+    listener.close()
+
+
+# -- schedule ------------------------------------------------------------------------------
+
+
+def test_a_waiting_task_stores_nothing_but_its_member(queue: DelayQueue) -> None:
+    assert queue.schedule("a", 5000) is Scheduled.CREATED
+    assert state(queue) == {"scheduled": {"a": 5000}}
+
+
+def test_due_times_are_rounded_up_and_never_early(queue: DelayQueue) -> None:
+    queue.schedule_many([("exact", 5000, b""), ("part", 5000.001, b""), ("most", 5000.999, b"")])
+    assert state(queue) == {"scheduled": {"exact": 5000, "part": 5001, "most": 5001}}
+    assert [task.id for task in queue.claim(9, 1000, now_ms=5000).tasks] == ["exact"]
+
+
+@pytest.mark.parametrize("due", [math.nan, math.inf, -math.inf, -1, -0.001, 2.0**53])
+def test_a_due_time_that_cannot_be_stored_is_refused_and_nothing_is_written(
+    queue: DelayQueue, due: float
+) -> None:
+    with pytest.raises(ValueError, match="due_at_ms"):
+        queue.schedule_many([("good", 1, b""), ("bad", due, b"")])
+    assert state(queue) == {}
+
+
+def test_an_empty_id_is_refused(queue: DelayQueue) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        queue.schedule("", 1)
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("due", [0, NEVER])
+def test_the_first_and_the_last_due_time_are_kept_exactly(queue: DelayQueue, due: int) -> None:
+    queue.schedule("a", due)
+    assert queue.claim(1, 1000, now_ms=due).tasks[0].due_at_ms == due
+
+
+def test_a_scheduled_task_moves_with_its_payload_replaced(queue: DelayQueue) -> None:
+    queue.schedule("a", 5000, b"old")
+    assert queue.schedule("a", 7000, b"new") is Scheduled.RESCHEDULED
+    assert state(queue) == {"scheduled": {"a": 7000}, "payloads": {"a": b"new"}}
+    assert queue.schedule("a", 6000) is Scheduled.RESCHEDULED
+    assert state(queue) == {"scheduled": {"a": 6000}}
+
+
+def test_a_new_payload_alone_is_a_change(queue: DelayQueue) -> None:
+    queue.schedule("a", 5000, b"old")
+    assert queue.schedule("a", 5000, b"new") is Scheduled.RESCHEDULED
+    assert state(queue) == {"scheduled": {"a": 5000}, "payloads": {"a": b"new"}}
+
+
+def test_scheduling_the_same_again_changes_nothing(queue: DelayQueue) -> None:
+    queue.schedule("a", 5000, b"x")
+    before = state(queue)
+    assert queue.schedule("a", 5000, b"x") is Scheduled.UNCHANGED
+    assert state(queue) == before
+
+
+def test_rescheduling_a_task_in_backoff_resets_its_counts(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.retry([(task, 5000)], failed=True, now_ms=1000)
+    assert state(queue)["failures"] == {"a": 1}
+    assert queue.schedule("a", 9000) is Scheduled.RESCHEDULED
+    assert state(queue) == {"scheduled": {"a": 9000}}
+
+
+def test_rescheduling_a_leased_task_fences_its_holder(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"old")
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    assert queue.schedule("a", 9000, b"new") is Scheduled.RESCHEDULED
+    rescheduled = {"scheduled": {"a": 9000}, "payloads": {"a": b"new"}}
+    assert state(queue) == rescheduled
+    with pytest.raises(LeaseLost):
+        queue.ack([task])
+    assert state(queue) == rescheduled
+
+
+def test_only_if_absent_leaves_scheduled_leased_and_dead_tasks_alone(queue: DelayQueue) -> None:
+    _bury(queue, "dead")
+    queue.schedule("leased", 1000)
+    queue.claim(1, 1000, now_ms=1000)
+    queue.schedule("scheduled", 5000)
+    before = state(queue)
+    answers = queue.schedule_many(
+        [(name, 1, b"x") for name in ("scheduled", "leased", "dead", "absent")],
+        only_if_absent=True,
+    )
+    assert answers == [Scheduled.UNCHANGED] * 3 + [Scheduled.CREATED]
+    before["scheduled"]["absent"] = 1
+    assert state(queue) == before | {"payloads": {"absent": b"x"}}
+
+
+def test_a_dead_task_stays_dead_when_it_is_scheduled(queue: DelayQueue) -> None:
+    _bury(queue, "a")
+    before = state(queue)
+    assert queue.schedule("a", 5000, b"x") is Scheduled.UNCHANGED
+    assert state(queue) == before
+
+
+def test_many_tasks_are_answered_in_order_across_slices(queue: DelayQueue) -> None:
+    queue.schedule(f"{SLICE}", 7)
+    answers = queue.schedule_many((str(n), 7, b"") for n in range(SLICE + 2))
+    assert answers == [
+        Scheduled.UNCHANGED if n == SLICE else Scheduled.CREATED for n in range(SLICE + 2)
+    ]
+    assert len(state(queue)["scheduled"]) == SLICE + 2
+
+
+def test_an_id_named_twice_is_scheduled_once_and_the_last_wins(queue: DelayQueue) -> None:
+    answers = queue.schedule_many([("a", 1, b"x"), ("a", 2, b"")])
+    assert answers == [Scheduled.CREATED, Scheduled.RESCHEDULED]
+    assert state(queue) == {"scheduled": {"a": 2}}
+
+
+@pytest.mark.parametrize(
+    "payload", [b"\x00", b"\xff\xfe\x80", b"{", b"\r\n$5\r\n", bytes(range(256))]
+)
+def test_payloads_are_any_bytes_and_come_back_as_they_were(
+    queue: DelayQueue, payload: bytes
+) -> None:
+    queue.schedule("a", 1000, payload)
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    assert task.payload == payload
+    queue.dead_letter([(task, "bad", None)], now_ms=1000)
+    assert queue.dead()[0].payload == payload
+
+
+def test_ids_pushed_by_others_are_any_bytes_and_can_be_settled(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    client.zadd(queue.keys.scheduled, {ANY_BYTES: 1000})
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    assert task.id.encode(errors="surrogateescape") == ANY_BYTES
+    queue.retry([(task, 1)], failed=True, now_ms=1000)
+    [task] = queue.claim(1, 1000, now_ms=1001).tasks
+    queue.release([task])
+    [task] = queue.claim(1, 1000, now_ms=1001).tasks
+    queue.dead_letter([(task, "bad", None)], now_ms=1000)
+    assert [letter.id for letter in queue.dead()] == [task.id]
+    assert queue.requeue([task.id], now_ms=2000) == [task.id]
+    assert state(queue) == {"scheduled": {task.id: 2000}}
+    queue.ack(queue.claim(1, 1000, now_ms=2000).tasks)
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("score", [1000.5, -5, -1e18, -math.inf])
+def test_a_due_time_pushed_by_others_is_never_fatal(
+    client: redis.Redis, queue: DelayQueue, score: float
+) -> None:
+    client.zadd(queue.keys.scheduled, {"odd": score})
+    [task] = queue.claim(1, 1000, now_ms=2000).tasks
+    assert task.due_at_ms == max(0, math.floor(max(score, -1)))
+    queue.release([task])
+    queue.ack(queue.claim(1, 1000, now_ms=2000).tasks)
+    assert state(queue) == {}
+
+
+def test_a_due_time_of_never_pushed_by_others_is_never_claimed(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    client.zadd(queue.keys.scheduled, {"never": math.inf})
+    queue.schedule("a", 1000)
+    assert [task.id for task in queue.claim(9, 1000, now_ms=NEVER).tasks] == ["a"]
+
+
+# -- the wake channel ----------------------------------------------------------------------
+
+
+def test_a_message_is_published_only_when_the_head_moves_earlier(
+    queue: DelayQueue, messages: Messages
+) -> None:
+    queue.schedule("a", 5000)
+    assert messages.count() == 1
+    queue.schedule_many([("later", 6000, b""), ("same", 5000, b""), ("a", 7000, b"")])
+    assert messages.count() == 0
+    queue.schedule_many([("earlier", 4000, b""), ("earliest", 3000, b"")])
+    assert messages.count() == 1
+    queue.restore([Due("b", 6000)], now_ms=0)
+    assert messages.count() == 0
+    queue.restore([Due("c", 2000)], now_ms=0)
+    assert messages.count() == 1
+    [task, other] = queue.claim(2, 1000, now_ms=3000).tasks
+    queue.retry([(task, 90_000)], now_ms=3000)
+    assert messages.count() == 0
+    queue.retry([(other, 1)], now_ms=3000)
+    assert messages.count() == 1
+
+
+def test_workers_are_woken_when_tasks_are_released_requeued_or_resumed(
+    queue: DelayQueue, messages: Messages
+) -> None:
+    _bury(queue, "a")
+    messages.count()
+    queue.requeue(["a"], now_ms=1000)
+    assert messages.count() == 1
+    tasks = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.release(tasks)
+    assert messages.count() == 1
+    queue.pause()
+    assert messages.count() == 0
+    queue.resume()
+    assert messages.count() == 1
+    queue.requeue(["unknown"], now_ms=1000)
+    assert messages.count() == 0
+
+
+# -- cancel --------------------------------------------------------------------------------
+
+
+def test_a_cancelled_task_leaves_nothing_behind(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"x")
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.retry([(task, 5)], failed=True, now_ms=1000)
+    assert set(state(queue)) == {"scheduled", "payloads", "failures", "first_due"}
+    assert queue.cancel("a") is Cancelled.REMOVED
+    assert state(queue) == {}
+
+
+def test_cancelling_a_leased_task_says_so_and_changes_nothing(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"x")
+    queue.claim(1, 1000, now_ms=1000)
+    before = state(queue)
+    assert queue.cancel("a") is Cancelled.LEASED
+    assert state(queue) == before
+
+
+def test_cancelling_what_is_dead_or_absent_says_missing_and_changes_nothing(
+    queue: DelayQueue,
+) -> None:
+    _bury(queue, "dead")
+    before = state(queue)
+    assert queue.cancel("dead") is Cancelled.MISSING
+    assert queue.cancel("absent") is Cancelled.MISSING
+    assert state(queue) == before
+
+
+# -- restore -------------------------------------------------------------------------------
+
+
+def test_a_lost_task_is_restored_at_its_time(queue: DelayQueue) -> None:
+    found = queue.restore([Due("overdue", -300), Due("ahead", 700)], now_ms=1000)
+    assert found == Restored(restored=2, pending=0, paused=False)
+    assert state(queue) == {"scheduled": {"overdue": 700, "ahead": 1700}}
+
+
+def test_a_scheduled_task_is_brought_forward_and_never_put_back(queue: DelayQueue) -> None:
+    queue.schedule_many([("late", 9000, b""), ("soon", 1500, b""), ("due", 900, b"")])
+    waiting = [Due(name, 1000) for name in ("late", "soon", "due")]
+    assert queue.restore(waiting, now_ms=1000) == Restored(0, pending=1, paused=False)
+    assert state(queue) == {"scheduled": {"late": 2000, "soon": 1500, "due": 900}}
+
+
+def test_restoring_leaves_tasks_in_backoff_leased_and_dead_as_they_are(queue: DelayQueue) -> None:
+    _bury(queue, "dead")
+    queue.schedule_many([("backoff", 1000, b""), ("leased", 1001, b"")])
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.retry([(task, 9000)], failed=True, now_ms=1000)
+    queue.claim(1, 1000, now_ms=1001)
+    before = state(queue)
+    waiting = [Due(name, -1) for name in ("backoff", "leased", "dead")]
+    assert queue.restore(waiting, now_ms=1001) == Restored(0, pending=1, paused=False)
+    assert state(queue) == before
+
+
+def test_a_paused_queue_restores_nothing(queue: DelayQueue) -> None:
+    queue.pause()
+    before = state(queue)
+    assert queue.restore([Due("a", -1)], now_ms=1000) == Restored(0, 0, paused=True)
+    assert queue.last_known_paused
+    assert state(queue) == before
+
+
+def test_part_of_a_millisecond_does_not_make_a_restored_task_early(queue: DelayQueue) -> None:
+    queue.restore([Due("a", 0.25)], now_ms=1000)  # type: ignore[arg-type]  # from a query, say
+    assert state(queue) == {"scheduled": {"a": 1001}}
+
+
+def test_a_long_page_is_restored_in_slices(queue: DelayQueue) -> None:
+    waiting = [Due(str(n), n) for n in range(2 * SLICE + 1)]
+    assert queue.restore(waiting, now_ms=0).restored == 2 * SLICE + 1
+    assert state(queue) == {"scheduled": {str(n): n for n in range(2 * SLICE + 1)}}
+
+
+# -- stats, pause --------------------------------------------------------------------------
+
+
+def test_the_stats_of_an_empty_queue_are_zeros(queue: DelayQueue) -> None:
+    assert queue.stats(now_ms=1000) == Stats(
+        scheduled=0,
+        due=0,
+        due_within_minute=0,
+        leased=0,
+        dead=0,
+        paused=False,
+        next_due_in_ms=None,
+        oldest_due_age_ms=0,
+    )
+
+
+def test_the_stats_count_each_place(queue: DelayQueue) -> None:
+    _bury(queue, "dead")
+    queue.schedule("leased", 500)
+    queue.claim(1, 1000, now_ms=500)
+    waiting = {"overdue": 900, "due": 1000, "soon": 1001, "in a minute": 61_000, "later": 61_001}
+    queue.schedule_many((name, due, b"") for name, due in waiting.items())
+    queue.pause()
+    assert queue.stats(now_ms=1000) == Stats(
+        scheduled=5,
+        due=2,
+        due_within_minute=4,
+        leased=1,
+        dead=1,
+        paused=True,
+        next_due_in_ms=0,
+        oldest_due_age_ms=100,
+    )
+    assert queue.stats(now_ms=800).next_due_in_ms == 100
+    assert queue.stats(now_ms=800).oldest_due_age_ms == 0
+
+
+def test_a_paused_queue_gives_nothing_out_until_it_is_resumed(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    queue.pause()
+    assert state(queue) == {"scheduled": {"a": 1000}, "paused": b"1"}
+    claim = queue.claim(1, 1000, now_ms=9000)
+    assert (claim.tasks, claim.next_in_ms, claim.paused) == ([], None, True)
+    assert queue.last_known_paused
+    queue.resume()
+    assert [task.id for task in queue.claim(1, 1000, now_ms=9000).tasks] == ["a"]
+    assert not queue.last_known_paused
+
+
+def test_what_is_leased_can_be_settled_while_the_queue_is_paused(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    tasks = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.pause()
+    queue.ack(tasks)
+    assert state(queue) == {"paused": b"1"}
+
+
+def test_two_queues_on_one_server_do_not_meet(client: redis.Redis, queue: DelayQueue) -> None:
+    other = DelayQueue(client, "other")
+    queue.schedule("a", 1000)
+    other.schedule("a", 2000)
+    other.pause()
+    queue.ack(queue.claim(9, 1000, now_ms=9000).tasks)
+    assert state(queue) == {}
+    assert state(other) == {"scheduled": {"a": 2000}, "paused": b"1"}
+
+
+def test_the_servers_own_clock_is_used_unless_a_time_is_given(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    seconds, micros = client.time()
+    now_ms = seconds * 1000 + micros // 1000
+    queue.schedule_many([("past", now_ms, b""), ("future", now_ms + 3_600_000, b"")])
+    claim = queue.claim(9, 60_000)
+    assert [task.id for task in claim.tasks] == ["past"]
+    assert claim.next_in_ms is not None
+    assert 0 < claim.next_in_ms <= 60_000
+    queue.retry([(claim.tasks[0], 60_000)])
+    assert state(queue)["scheduled"]["past"] >= now_ms + 60_000
+
+
+def test_tasks_come_in_the_order_of_their_due_times(queue: DelayQueue) -> None:
+    due = list(range(1000, 1300))
+    random.Random(1).shuffle(due)
+    queue.schedule_many((f"{at}", at, b"") for at in due)
+    assert [int(task.id) for task in queue.claim(1000, 1000, now_ms=9999).tasks] == sorted(due)
+
+
+def _bury(queue: DelayQueue, task_id: str) -> None:
+    """Bury a task that was due at 1."""
+    queue.schedule(task_id, 1)
+    queue.dead_letter([(task, "bad", None) for task in queue.claim(1, 1, now_ms=1).tasks], now_ms=1)

@@ -1,0 +1,55 @@
+"""Redis is an accelerator: without it every order is still cancelled, within three seconds."""
+
+import signal
+
+import pytest
+import redis
+
+from examples.processes import wait_until
+from tests.faults.conftest import Build
+
+ORDERS = 1000
+LATEST_MS = 3000
+
+
+def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
+    site = build()
+    site.start_worker()
+    ids = site.place(ORDERS, 2.5, 4)
+    with redis.Redis.from_url(site.valkey.url) as client:
+        client.flushall()
+
+    site.wait_until_all_are_cancelled(15)
+
+    assert site.latest_ms() <= LATEST_MS
+    site.assert_each_was_cancelled_once(ids)
+    wait_until(lambda: not site.queue.stats().leased, "the last ack")
+    site.assert_the_queue_is_empty()
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
+    build: Build, fault: signal.Signals
+) -> None:
+    site = build()
+    site.start_worker()
+    site.start_worker()
+    ids = site.place(ORDERS, 2.5, 4)
+    assert site.valkey.process is not None
+    site.valkey.process.signal(fault)
+
+    site.wait_until_all_are_cancelled(15)
+
+    assert site.latest_ms() <= LATEST_MS
+    site.assert_each_was_cancelled_once(ids)
+
+
+def test_a_worker_that_starts_without_redis_cancels_all_the_same(build: Build) -> None:
+    site = build()
+    ids = site.place(50, 0, 0.5)
+    site.valkey.kill()
+    site.start_worker()
+
+    site.wait_until_all_are_cancelled(10)
+
+    site.assert_each_was_cancelled_once(ids)

@@ -1,0 +1,296 @@
+"""Placing an order: stock is held, prices are the server's, one key makes one order."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from orders.database import epoch_ms
+from orders.domain import MAX_MINOR, Item, Order, OrderStatus
+from orders.errors import (
+    KeyReused,
+    MixedCurrencies,
+    OrderError,
+    OrderNotFound,
+    OutOfStock,
+    StockReserved,
+    TimeoutOutOfRange,
+    TotalTooLarge,
+    UnknownSku,
+)
+from orders.models import order_events
+from orders.schemas import order_json
+from tests.conftest import Shop
+
+
+def place(shop: Shop, **changes: Any) -> Any:
+    request: dict[str, Any] = {
+        "key": "key-1",
+        "fingerprint": "f",
+        "quantities": {"tea": 1},
+        "timeout_seconds": None,
+        "render": order_json,
+    }
+    return shop.service.place(shop.customer, **{**request, **changes})
+
+
+def test_an_order_holds_its_stock_at_the_servers_prices(shop: Shop) -> None:
+    shop.stock("tea", 10, 250)
+    shop.stock("cup", 5, 1_099)
+    order = shop.place(tea=3, cup=2)
+    assert order == Order(
+        id=order.id,
+        status=OrderStatus.UNPAID,
+        currency="EUR",
+        total_minor=3 * 250 + 2 * 1_099,
+        items=(Item("cup", 2, 1_099), Item("tea", 3, 250)),
+        created_at=order.created_at,
+        expires_at=order.created_at + timedelta(seconds=1800),
+    )
+    assert UUID(order.id).version == 7
+    assert (shop.shelf("tea"), shop.shelf("cup")) == ((10, 3), (5, 2))
+    assert shop.events(order) == ["order.created"]
+    assert shop.scheduler.scheduled == [(order.id, epoch_ms(order.expires_at))]
+
+
+def test_an_order_keeps_its_price_when_the_price_changes(shop: Shop) -> None:
+    shop.stock(price_minor=250)
+    order = shop.place(tea=2)
+    shop.stock(price_minor=900)
+    assert shop.service.order(shop.customer, order.id) == order
+    assert shop.place(tea=1).total_minor == 900
+
+
+def test_moments_come_back_aware_in_utc_and_in_whole_milliseconds(shop: Shop) -> None:
+    shop.stock()
+    before = datetime.now(UTC)
+    order = shop.place()
+    [event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=1)
+    after = datetime.now(UTC)
+    for moment in (order.created_at, event.at):
+        assert moment.utcoffset() == timedelta(0)
+        assert moment.microsecond % 1000 == 0
+        assert before - timedelta(milliseconds=1) <= moment <= after
+    assert order.expires_at.utcoffset() == timedelta(0)
+
+
+def test_a_request_may_choose_a_timeout_within_bounds(shop: Shop) -> None:
+    shop.stock()
+    placed = place(shop, timeout_seconds=60)
+    order = shop.service.order(shop.customer, placed.order_id)
+    assert order.expires_at - order.created_at == timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.999, 86_400.001, 10**400, float("nan")])
+def test_a_timeout_out_of_bounds_is_refused_and_leaves_nothing(shop: Shop, seconds: float) -> None:
+    shop.stock()
+    before = shop.tables()
+    with pytest.raises(TimeoutOutOfRange, match="It is 1 to 86400 s"):
+        place(shop, timeout_seconds=seconds)
+    assert shop.tables() == before
+
+
+def test_the_same_key_and_request_replays_the_first_response(shop: Shop) -> None:
+    shop.stock()
+    first = place(shop)
+    before = shop.tables()
+    again = place(shop)
+    assert (first.replayed, again.replayed) == (False, True)
+    assert again[:2] == first[:2]
+    assert json.loads(again.response)["id"] == first.order_id
+    assert shop.tables() == before
+    assert len(shop.scheduler.scheduled) == 1
+
+
+def test_a_replay_is_the_first_response_even_when_the_order_has_moved_on(shop: Shop) -> None:
+    shop.stock()
+    first = place(shop)
+    shop.service.cancel(shop.customer, first.order_id)
+    assert place(shop).response == first.response
+
+
+def test_the_same_key_with_another_request_is_refused_and_leaves_nothing(shop: Shop) -> None:
+    shop.stock()
+    place(shop)
+    before = shop.tables()
+    with pytest.raises(KeyReused):
+        place(shop, fingerprint="another", quantities={"tea": 2})
+    assert shop.tables() == before
+
+
+def test_two_customers_may_use_the_same_key(shop: Shop) -> None:
+    shop.stock()
+    mine = shop.place(key="same")
+    theirs = shop.place(shop.other, key="same")
+    assert mine.id != theirs.id
+    assert shop.shelf() == (100, 2)
+
+
+REFUSALS: list[tuple[dict[str, int], type[OrderError], dict[str, Any]]] = [
+    ({"tea": 1, "unheard-of": 1}, UnknownSku, {"sku": "unheard-of"}),
+    ({"cup": 1, "tea": 8}, OutOfStock, {"sku": "tea", "available": 7}),
+    ({"tea": 2**31 - 1}, OutOfStock, {"sku": "tea", "available": 7}),
+    ({"tea": 1, "dollars": 1}, MixedCurrencies, {}),
+    ({"gold": 2}, TotalTooLarge, {}),
+    ({"tea": 1, "gold": 1}, TotalTooLarge, {}),
+]
+
+
+@pytest.mark.parametrize(("quantities", "error", "facts"), REFUSALS)
+def test_a_refusal_says_why_and_leaves_nothing_behind(
+    shop: Shop, quantities: dict[str, int], error: type[OrderError], facts: dict[str, Any]
+) -> None:
+    shop.stock("tea", 10)
+    shop.stock("cup", 5)
+    shop.stock("gold", 5, MAX_MINOR)
+    shop.service.set_stock("dollars", on_hand=5, price_minor=1, currency="USD")
+    shop.place(tea=3)
+    before = shop.tables()
+    with pytest.raises(error) as refused:
+        place(shop, quantities=quantities)
+    assert refused.value.facts == facts
+    assert shop.tables() == before
+    # The key was not used up.
+    assert place(shop, quantities={"tea": 1}, fingerprint="corrected").replayed is False
+
+
+def test_a_total_may_reach_the_largest_exact_number(shop: Shop) -> None:
+    shop.stock("gold", 1, MAX_MINOR)
+    assert shop.place(gold=1).total_minor == MAX_MINOR
+
+
+def test_the_last_of_a_sku_is_sold_once(shop: Shop) -> None:
+    shop.stock("tea", 1)
+    shop.place(tea=1)
+    with pytest.raises(OutOfStock):
+        shop.place(tea=1)
+    assert shop.shelf() == (1, 1)
+
+
+def test_another_customers_order_does_not_exist(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    before = shop.tables()
+    service = shop.service
+    with pytest.raises(OrderNotFound):
+        service.order(shop.other, order.id)
+    with pytest.raises(OrderNotFound):
+        service.events(shop.other, order.id, after_id=0, page_size=1)
+    with pytest.raises(OrderNotFound):
+        service.cancel(shop.other, order.id)
+    with pytest.raises(OrderNotFound):
+        service.pay(
+            shop.other,
+            order.id,
+            provider="bank",
+            reference="r",
+            amount_minor=order.total_minor,
+            currency="EUR",
+        )
+    assert service.orders(shop.other, page_size=10) == []
+    assert shop.tables() == before
+    assert shop.scheduler.cancelled == []
+
+
+def test_orders_are_listed_newest_first_and_filtered(shop: Shop) -> None:
+    shop.stock()
+    unpaid, paid, cancelled = (shop.place() for _ in range(3))
+    shop.pay(paid)
+    shop.service.cancel(shop.customer, cancelled.id)
+    shop.expire_in(-60_000, unpaid)
+
+    def ids(**filters: Any) -> list[str]:
+        found = shop.service.orders(shop.customer, **{"page_size": 10, **filters})
+        return [order.id for order in found]
+
+    assert ids() == [cancelled.id, paid.id, unpaid.id]
+    assert ids(page_size=2) == [cancelled.id, paid.id]
+    assert ids(before_id=paid.id) == [unpaid.id]
+    assert ids(status="paid") == [paid.id]
+    assert ids(created_after=cancelled.created_at) == []
+    assert ids(created_after=unpaid.created_at - timedelta(milliseconds=1)) == ids()
+    assert ids(expires_before=unpaid.created_at) == [unpaid.id]
+    assert ids(expires_before=unpaid.created_at, status="cancelled") == []
+
+
+def test_events_are_paged_oldest_first(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.pay(order, "r-1")
+    shop.pay(order, "r-2")
+
+    def page(after_id: int) -> list[Any]:
+        return shop.service.events(shop.customer, order.id, after_id=after_id, page_size=2)
+
+    first = page(0)
+    assert [event.type for event in first] == ["order.created", "order.paid"]
+    assert [event.type for event in page(first[-1].id)] == ["payment.refund_due"]
+
+
+def test_stock_may_not_be_set_below_what_unpaid_orders_hold(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    shop.place(tea=4)
+    before = shop.tables()
+    with pytest.raises(StockReserved):
+        shop.stock("tea", 3)
+    assert shop.tables() == before
+    shop.stock("tea", 4)
+    assert shop.shelf() == (4, 4)
+
+
+@pytest.mark.parametrize("change", ["reserved = 11", "reserved = -1", "on_hand = 3"])
+def test_the_database_refuses_stock_that_makes_no_sense(shop: Shop, change: str) -> None:
+    shop.stock("tea", 10)
+    shop.place(tea=4)
+    with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE stock_items SET {change}"))  # noqa: S608
+
+
+@pytest.mark.parametrize("ending", ["order.paid", "order.cancelled"])
+def test_the_database_refuses_a_second_ending(shop: Shop, ending: str) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.pay(order)
+    again = sa.insert(order_events).values(
+        order_id=order.id, type=ending, at=order.created_at, data={}
+    )
+    with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
+        connection.execute(again)
+
+
+def test_a_key_is_stored_only_as_a_hash_and_authenticates_its_client(shop: Shop) -> None:
+    key = shop.service.create_key("new", ["orders", "ops"])
+    client_id, _, secret = key.partition(".")
+    client = shop.service.authenticate(key)
+    assert client is not None
+    assert (client.id, client.name, client.scopes) == (
+        client_id,
+        "new",
+        frozenset({"orders", "ops"}),
+    )
+    assert secret not in repr(shop.tables())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "",
+        ".",
+        "nonsense",
+        "{id}",
+        "{id}.",
+        "{id}.{secret}x",
+        "{id}..{secret}",
+        "{secret}.{id}",
+        "00000000-0000-0000-0000-000000000000.{secret}",
+        "nul\0.{secret}",
+        "\u0661.{secret}",
+        "{id}.\u0661",
+    ],
+)
+def test_any_other_key_authenticates_nobody(shop: Shop, form: str) -> None:
+    client_id, _, secret = shop.service.create_key("new", ["orders"]).partition(".")
+    assert shop.service.authenticate(form.format(id=client_id, secret=secret)) is None
