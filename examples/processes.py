@@ -122,13 +122,17 @@ def api(env: Mapping[str, str], port: int, log: Path) -> Process:
     """The HTTP API under granian."""
     command = ["granian", "--interface", "wsgi", "--factory", "--port", str(port)]
     command += ["--blocking-threads", "8", "--no-ws", "orders.app:create_app"]
-    return Process([sys.executable, "-m", *command], log, env)
+    return python(command, env, log)
 
 
 def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
     """A worker process on the orders' flows."""
-    command = [sys.executable, "-m", "worker", "run", "orders.timeouts:flows", *options]
-    return Process(command, log, env)
+    return python(["worker", "run", "orders.timeouts:flows", *options], env, log)
+
+
+def python(module: list[str], env: Mapping[str, str], log: Path) -> Process:
+    """``python -m module``, in the background."""
+    return Process([sys.executable, "-m", *module], log, env)
 
 
 def migrate(env: Mapping[str, str]) -> None:

@@ -119,7 +119,7 @@ class Site:
             rows = connection.execute(sa.select(orders.c.expires_at, orders.c.cancelled_at)).all()
         late = [1000 * (row.cancelled_at - row.expires_at).total_seconds() for row in rows]
         assert min(late) >= 0, "an order was cancelled before its deadline"
-        return max(late)
+        return float(max(late))
 
     def assert_each_was_cancelled_once(self, ids: Sequence[str]) -> None:
         """Statuses, events, stock and dead letters are as if nothing had happened."""
