@@ -1,0 +1,158 @@
+"""The operator's side: look at dead letters, put them back, delete them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.contract.state import state
+from worker import DelayQueue
+from worker.queue import Letter
+
+MANY = 2600
+
+
+def test_dead_letters_are_listed_newest_first(queue: DelayQueue) -> None:
+    _bury(queue, "a", "b", "c")
+    assert [letter.id for letter in queue.dead()] == ["c", "b", "a"]
+    assert [letter.id for letter in queue.dead(limit=1)] == ["c"]
+    assert [letter.id for letter in queue.dead(limit=5, offset=1)] == ["b", "a"]
+    assert queue.dead(offset=3) == []
+
+
+def test_a_letter_says_why_and_what_the_task_carried(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"\xff")
+    [task] = queue.claim(1, 1000, now_ms=1500).tasks
+    queue.dead_letter([(task, 'said "no"\n', ValueError("bad"))], now_ms=2000)
+    story = {
+        "reason": 'said "no"\n',
+        "error": "ValueError: bad",
+        "failures": 0,
+        "deliveries": 0,
+        "due_at_ms": 1000,
+        "died_at_ms": 2000,
+    }
+    assert queue.dead() == [Letter("a", b"\xff", story)]
+
+
+def test_the_times_in_a_letter_are_exact(queue: DelayQueue) -> None:
+    queue.schedule("a", 1234567890123456)
+    [task] = queue.claim(1, 1000, now_ms=1234567890123456).tasks
+    queue.dead_letter([(task, "bad", None)], now_ms=1234567890123457)
+    [letter] = queue.dead()
+    assert letter.story["due_at_ms"] == 1234567890123456
+    assert letter.story["died_at_ms"] == 1234567890123457
+    assert letter.story["error"] is None
+
+
+def test_a_long_error_is_cut(queue: DelayQueue) -> None:
+    queue.schedule("a", 1)
+    [task] = queue.claim(1, 1000, now_ms=1).tasks
+    queue.dead_letter([(task, "bad", ValueError("x" * 100_000))], now_ms=1)
+    assert len(queue.dead()[0].story["error"]) == 2000
+
+
+def test_a_requeued_task_is_due_now_with_its_counts_reset_and_its_payload_kept(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("a", 1000, b"x")
+    [task] = queue.claim(1, 10, now_ms=1000).tasks
+    queue.retry([(task, 10)], failed=True, now_ms=1000)
+    queue.claim(1, 10, now_ms=1010)
+    [task] = queue.claim(1, 10, now_ms=1020).tasks
+    queue.dead_letter([(task, "bad", None)], now_ms=1020)
+    assert queue.requeue(["a"], now_ms=5000) == ["a"]
+    assert state(queue) == {"scheduled": {"a": 5000}, "payloads": {"a": b"x"}}
+
+
+def test_a_purged_task_leaves_nothing_behind(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"x")
+    [task] = queue.claim(1, 10, now_ms=1000).tasks
+    queue.retry([(task, 10)], failed=True, now_ms=1000)
+    queue.claim(1, 10, now_ms=1010)
+    [task] = queue.claim(1, 10, now_ms=1020).tasks
+    queue.dead_letter([(task, "bad", None)], now_ms=1020)
+    assert queue.purge(["a"]) == ["a"]
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("method", [DelayQueue.requeue, DelayQueue.purge])
+def test_what_is_not_dead_is_neither_requeued_nor_purged(
+    queue: DelayQueue, method: Callable[[DelayQueue, list[str]], list[str]]
+) -> None:
+    _bury(queue, "dead")
+    queue.schedule("leased", 1, b"x")
+    queue.claim(1, 10, now_ms=1)
+    queue.schedule("scheduled", 5, b"x")
+    before = state(queue)
+    assert method(queue, ["leased", "scheduled", "unknown"]) == []
+    assert state(queue) == before
+    assert method(queue, ["unknown", "dead", "dead"]) == ["dead"]
+
+
+def test_a_requeued_task_can_die_again(queue: DelayQueue) -> None:
+    _bury(queue, "a", "b")
+    queue.requeue(["a"], now_ms=1)
+    [task] = queue.claim(1, 10, now_ms=1).tasks
+    queue.dead_letter([(task, "again", None)], now_ms=2)
+    assert state(queue)["dead"] == ["a", "b"]
+    assert queue.dead()[0].story["reason"] == "again"
+
+
+def test_all_dead_ids_come_oldest_first_in_slices_while_they_are_taken_away(
+    queue: DelayQueue,
+) -> None:
+    _bury(queue, *(f"{n:03}" for n in range(250)))
+    taken: list[str] = []
+    for ids in queue.dead_ids():
+        assert len(ids) <= 100
+        assert queue.purge(ids) == ids
+        taken += ids
+    assert taken == [f"{n:03}" for n in range(250)]
+    assert state(queue) == {}
+
+
+def test_letters_that_come_while_all_are_taken_away_are_left_for_later(queue: DelayQueue) -> None:
+    _bury(queue, *(f"{n:03}" for n in range(150)))
+    for ids in queue.dead_ids():
+        queue.purge(ids)
+        _bury(queue, f"new after {ids[0]}")
+    assert [letter.id for letter in queue.dead()] == ["new after 100", "new after 000"]
+
+
+def test_there_are_no_dead_ids_in_an_empty_queue(queue: DelayQueue) -> None:
+    assert list(queue.dead_ids()) == []
+
+
+def test_a_long_list_is_searched_only_near_its_ends_and_readers_skip_what_is_left(
+    queue: DelayQueue,
+) -> None:
+    ids = [f"{n:04}" for n in range(MANY)]
+    _bury(queue, *ids)
+    newest, middle, oldest = ids[-1], ids[MANY // 2], ids[0]
+    assert queue.purge([newest, middle, oldest]) == [newest, middle, oldest]
+    left = state(queue)
+    assert len(left["letters"]) == MANY - 3
+    assert left["dead"] == ids[-2:0:-1]  # the entry in the middle is still there
+    assert queue.stats(now_ms=0).dead == MANY - 3
+    assert middle not in [letter.id for letter in queue.dead(limit=MANY)]
+    assert queue.requeue([middle]) == queue.purge([middle]) == []
+    taken = [task_id for slice_ in queue.dead_ids() for task_id in queue.requeue(slice_, now_ms=9)]
+    assert taken == [task_id for task_id in ids if task_id not in (newest, middle, oldest)]
+    assert state(queue) == {"scheduled": dict.fromkeys(taken, 9)}
+
+
+def test_a_task_that_died_twice_in_a_long_list_is_shown_once(queue: DelayQueue) -> None:
+    ids = [f"{n:04}" for n in range(MANY)]
+    _bury(queue, *ids)
+    middle = ids[MANY // 2]
+    queue.requeue([middle], now_ms=1)
+    [task] = queue.claim(1, 10, now_ms=1).tasks
+    queue.dead_letter([(task, "again", None)], now_ms=2)
+    assert [letter.id for letter in queue.dead(limit=MANY + 1)].count(middle) == 1
+
+
+def _bury(queue: DelayQueue, *ids: str) -> None:
+    """Bury tasks, the first named first."""
+    queue.schedule_many((task_id, n, b"") for n, task_id in enumerate(ids))
+    while tasks := queue.claim(2000, 1000, now_ms=len(ids)).tasks:
+        queue.dead_letter([(task, "bad", None) for task in tasks], now_ms=1)

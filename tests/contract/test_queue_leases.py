@@ -1,0 +1,325 @@
+"""Claiming and settling: who holds a valid lease may write, nobody else."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.contract.state import State, state
+from worker import DelayQueue, LeaseLost, Task
+from worker.flow import MAX_BATCH_SIZE
+
+Settle = Callable[[DelayQueue, list[Task]], None]
+VERBS: dict[str, Settle] = {
+    "ack": DelayQueue.ack,
+    "retry": lambda queue, tasks: queue.retry([(task, 50) for task in tasks], now_ms=3000),
+    "failed": lambda queue, tasks: queue.retry(
+        [(task, 50) for task in tasks], failed=True, now_ms=3000
+    ),
+    "release": DelayQueue.release,
+    "dead_letter": lambda queue, tasks: queue.dead_letter(
+        [(task, "bad", None) for task in tasks], now_ms=3000
+    ),
+}
+
+
+@pytest.fixture(params=VERBS)
+def settle(request: pytest.FixtureRequest) -> Settle:
+    return VERBS[request.param]
+
+
+# -- claim ---------------------------------------------------------------------------------
+
+
+def test_a_task_that_is_not_due_is_not_claimed(queue: DelayQueue) -> None:
+    queue.schedule("a", 1001)
+    before = state(queue)
+    claim = queue.claim(9, 1000, now_ms=1000)
+    assert (claim.tasks, claim.next_in_ms) == ([], 1)
+    assert state(queue) == before
+
+
+def test_a_task_is_claimed_in_the_millisecond_it_is_due(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000, b"x")
+    claim = queue.claim(9, 500, now_ms=1000)
+    [task] = claim.tasks
+    assert task == Task("a", b"x", failures=0, deliveries=0, due_at_ms=1000, token=task.token)
+    assert claim.next_in_ms == 500
+    assert state(queue) == {
+        "leased": {"a": 1500},
+        "tokens": {"a": task.token},
+        "payloads": {"a": b"x"},
+        "first_due": {"a": 1000},
+    }
+
+
+def test_an_empty_queue_gives_nothing_and_no_time_to_wait_for(queue: DelayQueue) -> None:
+    claim = queue.claim(9, 1000, now_ms=1000)
+    assert claim == ([], None, False)
+    assert state(queue) == {}
+
+
+def test_a_claim_takes_no_more_than_its_limit(queue: DelayQueue) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "abc")
+    claim = queue.claim(2, 1000, now_ms=1000)
+    assert [task.id for task in claim.tasks] == ["a", "b"]
+    assert claim.next_in_ms == 0
+    assert state(queue)["scheduled"] == {"c": 1000}
+
+
+def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
+    queue.schedule_many((str(n), 1000, b"x") for n in range(MAX_BATCH_SIZE + 1))
+    tasks = queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks
+    assert len(tasks) == MAX_BATCH_SIZE
+    queue.release(tasks)
+    queue.ack(queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks)
+    assert sum(map(len, state(queue).values())) == 2  # the last task, and its payload
+
+
+def test_each_claim_has_a_token_of_its_own(queue: DelayQueue) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "abcd")
+    first = queue.claim(2, 1000, now_ms=1000).tasks
+    second = queue.claim(2, 1000, now_ms=1000).tasks
+    assert len({task.token for task in first}) == len({task.token for task in second}) == 1
+    assert first[0].token != second[0].token
+    assert len(first[0].token) == 32
+
+
+def test_a_lease_holds_until_the_millisecond_it_ends(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    queue.claim(1, 500, now_ms=1000)
+    before = state(queue)
+    claim = queue.claim(1, 500, now_ms=1499)
+    assert (claim.tasks, claim.next_in_ms) == ([], 1)
+    assert state(queue) == before
+    assert queue.claim(1, 500, now_ms=1500).tasks[0].deliveries == 1
+
+
+def test_an_expired_lease_is_claimed_before_due_tasks_and_counts_a_delivery(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("orphan", 1000, b"x")
+    queue.claim(1, 500, now_ms=1000)
+    queue.schedule_many([("b", 900, b""), ("c", 901, b"")])
+    claim = queue.claim(2, 500, now_ms=2000)
+    token = claim.tasks[0].token
+    assert claim.tasks == [
+        Task("orphan", b"x", deliveries=1, due_at_ms=1000, token=token),
+        Task("b", due_at_ms=900, token=token),
+    ]
+    assert state(queue) == {
+        "scheduled": {"c": 901},
+        "leased": {"orphan": 2500, "b": 2500},
+        "tokens": {"orphan": token, "b": token},
+        "payloads": {"orphan": b"x"},
+        "deliveries": {"orphan": 1},
+        "first_due": {"orphan": 1000, "b": 900},
+    }
+
+
+def test_each_further_expired_lease_counts_one_delivery(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    for n in range(5):
+        assert queue.claim(1, 10, now_ms=1000 + 10 * n).tasks[0].deliveries == n
+
+
+def test_the_time_to_wait_is_to_the_next_due_task_or_lease_end(queue: DelayQueue) -> None:
+    queue.schedule_many([("a", 1000, b""), ("b", 4000, b"")])
+    assert queue.claim(1, 9000, now_ms=1000).next_in_ms == 3000
+    assert queue.claim(1, 9000, now_ms=3999).next_in_ms == 1
+    assert queue.claim(1, 9000, now_ms=4000).next_in_ms == 6000
+
+
+# -- settle with a valid token -------------------------------------------------------------
+
+
+def test_an_acked_task_leaves_nothing_behind(queue: DelayQueue) -> None:
+    [task] = _claimed_with_counts(queue)
+    queue.ack([task])
+    assert state(queue) == {}
+
+
+def test_counts_are_reset_by_an_ack(queue: DelayQueue) -> None:
+    queue.ack(_claimed_with_counts(queue))
+    queue.schedule("a", 3000)
+    [task] = queue.claim(1, 1000, now_ms=3000).tasks
+    assert task == Task("a", due_at_ms=3000, token=task.token)
+
+
+def test_a_failed_task_comes_back_after_its_delay_with_a_failure_counted(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("a", 1000, b"x")
+    for failures in range(3):
+        [task] = queue.claim(1, 500, now_ms=2000 + 50 * failures).tasks
+        assert task.failures == failures
+        queue.retry([(task, 49.2)], failed=True, now_ms=2000 + 50 * failures)
+    assert state(queue) == {
+        "scheduled": {"a": 2150},
+        "payloads": {"a": b"x"},
+        "failures": {"a": 3},
+        "first_due": {"a": 1000},
+    }
+
+
+def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_nothing_is_counted(
+    queue: DelayQueue,
+) -> None:
+    [task] = _claimed_with_counts(queue)
+    queue.retry([(task, 0.5)], now_ms=3000)
+    assert state(queue) == {
+        "scheduled": {"a": 3001},
+        "payloads": {"a": b"x"},
+        "failures": {"a": 1},
+        "deliveries": {"a": 1},
+    }
+    assert queue.claim(1, 1000, now_ms=3001).tasks[0].due_at_ms == 3001
+
+
+def test_a_failure_does_not_hide_the_deliveries(queue: DelayQueue) -> None:
+    [task] = _claimed_with_counts(queue)
+    queue.retry([(task, 1)], failed=True, now_ms=3000)
+    [task] = queue.claim(1, 1000, now_ms=3001).tasks
+    assert (task.failures, task.deliveries) == (2, 1)
+
+
+def test_a_released_task_is_due_when_it_was_first_due_with_nothing_counted(
+    queue: DelayQueue,
+) -> None:
+    [task] = _claimed_with_counts(queue)
+    queue.release([task])
+    assert state(queue) == {
+        "scheduled": {"a": 1000},
+        "payloads": {"a": b"x"},
+        "failures": {"a": 1},
+        "deliveries": {"a": 1},
+        "first_due": {"a": 1000},
+    }
+
+
+def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) -> None:
+    [task] = _claimed_with_counts(queue)
+    queue.dead_letter([(task, "no use", KeyError("sku"))], now_ms=3000)
+    assert state(queue) == {
+        "dead": ["a"],
+        "letters": {
+            "a": {
+                "reason": "no use",
+                "error": "KeyError: 'sku'",
+                "failures": 1,
+                "deliveries": 1,
+                "due_at_ms": 1000,
+                "died_at_ms": 3000,
+            }
+        },
+        "payloads": {"a": b"x"},
+        "failures": {"a": 1},
+        "deliveries": {"a": 1},
+        "first_due": {"a": 1000},
+    }
+
+
+def test_settling_no_tasks_is_nothing(queue: DelayQueue, settle: Settle) -> None:
+    settle(queue, [])
+    assert state(queue) == {}
+
+
+def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, settle: Settle) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "ab")
+    tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "ab"]
+    before = state(queue)
+    with pytest.raises(ValueError, match="one claim"):
+        settle(queue, tasks)
+    assert state(queue) == before
+
+
+# -- settle without one --------------------------------------------------------------------
+
+
+def test_a_token_is_void_once_another_worker_has_the_task(
+    queue: DelayQueue, settle: Settle
+) -> None:
+    queue.schedule("a", 1000, b"x")
+    stale = queue.claim(1, 100, now_ms=1000).tasks
+    queue.claim(1, 100, now_ms=2000)
+    _assert_writes_nothing(queue, settle, stale)
+
+
+def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, settle: Settle) -> None:
+    queue.schedule("a", 1000, b"x")
+    stale = queue.claim(1, 100, now_ms=1000).tasks
+    queue.schedule("a", 5000, b"y")
+    _assert_writes_nothing(queue, settle, stale)
+
+
+@pytest.mark.parametrize("first", VERBS.values(), ids=VERBS)
+def test_a_token_is_void_once_it_was_used(queue: DelayQueue, first: Settle, settle: Settle) -> None:
+    queue.schedule("a", 1000, b"x")
+    tasks = queue.claim(1, 100, now_ms=1000).tasks
+    first(queue, tasks)
+    _assert_writes_nothing(queue, settle, tasks)
+
+
+def test_a_token_is_void_after_a_flush_even_for_the_same_task(
+    client: redis.Redis, queue: DelayQueue, settle: Settle
+) -> None:
+    queue.schedule("a", 1000)
+    stale = queue.claim(1, 100, now_ms=1000).tasks
+    client.flushall()
+    queue.schedule("a", 1000)
+    queue.claim(1, 100, now_ms=1000)
+    _assert_writes_nothing(queue, settle, stale)
+
+
+def test_an_expired_lease_nobody_has_taken_is_still_its_holders(
+    queue: DelayQueue, settle: Settle
+) -> None:
+    queue.schedule("a", 1000)
+    tasks = queue.claim(1, 100, now_ms=1000).tasks
+    settle(queue, tasks)
+    assert "leased" not in state(queue)
+
+
+def test_those_whose_lease_is_lost_are_named_while_the_others_are_settled(
+    queue: DelayQueue, settle: Settle
+) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "abc")
+    tasks = queue.claim(3, 100, now_ms=1000).tasks
+    queue.schedule("b", 7000)
+    with pytest.raises(LeaseLost) as lost:
+        settle(queue, tasks)
+    assert lost.value.ids == ("b",)
+    after = state(queue)
+    assert "leased" not in after
+    assert "tokens" not in after
+    settled = {**after.get("scheduled", {}), **after.get("letters", {})}
+    assert settled.pop("b") == 7000
+    assert set(settled) == (set() if settle is VERBS["ack"] else {"a", "c"})
+
+
+def test_lost_leases_are_named_across_slices(queue: DelayQueue) -> None:
+    queue.schedule_many((f"{n:04}", 1000, b"") for n in range(1200))
+    tasks = queue.claim(1200, 100, now_ms=1000).tasks
+    queue.schedule_many([("0001", 7000, b""), ("1100", 7000, b"")])
+    with pytest.raises(LeaseLost, match="0001, 1100"):
+        queue.ack(tasks)
+    assert state(queue) == {"scheduled": {"0001": 7000, "1100": 7000}}
+
+
+def _assert_writes_nothing(queue: DelayQueue, settle: Settle, tasks: list[Task]) -> None:
+    before: State = state(queue)
+    with pytest.raises(LeaseLost) as lost:
+        settle(queue, tasks)
+    assert lost.value.ids == tuple(task.id for task in tasks)
+    assert state(queue) == before
+
+
+def _claimed_with_counts(queue: DelayQueue) -> list[Task]:
+    """Task a, due at 1000, claimed at 2000 with one failure and one delivery behind it."""
+    queue.schedule("a", 1000, b"x")
+    [task] = queue.claim(1, 10, now_ms=1000).tasks
+    queue.retry([(task, 10)], failed=True, now_ms=1000)
+    queue.claim(1, 10, now_ms=1010)
+    tasks = queue.claim(1, 10, now_ms=2000).tasks
+    assert (tasks[0].failures, tasks[0].deliveries) == (1, 1)
+    return tasks
