@@ -98,8 +98,9 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 # -- errors that pass ----------------------------------------------------------------------
 
-#: Connection lost, shutdown or start-up, resources gone, serialization, deadlock, lock time-out.
-_PASSING_SQLSTATES = ("08", "53", "57P0", "40001", "40P01", "55P03")
+#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement
+#: time-out), serialization, deadlock, lock time-out.
+_PASSING_SQLSTATES = ("08", "53", "57", "40001", "40P01", "55P03")
 #: BUSY, LOCKED, IOERR, FULL, CANTOPEN
 _PASSING_SQLITE = {5, 6, 10, 13, 14}
 
