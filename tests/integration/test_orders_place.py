@@ -84,12 +84,12 @@ def test_a_request_may_choose_a_timeout_within_bounds(shop: Shop) -> None:
     assert order.expires_at - order.created_at == timedelta(seconds=60)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 0.999, 86_400.001, 10**400, float("nan")])
-def test_a_timeout_out_of_bounds_is_refused_and_leaves_nothing(shop: Shop, seconds: float) -> None:
+def test_a_timeout_out_of_bounds_is_refused_and_leaves_nothing(shop: Shop) -> None:
     shop.stock()
     before = shop.tables()
-    with pytest.raises(TimeoutOutOfRange, match="It is 1 to 86400 s"):
-        place(shop, timeout_seconds=seconds)
+    for seconds in (0, -1, 0.999, 86_400.001, 10**400, float("nan")):
+        with pytest.raises(TimeoutOutOfRange, match="It is 1 to 86400 s"):
+            place(shop, timeout_seconds=seconds)
     assert shop.tables() == before
 
 
@@ -139,20 +139,18 @@ REFUSALS: list[tuple[dict[str, int], type[OrderError], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("quantities", "error", "facts"), REFUSALS)
-def test_a_refusal_says_why_and_leaves_nothing_behind(
-    shop: Shop, quantities: dict[str, int], error: type[OrderError], facts: dict[str, Any]
-) -> None:
+def test_a_refusal_says_why_and_leaves_nothing_behind(shop: Shop) -> None:
     shop.stock("tea", 10)
     shop.stock("cup", 5)
     shop.stock("gold", 5, MAX_MINOR)
     shop.service.set_stock("dollars", on_hand=5, price_minor=1, currency="USD")
     shop.place(tea=3)
     before = shop.tables()
-    with pytest.raises(error) as refused:
-        place(shop, quantities=quantities)
-    assert refused.value.facts == facts
-    assert shop.tables() == before
+    for quantities, error, facts in REFUSALS:
+        with pytest.raises(error) as refused:
+            place(shop, quantities=quantities)
+        assert refused.value.facts == facts
+        assert shop.tables() == before
     # The key was not used up.
     assert place(shop, quantities={"tea": 1}, fingerprint="corrected").replayed is False
 
@@ -241,24 +239,24 @@ def test_stock_may_not_be_set_below_what_unpaid_orders_hold(shop: Shop) -> None:
     assert shop.shelf() == (4, 4)
 
 
-@pytest.mark.parametrize("change", ["reserved = 11", "reserved = -1", "on_hand = 3"])
-def test_the_database_refuses_stock_that_makes_no_sense(shop: Shop, change: str) -> None:
+def test_the_database_refuses_stock_that_makes_no_sense(shop: Shop) -> None:
     shop.stock("tea", 10)
     shop.place(tea=4)
-    with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE stock_items SET {change}"))  # noqa: S608
+    for change in ("reserved = 11", "reserved = -1", "on_hand = 3", "price_minor = -1"):
+        with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
+            connection.execute(sa.text(f"UPDATE stock_items SET {change}"))  # noqa: S608
 
 
-@pytest.mark.parametrize("ending", ["order.paid", "order.cancelled"])
-def test_the_database_refuses_a_second_ending(shop: Shop, ending: str) -> None:
+def test_the_database_refuses_a_second_ending(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     shop.pay(order)
-    again = sa.insert(order_events).values(
-        order_id=order.id, type=ending, at=order.created_at, data={}
-    )
-    with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
-        connection.execute(again)
+    for ending in ("order.paid", "order.cancelled"):
+        again = sa.insert(order_events).values(
+            order_id=order.id, type=ending, at=order.created_at, data={}
+        )
+        with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
+            connection.execute(again)
 
 
 def test_a_key_is_stored_only_as_a_hash_and_authenticates_its_client(shop: Shop) -> None:
@@ -274,23 +272,20 @@ def test_a_key_is_stored_only_as_a_hash_and_authenticates_its_client(shop: Shop)
     assert secret not in repr(shop.tables())
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
+def test_any_other_key_authenticates_nobody(shop: Shop) -> None:
+    client_id, _, secret = shop.service.create_key("new", ["orders"]).partition(".")
+    for other in (
         "",
         ".",
         "nonsense",
-        "{id}",
-        "{id}.",
-        "{id}.{secret}x",
-        "{id}..{secret}",
-        "{secret}.{id}",
-        "00000000-0000-0000-0000-000000000000.{secret}",
-        "nul\0.{secret}",
-        "\u0661.{secret}",
-        "{id}.\u0661",
-    ],
-)
-def test_any_other_key_authenticates_nobody(shop: Shop, form: str) -> None:
-    client_id, _, secret = shop.service.create_key("new", ["orders"]).partition(".")
-    assert shop.service.authenticate(form.format(id=client_id, secret=secret)) is None
+        client_id,
+        f"{client_id}.",
+        f"{client_id}.{secret}x",
+        f"{client_id}..{secret}",
+        f"{secret}.{client_id}",
+        f"00000000-0000-0000-0000-000000000000.{secret}",
+        f"nul\0.{secret}",
+        f"\u0661.{secret}",
+        f"{client_id}.\u0661",
+    ):
+        assert shop.service.authenticate(other) is None, other

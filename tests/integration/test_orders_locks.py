@@ -1,0 +1,176 @@
+"""What another transaction's locks do: bounded waits, and nobody waits for a customer."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orders.errors import KeyInFlight, StorageUnavailable
+from orders.models import orders
+from orders.service import LOOK_AGAIN_MS
+from tests.conftest import Shop, opened
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+LOCK_SECONDS = 0.3
+
+
+@pytest.fixture
+def hurried(migrated_url: str) -> Iterator[Shop]:
+    """A shop that does not wait long for a lock."""
+    with opened(migrated_url, lock_timeout_seconds=LOCK_SECONDS) as made:
+        yield made
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """What is in here gives up neither at once nor much later than the lock time-out."""
+    began = time.monotonic()
+    yield
+    assert LOCK_SECONDS * 0.9 <= time.monotonic() - began < LOCK_SECONDS + 2
+
+
+@on_postgresql
+def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    placed = [shop.place() for _ in range(3)]
+    shop.expire_in(-1, *placed)
+    busy = placed[1]
+    with shop.engine.begin() as payer:
+        payer.execute(
+            sa.update(orders)
+            .where(orders.c.id == busy.id, orders.c.status == "unpaid")
+            .values(status="paid", paid_at=busy.created_at)
+        )
+        again = shop.service.expire([order.id for order in placed])
+        assert again == {busy.id: LOOK_AGAIN_MS}
+        payer.rollback()
+    statuses = {order.id: order.status for order in shop.service.orders(shop.customer, page_size=9)}
+    assert statuses == {
+        placed[0].id: "cancelled",
+        busy.id: "unpaid",
+        placed[2].id: "cancelled",
+    }
+    assert shop.shelf() == (100, 1)
+    assert shop.service.expire([busy.id]) == {}
+    assert shop.shelf() == (100, 0)
+
+
+@on_postgresql
+def test_a_batch_does_not_wait_for_a_reader_or_a_new_payment_of_its_orders(shop: Shop) -> None:
+    """A foreign key's lock, which a payment takes first, is no reason to skip."""
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(-1, order)
+    with shop.engine.begin() as other:
+        other.execute(sa.select(orders).with_for_update(key_share=True, read=True))
+        assert shop.service.expire([order.id]) == {}
+
+
+@on_postgresql
+def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> None:
+    hurried.stock()
+    inside, leave = threading.Event(), threading.Event()
+
+    def slow(order: Any) -> str:
+        inside.set()
+        assert leave.wait(30)
+        return str(order.id)
+
+    def place(render: Any) -> Any:
+        return hurried.service.place(
+            hurried.customer,
+            key="one",
+            fingerprint="f",
+            quantities={"tea": 1},
+            timeout_seconds=None,
+            render=render,
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(place, slow)
+        try:
+            assert inside.wait(10)
+            with bounded(), pytest.raises(KeyInFlight):
+                place(str)
+        finally:
+            leave.set()
+        order_id = first.result().order_id
+    again = place(str)
+    assert (again.replayed, again.order_id) == (True, order_id)
+
+
+@on_postgresql
+def test_a_locked_order_makes_a_payment_unavailable_after_a_bounded_wait(hurried: Shop) -> None:
+    hurried.stock()
+    order = hurried.place()
+    before = hurried.tables()
+    with hurried.engine.begin() as other:
+        other.execute(sa.select(orders).with_for_update())
+        with bounded(), pytest.raises(StorageUnavailable):
+            hurried.pay(order)
+    assert hurried.tables() == before
+
+
+@on_postgresql
+def test_a_statement_that_takes_too_long_is_an_outage(migrated_url: str) -> None:
+    with opened(
+        migrated_url, statement_timeout_seconds=LOCK_SECONDS, lock_timeout_seconds=LOCK_SECONDS
+    ) as shop:
+        shop.stock()
+        with shop.engine.begin() as connection:
+            connection.execute(
+                sa.text(
+                    "CREATE FUNCTION crawl() RETURNS trigger LANGUAGE plpgsql"
+                    " AS $$ BEGIN PERFORM pg_sleep(30); RETURN NEW; END $$"
+                )
+            )
+            connection.execute(
+                sa.text(
+                    "CREATE TRIGGER crawl BEFORE INSERT ON orders"
+                    " FOR EACH ROW EXECUTE FUNCTION crawl()"
+                )
+            )
+        before = shop.tables()
+        with bounded(), pytest.raises(StorageUnavailable):
+            shop.place()
+        assert shop.tables() == before
+
+
+@on_sqlite
+def test_a_writer_that_holds_sqlite_makes_it_unavailable_after_a_bounded_wait(
+    hurried: Shop, tmp_path: Path
+) -> None:
+    hurried.stock()
+    order = hurried.place()
+    before = hurried.tables()
+    writer = sqlite3.connect(tmp_path / "orders.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with bounded(), pytest.raises(StorageUnavailable):
+        hurried.place()
+    with bounded(), pytest.raises(StorageUnavailable):
+        hurried.service.expire([order.id])
+    # Who only reads does not wait.
+    assert hurried.service.order(hurried.customer, order.id) == order
+    writer.close()
+    assert hurried.tables() == before
+    assert hurried.pay(order).payment.status == "applied"
+
+
+def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
+    """Expiring a page needs a second connection while the sweep's own is open."""
+    with opened(migrated_url, database_pool_size=2) as shop:
+        shop.stock()
+        placed = [shop.place() for _ in range(3)]
+        shop.expire_in(-1, *placed)
+        for page in shop.service.waiting(None, 0, 1):
+            assert shop.service.expire([order.id for order in page]) == {}
+        assert shop.shelf() == (100, 0)

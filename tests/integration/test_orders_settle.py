@@ -1,0 +1,380 @@
+"""How an order ends: paid, cancelled on request, or cancelled by the clock. Once."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orders.domain import Order, OrderStatus
+from orders.errors import AlreadyPaid, OrderNotFound, ReferenceReused
+from orders.models import order_events
+from orders.repository import new_id
+from tests.conftest import Shop
+
+MINUTE_MS = 60_000
+
+
+def current(shop: Shop, order: Order) -> Order:
+    return shop.service.order(shop.customer, order.id)
+
+
+# -- paying --------------------------------------------------------------------------------
+
+
+def test_a_payment_sells_what_the_order_held(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    order = shop.place(tea=3)
+    paid = shop.pay(order, "r-1")
+    assert (paid.replayed, paid.payment.status, paid.payment.reason) == (False, "applied", None)
+    after = current(shop, order)
+    assert (after.status, after.version) == (OrderStatus.PAID, 2)
+    assert after.paid_at is not None
+    assert after.paid_at.utcoffset() == timedelta(0)
+    assert (after.cancelled_at, after.cancel_reason) == (None, None)
+    assert shop.shelf("tea") == (7, 0)
+    [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+    assert (event.type, event.data) == ("order.paid", {"provider": "bank", "reference": "r-1"})
+    assert shop.scheduler.cancelled == [order.id]
+
+
+def test_the_same_reference_replays_the_payment(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    first = shop.pay(order, "r-1")
+    before = shop.tables()
+    assert shop.pay(order, "r-1") == (first.payment, True)
+    assert shop.tables() == before
+
+
+def test_a_replayed_refund_is_still_due(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.service.cancel(shop.customer, order.id)
+    first = shop.pay(order, "r-1")
+    before = shop.tables()
+    assert shop.pay(order, "r-1") == (first.payment, True)
+    assert first.payment.status == "refund_due"
+    assert shop.tables() == before
+
+
+def refund(shop: Shop, order: Order, reason: str, **payment: Any) -> None:
+    """The payment is kept, due back for this reason, and changes nothing else."""
+    before, shelf, told = current(shop, order), shop.shelf(), list(shop.scheduler.cancelled)
+    paid = shop.pay(order, "late", **payment)
+    assert (paid.replayed, paid.payment.status, paid.payment.reason) == (
+        False,
+        "refund_due",
+        reason,
+    )
+    assert (current(shop, order), shop.shelf(), shop.scheduler.cancelled) == (before, shelf, told)
+    event = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)[-1]
+    assert event.type == "payment.refund_due"
+    assert event.data == {"provider": "bank", "reference": "late", "reason": reason}
+    assert [row[6] for row in shop.tables()["payments"] if row[3] == "late"] == ["refund_due"]
+
+
+def test_money_that_comes_after_the_cancellation_is_due_back(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.service.cancel(shop.customer, order.id)
+    refund(shop, order, "order_cancelled")
+
+
+def test_money_that_comes_after_the_expiry_is_due_back(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(-1, order)
+    shop.service.expire([order.id])
+    refund(shop, order, "order_cancelled")
+
+
+def test_money_that_comes_twice_is_due_back(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.pay(order, "r-1")
+    refund(shop, order, "already_paid")
+
+
+@pytest.mark.parametrize("off_by", [-1, 1])
+def test_a_wrong_amount_is_due_back_and_the_order_stays_unpaid(shop: Shop, off_by: int) -> None:
+    shop.stock()
+    order = shop.place()
+    refund(shop, order, "wrong_amount", amount_minor=order.total_minor + off_by)
+    assert current(shop, order).status == "unpaid"
+    assert shop.pay(order).payment.status == "applied"
+
+
+def test_another_currency_is_a_wrong_amount(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    paid = shop.service.pay(
+        shop.customer,
+        order.id,
+        provider="bank",
+        reference="r",
+        amount_minor=order.total_minor,
+        currency="USD",
+    )
+    assert (paid.payment.status, paid.payment.reason) == ("refund_due", "wrong_amount")
+    assert current(shop, order) == order
+
+
+def test_a_reference_belongs_to_one_order_and_one_amount(shop: Shop) -> None:
+    shop.stock()
+    first, second = shop.place(), shop.place()
+    shop.pay(first, "r-1")
+    before = shop.tables()
+    with pytest.raises(ReferenceReused):
+        shop.pay(second, "r-1")
+    with pytest.raises(ReferenceReused):
+        shop.pay(first, "r-1", amount_minor=first.total_minor + 1)
+    with pytest.raises(ReferenceReused):
+        shop.service.pay(
+            shop.customer,
+            first.id,
+            provider="bank",
+            reference="r-1",
+            amount_minor=first.total_minor,
+            currency="USD",
+        )
+    assert shop.tables() == before
+
+
+def test_providers_name_their_payments_independently(shop: Shop) -> None:
+    shop.stock()
+    first, second = shop.place(), shop.place()
+    shop.pay(first, "r-1")
+    paid = shop.service.pay(
+        shop.customer,
+        second.id,
+        provider="card",
+        reference="r-1",
+        amount_minor=second.total_minor,
+        currency="EUR",
+    )
+    assert (paid.replayed, paid.payment.status) == (False, "applied")
+
+
+def test_a_payment_after_the_deadline_is_good_until_the_cancellation(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    order = shop.place(tea=2)
+    shop.expire_in(-MINUTE_MS, order)
+    assert shop.pay(order).payment.status == "applied"
+    assert shop.service.expire([order.id]) == {}
+    assert current(shop, order).status == "paid"
+    assert shop.shelf("tea") == (8, 0)
+
+
+# -- cancelling on request -----------------------------------------------------------------
+
+
+def test_a_cancellation_gives_the_stock_back(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    order = shop.place(tea=3)
+    cancelled = shop.service.cancel(shop.customer, order.id)
+    assert (cancelled.status, cancelled.cancel_reason, cancelled.version) == (
+        "cancelled",
+        "requested",
+        2,
+    )
+    assert cancelled == current(shop, order)
+    assert shop.shelf("tea") == (10, 0)
+    [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+    assert (event.type, event.data) == ("order.cancelled", {"reason": "requested"})
+    assert shop.scheduler.cancelled == [order.id]
+
+
+def test_cancelling_again_changes_nothing(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    order = shop.place(tea=3)
+    shop.place(tea=5)
+    first = shop.service.cancel(shop.customer, order.id)
+    before = shop.tables()
+    assert shop.service.cancel(shop.customer, order.id) == first
+    assert shop.tables() == before
+
+
+def test_a_paid_order_is_not_cancelled(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.pay(order)
+    before = shop.tables()
+    with pytest.raises(AlreadyPaid):
+        shop.service.cancel(shop.customer, order.id)
+    assert shop.tables() == before
+
+
+def test_an_order_that_does_not_exist_is_not_found(shop: Shop) -> None:
+    with pytest.raises(OrderNotFound):
+        shop.service.cancel(shop.customer, new_id())
+    with pytest.raises(OrderNotFound):
+        shop.service.order(shop.customer, new_id())
+    with pytest.raises(OrderNotFound):
+        shop.service.events(shop.customer, new_id(), after_id=0, page_size=1)
+
+
+# -- the clock -----------------------------------------------------------------------------
+
+
+def test_expiry_cancels_only_unpaid_orders_past_their_deadline(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    shop.stock("cup", 100)
+    first, second = shop.place(tea=1, cup=2), shop.place(tea=4)
+    paid, cancelled, early = shop.place(tea=8), shop.place(tea=16), shop.place(tea=32)
+    bystander = shop.place(cup=5)
+    shop.pay(paid)
+    shop.service.cancel(shop.customer, cancelled.id)
+    shop.expire_in(-1, first, second, paid, cancelled, bystander)
+    absent = new_id()
+    batch = [first.id, second.id, paid.id, cancelled.id, early.id, absent, first.id]
+    again = shop.service.expire(batch)
+    assert [*again] == [early.id]
+    assert 0 < again[early.id] <= 1800_000
+    assert again[early.id] > 1700_000
+    for order in (first, second):
+        after = current(shop, order)
+        assert (after.status, after.cancel_reason, after.version) == ("cancelled", "expired", 2)
+        assert after.cancelled_at is not None
+        assert after.cancelled_at >= after.expires_at
+        [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+        assert (event.type, event.data) == ("order.cancelled", {"reason": "expired"})
+    assert current(shop, paid).status == "paid"
+    assert current(shop, cancelled).cancel_reason == "requested"
+    assert current(shop, early) == early
+    assert current(shop, bystander).status == "unpaid"
+    assert shop.shelf("tea") == (92, 32)
+    assert shop.shelf("cup") == (100, 5)
+    shop.check(tea=100, cup=100)
+
+
+def test_expiring_twice_changes_nothing_the_second_time(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    placed = [shop.place(tea=2) for _ in range(3)]
+    shop.place(tea=50)
+    shop.expire_in(-1, *placed)
+    ids = [order.id for order in placed]
+    assert shop.service.expire(ids) == {}
+    before = shop.tables()
+    assert shop.service.expire(ids) == {}
+    assert shop.service.expire(ids[::-1]) == {}
+    assert shop.tables() == before
+    assert shop.shelf() == (100, 50)
+
+
+def test_expiring_nothing_changes_nothing(shop: Shop) -> None:
+    before = shop.tables()
+    assert shop.service.expire([]) == {}
+    assert shop.service.expire([new_id()]) == {}
+    assert shop.tables() == before
+
+
+def test_a_deadline_a_moment_away_is_not_yet(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(500, order)
+    again = shop.service.expire([order.id])
+    assert 0 < again[order.id] <= 500
+    assert current(shop, order).status == "unpaid"
+
+
+def test_a_batch_expires_in_one_transaction_or_not_at_all(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    good, spoilt = shop.place(tea=1), shop.place(tea=2)
+    shop.expire_in(-1, good, spoilt)
+    ended = sa.insert(order_events).values(
+        order_id=spoilt.id, type="order.paid", at=spoilt.created_at, data={}
+    )
+    with shop.engine.begin() as connection:
+        connection.execute(ended)
+    before = shop.tables()
+    with pytest.raises(sa.exc.IntegrityError):
+        shop.service.expire([good.id, spoilt.id])
+    assert shop.tables() == before
+    # Alone, the good one goes.
+    assert shop.service.expire([good.id]) == {}
+    assert shop.shelf() == (100, 2)
+
+
+# -- the sweep's question ------------------------------------------------------------------
+
+
+def ids(shop: Shop, after: float | None, before: float, page_size: int = 2) -> list[list[str]]:
+    return [[order.id for order in page] for page in shop.service.waiting(after, before, page_size)]
+
+
+def test_waiting_pages_soonest_first_over_equal_deadlines(shop: Shop) -> None:
+    shop.stock()
+    placed = [shop.place() for _ in range(7)]
+    with shop.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE orders SET expires_at = created_at"))
+        same = "(SELECT min(expires_at) FROM orders)"
+        connection.execute(sa.text(f"UPDATE orders SET expires_at = {same}"))  # noqa: S608
+    shop.expire_in(-MINUTE_MS, placed[6])
+    expected = [placed[6].id, *(order.id for order in placed[:6])]
+    for page_size in (1, 2, 3, 7, 8):
+        pages = ids(shop, None, 0, page_size)
+        assert [order_id for page in pages for order_id in page] == expected
+        assert all(len(page) == page_size for page in pages[:-1])
+        assert 0 < len(pages[-1]) <= page_size
+
+
+def test_waiting_looks_within_its_bounds(shop: Shop) -> None:
+    shop.stock()
+    overdue, due, soon, late = (shop.place() for _ in range(4))
+    paid, cancelled = shop.place(), shop.place()
+    shop.pay(paid)
+    shop.service.cancel(shop.customer, cancelled.id)
+    shop.expire_in(-10 * MINUTE_MS, overdue, paid, cancelled)
+    shop.expire_in(-MINUTE_MS, due)
+    shop.expire_in(MINUTE_MS, soon)
+    shop.expire_in(10 * MINUTE_MS, late)
+    assert ids(shop, None, -300) == [[overdue.id]]
+    assert ids(shop, None, 0) == [[overdue.id, due.id]]
+    assert ids(shop, -300, 300) == [[due.id, soon.id]]
+    assert ids(shop, 0, 86_400) == [[soon.id, late.id]]
+    assert ids(shop, None, 86_400) == [[overdue.id, due.id], [soon.id, late.id]]
+    assert ids(shop, 1200, 86_400) == []
+
+
+def test_waiting_says_how_long_each_order_has(shop: Shop) -> None:
+    shop.stock()
+    overdue, soon = shop.place(), shop.place()
+    shop.expire_in(-MINUTE_MS, overdue)
+    shop.expire_in(MINUTE_MS, soon)
+    [[first, second]] = shop.service.waiting(None, 86_400, 10)
+    assert -MINUTE_MS - 30_000 < first.expires_in_ms <= -MINUTE_MS
+    assert 30_000 < second.expires_in_ms <= MINUTE_MS
+
+
+def test_a_page_may_be_expired_while_the_next_one_waits(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    placed = [shop.place() for _ in range(5)]
+    shop.expire_in(-MINUTE_MS, *placed)
+    for page in shop.service.waiting(None, 0, 2):
+        assert shop.service.expire([order.id for order in page]) == {}
+    assert ids(shop, None, 0) == []
+    assert shop.shelf() == (100, 0)
+
+
+def test_the_sweeps_question_is_answered_by_its_index(shop: Shop) -> None:
+    asked: list[Any] = []
+
+    def listen(_conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    sa.event.listen(shop.engine, "before_cursor_execute", listen)
+    ids(shop, None, 0)
+    ids(shop, -300, 300)
+    sa.event.remove(shop.engine, "before_cursor_execute", listen)
+    explain = "EXPLAIN QUERY PLAN " if shop.engine.name == "sqlite" else "EXPLAIN "
+    questions = [question for question in asked if "FROM orders" in question[0]]
+    assert len(questions) == 2
+    with shop.engine.begin() as connection:
+        if shop.engine.name == "postgresql":  # which reads an empty table from end to end
+            connection.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        for statement, parameters in questions:
+            plan = connection.exec_driver_sql(explain + statement, parameters).all()
+            assert "ix_orders_unpaid_expiry" in repr(plan)
+            assert "sort" not in repr(plan).lower()
+            assert "temp b-tree" not in repr(plan).lower()
