@@ -249,12 +249,15 @@ def main() -> int:
     parser.add_argument("--api-key", default=os.environ.get("KEY"), help="default: KEY")
     options = parser.parse_args()
     story = Story()
-    if options.base_url:
-        if not options.api_key:
-            parser.error("--base-url needs --api-key, one with the scopes orders and ops")
-        play(Shop(options.base_url, options.api_key), story)
-    else:
-        _with_embedded_service(lambda shop, service: _play_all(shop, story, service))
+    if options.base_url and not options.api_key:
+        parser.error("--base-url needs --api-key, one with the scopes orders and ops")
+    try:
+        if options.base_url:
+            play(Shop(options.base_url, options.api_key), story)
+        else:
+            _with_embedded_service(lambda shop, service: _play_all(shop, story, service))
+    except (OSError, RuntimeError) as error:  # TimeoutError and URLError are OSErrors
+        story.check(False, str(error))
     print(f"\n{story.wrong} outcomes are wrong." if story.wrong else "\nAll as it should be.")
     return 1 if story.wrong else 0
 

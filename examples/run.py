@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from examples import processes
 from examples.service import Service
 
 SESSION = """
 The API is at {url}, with its documentation at {url}/docs.
-Data is kept under data/. Ctrl-C stops everything. Paste this into another terminal:
+Its data is under {folder}. Ctrl-C stops everything. Paste this into another terminal:
 
   export KEY={key}
   curl -X PUT {url}/v1/stock/mug -H "Authorization: Bearer $KEY" \\
@@ -25,13 +26,14 @@ Data is kept under data/. Ctrl-C stops everything. Paste this into another termi
 
 def main() -> int:
     port = int(os.environ.get("PORT", "8000"))
+    folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Service(processes.ROOT / "data", port) as service:
+        with Service(folder, port) as service:
             key = processes.create_key(service.env, f"run-{time.time_ns()}", "orders", "ops")
-            print(SESSION.format(url=service.base_url, key=key), flush=True)
+            print(SESSION.format(url=service.base_url, key=key, folder=folder), flush=True)
             service.wait()
-            print("A process ended on its own; see the logs under data/.", file=sys.stderr)
+            print(f"A process ended on its own; see the logs under {folder}.", file=sys.stderr)
             return 1
     except KeyboardInterrupt:
         print("\nStopped.")

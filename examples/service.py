@@ -1,11 +1,11 @@
 """The whole service on this machine: Valkey, SQLite, the API and a worker, as real processes."""
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from examples import processes
@@ -30,6 +30,9 @@ class Service:
         self._started: list[Callable[[], object]] = []
 
     def __enter__(self) -> Self:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                raise RuntimeError(f"port {self._port} is taken; choose another with PORT")
         try:
             self._started.append(self.valkey.stop)
             self.valkey.start()
@@ -37,7 +40,7 @@ class Service:
             self.worker = self.start_worker()
             self.api = processes.api(self.env, self._port, self.folder / "api.log")
             self._started.append(self.api.stop)
-            wait_until(self._ready, "the API to be ready", ignoring=URLError)
+            wait_until(self._ready, "the API to be ready", ignoring=OSError)
         except BaseException:
             self.stop()
             raise

@@ -1,0 +1,79 @@
+"""The demo and ``make run``, as a newcomer runs them."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+from examples import processes
+from examples.processes import ROOT, Process, free_port, wait_until
+from examples.service import Service
+
+
+def test_the_demo_plays_and_every_outcome_is_right() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    assert done.stdout.count(" ok ") == 17
+    assert "All as it should be." in done.stdout
+
+
+def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
+    with Service(tmp_path, free_port()) as service:
+        processes.run(["worker", "pause"], service.env)
+        key = processes.create_key(service.env, "demo", "orders", "ops")
+        command = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
+        demo = processes.python(command, {}, tmp_path / "demo.log")
+        assert demo.wait(60) == 1
+    assert "WRONG waited 10 s for a cancellation" in (tmp_path / "demo.log").read_text()
+
+
+def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path) -> None:
+    port = free_port()
+    log = tmp_path / "run.log"
+    env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
+    run = Process([sys.executable, "-m", "examples.run"], log, env)
+    wait_until(lambda: "curl" in log.read_text(), "the session", seconds=30)
+    assert re.search(r"export KEY=\S{60,}", log.read_text())
+    with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
+        assert response.status == 200
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait(20) == 0
+    assert "Stopped." in log.read_text()
+    assert _with_environment(f"DATA={tmp_path}/data") == []
+    assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
+
+
+def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        log = tmp_path / "run.log"
+        env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
+        run = Process([sys.executable, "-m", "examples.run"], log, env)
+        assert run.wait(30) == 1
+        assert f"port {port} is taken" in log.read_text()
+    assert _with_environment(f"DATA={tmp_path}/data") == []
+
+
+def _with_environment(variable: str) -> list[str]:
+    """The processes that have this variable; where there is no /proc, none are found."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return [command for command in found if str(os.getpid()) not in command]

@@ -1,0 +1,128 @@
+"""What the README says is run, as it stands there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import redis
+
+from examples import processes
+from examples.processes import ROOT, Valkey, free_port, wait_until
+from examples.service import Service
+from orders.config import Settings
+
+README = (ROOT / "README.md").read_text()
+PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def the_block(language: str, containing: str) -> str:
+    [block] = [block for block in blocks(language) if containing in block]
+    return block
+
+
+def bash(script: str, env: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],  # noqa: S607
+        env={**os.environ, **PATH, **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("service"), free_port()) as running:
+        yield running
+
+
+def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
+    key = processes.create_key(service.env, "readme", "orders", "ops")
+    *session, payment = re.split(r"\n\n", the_block("sh", "curl -X PUT").strip())
+    local = service.base_url.removeprefix("http://")
+
+    output = bash("\n".join(session).replace("localhost:8000", local), {"KEY": key})
+
+    page = json.loads(output[output.rindex('{"data"') :])
+    [order] = page["data"]
+    assert (order["status"], order["total_minor"]) == ("unpaid", 2500)
+    payment = payment.replace("localhost:8000", local).replace("ID", order["id"])
+    assert '"status":"applied"' in bash(payment, {"KEY": key})
+
+
+def test_the_operators_commands_work(service: Service) -> None:
+    commands = the_block("sh", "python -m worker stats").replace("purge ID", "purge --all")
+    output = bash(commands, service.env)
+    assert "order-timeout" in output
+    assert "requeued 0" in output
+    assert "purged 0" in output
+
+
+def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_url: str) -> None:
+    port = free_port()
+    script = the_block("sh", "export DATABASE_URL")
+    script = re.sub(r"export DATABASE_URL=\S+", f"export DATABASE_URL={postgres_url}", script)
+    script = re.sub(r"export REDIS_URL=\S+", f"export REDIS_URL={valkey.url}", script)
+    script = re.sub(r"^(granian .*)$", rf"\1 --port {port} &", script, flags=re.MULTILINE)
+    script = re.sub(r"^(python -m worker .*)$", r"\1 &", script, flags=re.MULTILINE)
+    script += f"""
+    trap 'kill $(jobs -p); wait' EXIT
+    until curl -sf localhost:{port}/readyz; do :; done
+    until python -m worker stats --json; do :; done
+    """
+    output = bash(script, {})
+    assert '"status":"ready"' in output
+    assert '"queue": "order-timeout"' in output
+
+
+def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_path: Path) -> None:
+    flow, schedule = blocks("python")
+    sent = tmp_path / "sent"
+    mailer = f"def send_mail(address):\n    return open({str(sent)!r}, 'a').write(address)\n"
+    (tmp_path / "reminders.py").write_text(f"{flow}\n\n{mailer}")
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    schedule = schedule.replace("redis://localhost:6379/0", valkey.url)
+    due_now = schedule.replace("1_900_000_000_000", "0").replace("queue.cancel", "print")
+    env = {"REDIS_URL": valkey.url, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+
+    bash(
+        f"cat > {tmp_path}/schedule.py <<'END'\n{schedule}\nEND\npython {tmp_path}/schedule.py", env
+    )
+    with redis.Redis.from_url(valkey.url) as client:
+        assert client.keys("*") == []
+    bash(
+        f"cat > {tmp_path}/schedule.py <<'END'\n{due_now}\nEND\npython {tmp_path}/schedule.py", env
+    )
+    command = the_block("sh", "reminders:flows").split("python -m ")[1].split()
+    worker = processes.python(command, env, tmp_path / "worker.log")
+    wait_until(sent.exists, "the reminder")
+    assert worker.stop() == 0
+    assert sent.read_text() == "ada@example.org"
+
+
+def test_the_table_of_settings_is_complete() -> None:
+    table = README[README.index("## Settings") : README.index("## When things break")]
+    documented = set(re.findall(r"`([A-Z_]{6,})`", table)) - {"LOG_LEVEL"}
+    assert documented == {setting.name.upper() for setting in fields(Settings)}
+
+
+def test_every_path_and_target_it_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"(?:^|`)make ([a-z]+)", README, flags=re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+    for path in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / path).exists(), path
