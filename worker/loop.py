@@ -84,6 +84,7 @@ class Worker:
         self._stopping = threading.Event()
         self._alarm = threading.Event()
         self._turn = threading.Lock()
+        self._outage = threading.Lock()
         self._crash: BaseException | None = None
         self._redis_failures = 0
         self._server_checked = False
@@ -275,7 +276,7 @@ class Worker:
 
     def _take_down(self, station: Station, outage: Unavailable) -> None:
         """Claim nothing of this flow until its probe says that it can go on."""
-        with self._turn:
+        with self._outage:  # never the turn: who has that may wait until this batch's lease ends
             if station.up.is_set():
                 station.up.clear()
                 log.error("unavailable", queue=station.flow.name, error=str(outage))
