@@ -95,7 +95,8 @@ HOLD = (
     .values(reserved=stock_items.c.reserved + p("quantity"))
     .returning(stock_items.c.price_minor, stock_items.c.currency)
 )
-# What a set of orders holds, its stock rows locked in SKU order.
+# What a set of orders holds, its stock rows locked in SKU order: by bytes, as Python sorts
+# where stock is held. As text they would sort by the database's locale.
 HELD = (
     sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
     .where(one_of(order_items.c.order_id, "ids"))
@@ -105,7 +106,7 @@ HELD = (
 LOCKED = (
     sa.select(stock_items.c.sku)
     .where(stock_items.c.sku.in_(sa.select(HELD.c.sku)))
-    .order_by(stock_items.c.sku)
+    .order_by(sa.cast(stock_items.c.sku, sa.LargeBinary))
     .with_for_update(key_share=True)
     .cte("locked")
 )
