@@ -3,9 +3,8 @@
 A server that cannot start skips the tests that need it, and fails them where CI is set.
 """
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,12 +115,15 @@ class Shop:
 
     def place(self, customer: str | None = None, *, key: str = "", **quantities: int) -> Order:
         """One tea, unless told otherwise."""
+        return self.basket(quantities or {"tea": 1}, customer or self.customer, key)
+
+    def basket(self, quantities: Mapping[str, int], customer: str = "", key: str = "") -> Order:
         owner = customer or self.customer
         placed = self.service.place(
             owner,
             key=key or uuid4().hex,
-            fingerprint=json.dumps(quantities),
-            quantities=quantities or {"tea": 1},
+            fingerprint=repr(quantities),
+            quantities=quantities,
             timeout_seconds=None,
             render=lambda order: order.id,
         )

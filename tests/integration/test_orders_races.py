@@ -1,0 +1,310 @@
+"""Who comes first is open; that only one does is not. Every thread's error fails its test."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from examples.processes import wait_until
+from orders.domain import Item, Order, total_minor
+from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock
+from orders.models import stock_items
+from orders.repository import RELEASE, SELL, Repository
+from tests.conftest import Shop
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
+    """Orders whose deadline is past already, in one transaction."""
+    placed = []
+    with shop.engine.begin() as connection:
+        repository = Repository(connection)
+        for basket in baskets:
+            for sku, quantity in basket.items():
+                assert repository.hold(sku, quantity)
+            items = [Item(sku, quantity, 250) for sku, quantity in basket.items()]
+            order = repository.add_order(
+                shop.customer,
+                items,
+                currency="EUR",
+                total_minor=total_minor(items),
+                timeout_ms=-60_000,
+            )
+            repository.add_events([order.id], "order.created", {})
+            placed.append(order)
+    return placed
+
+
+def together(*tasks: Callable[[], Any]) -> list[Any]:
+    """Run them at once, a thread each; their results. Raises what any of them raised."""
+    barrier = threading.Barrier(len(tasks), timeout=30)
+
+    def released(task: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        running = [pool.submit(released, task) for task in tasks]
+        return [task.result() for task in running]
+
+
+class Duel:
+    """A payment against an expiry, again and again, each released by a barrier.
+
+    The winner starts a little later the next time, so that both stay neck and neck.
+    """
+
+    STEP_SECONDS = 0.0001
+
+    def __init__(self, shop: Shop, placed: list[Order]) -> None:
+        self._shop = shop
+        self._placed = placed
+        self._barrier = threading.Barrier(2, timeout=30)
+        self._lead = 0.0  # how much earlier than the expiry the payment starts
+        self.paid: list[str] = []
+
+    def pay(self) -> None:
+        for order in self._placed:
+            self._release(-self._lead)
+            if self._shop.pay(order).payment.status == "applied":
+                self.paid.append(order.id)
+                self._next_lead = self._lead - self.STEP_SECONDS
+            else:
+                self._next_lead = self._lead + self.STEP_SECONDS
+
+    def expire(self) -> None:
+        for order in self._placed:
+            self._release(self._lead)
+            self._shop.service.expire([order.id])
+
+    _next_lead = 0.0
+
+    def _release(self, seconds: float) -> None:
+        # Twice: between the two, one thread alone moves the lead.
+        if self._barrier.wait() == 0:
+            self._lead = self._next_lead
+        self._barrier.wait()
+        start = time.perf_counter() + seconds
+        while time.perf_counter() < start:
+            time.sleep(0)  # hands the interpreter to the other threads
+
+
+def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(shop: Shop) -> None:
+    pairs = 1_000
+    shop.stock("tea", 5_000)
+    placed = place_overdue(shop, [{"tea": 1 + n % 3} for n in range(pairs)])
+    duels = Duel(shop, placed[::2]), Duel(shop, placed[1::2])
+    together(*(side for duel in duels for side in (duel.pay, duel.expire)))
+
+    paid = {order_id for duel in duels for order_id in duel.paid}
+    tables = shop.tables()
+    statuses = {row[0]: row[2] for row in tables["orders"]}
+    assert {order_id for order_id, status in statuses.items() if status == "paid"} == paid
+    # One that was skipped because it was being paid is paid: no third way.
+    assert set(statuses.values()) == {"paid", "cancelled"}
+    assert pairs // 10 <= len(paid) <= pairs - pairs // 10
+    refunds = {row[1]: row[7] for row in tables["payments"] if row[6] == "refund_due"}
+    assert refunds == {
+        order_id: "order_cancelled"
+        for order_id, status in statuses.items()
+        if status == "cancelled"
+    }
+    shop.check(tea=5_000)
+
+
+def test_a_cancellation_and_a_payment_have_one_winner(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    placed = place_overdue(shop, [{"tea": 1}] * 40)
+
+    def cancel() -> int:
+        return sum(_won(shop, order) for order in placed)
+
+    def pay() -> int:
+        return sum(shop.pay(order).payment.status == "applied" for order in placed[::-1])
+
+    cancelled, paid = together(cancel, pay)
+    assert cancelled + paid == len(placed)
+    shop.check(tea=100)
+
+
+def _won(shop: Shop, order: Order) -> bool:
+    try:
+        return shop.service.cancel(shop.customer, order.id).status == "cancelled"
+    except AlreadyPaid:
+        return False
+
+
+def test_two_payments_of_one_order_make_one_applied_and_one_due_back(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    placed = place_overdue(shop, [{"tea": 1}] * 20)
+
+    def pay() -> list[str]:
+        return [shop.pay(order).payment.status for order in placed]
+
+    for pair in zip(*together(pay, pay), strict=True):
+        assert sorted(pair) == ["applied", "refund_due"]
+    shop.check(tea=100)
+
+
+def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
+    shop.stock()
+    [order] = place_overdue(shop, [{"tea": 1}])
+    paid = together(*[lambda: shop.pay(order, "r-1")] * 8)
+    assert sorted(payment.replayed for payment in paid) == [False] + [True] * 7
+    assert len({payment.payment for payment in paid}) == 1
+    shop.check(tea=100)
+
+
+@on_postgresql
+def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop) -> None:
+    rng = random.Random(20_240_229)
+    skus = [f"sku-{n}" for n in range(6)]
+    for sku in skus:
+        shop.stock(sku, 10_000)
+    placed = place_overdue(
+        shop,
+        [
+            {sku: rng.randint(1, 3) for sku in rng.sample(skus, rng.randint(1, 5))}
+            for _ in range(600)
+        ],
+    )
+    ids = [order.id for order in placed]
+
+    def expire(*, backwards: bool, offset: int) -> None:
+        batches = [ids[n : n + 10] for n in range(offset, len(ids), 5)]
+        for batch in batches[::-1] if backwards else batches:
+            shop.service.expire(batch[::-1] if backwards else batch)
+
+    def pay(share: list[Order]) -> None:
+        for order in share:
+            shop.pay(order)
+
+    shuffled = rng.sample(placed, len(placed))
+
+    def place(seed: int) -> None:
+        own = random.Random(seed)
+        for _ in range(40):
+            shop.basket(dict.fromkeys(own.sample(skus, 5), 1))
+
+    together(
+        lambda: expire(backwards=False, offset=0),
+        lambda: expire(backwards=True, offset=0),
+        lambda: expire(backwards=False, offset=150),
+        lambda: pay(shuffled[::3]),
+        lambda: pay(shuffled[::-5]),
+        lambda: place(1),
+        lambda: place(2),
+    )
+    shop.service.expire(ids)
+    counts = [str(order.status) for order in shop.service.orders(shop.customer, page_size=1000)]
+    assert counts.count("unpaid") == 80
+    assert counts.count("paid") > 0
+    assert counts.count("cancelled") > 0
+    shop.check(**dict.fromkeys(skus, 10_000))
+
+
+def test_orders_for_the_same_skus_in_any_order_share_out_the_stock(shop: Shop) -> None:
+    skus = ["a", "b", "c", "d"]
+    for sku in skus:
+        shop.stock(sku, 24)
+
+    def place(seed: int) -> int:
+        rng, placed = random.Random(seed), 0
+        for _ in range(6):
+            try:
+                shop.basket(dict.fromkeys(rng.sample(skus, len(skus)), 1))
+                placed += 1
+            except OutOfStock:
+                time.sleep(0)  # hands the interpreter to the other threads
+        return placed
+
+    assert sum(together(*(lambda seed=seed: place(seed) for seed in range(8)))) == 24
+    assert [shop.shelf(sku) for sku in skus] == [(24, 24)] * 4
+    shop.check(**dict.fromkeys(skus, 24))
+
+
+def test_one_key_sent_by_many_makes_one_order(shop: Shop) -> None:
+    shop.stock()
+
+    def place() -> Any:
+        try:
+            return shop.service.place(
+                shop.customer,
+                key="same",
+                fingerprint="f",
+                quantities={"tea": 1},
+                timeout_seconds=None,
+                render=lambda order: order.id,
+            )
+        except KeyInFlight:
+            return None
+
+    answers = [answer for answer in together(*[place] * 8) if answer is not None]
+    assert [answer.replayed for answer in answers].count(False) == 1
+    assert len({answer.order_id for answer in answers}) == 1
+    assert len({answer.response for answer in answers}) == 1
+    assert len(shop.tables()["orders"]) == 1
+    assert shop.shelf() == (100, 1)
+
+
+# -- one lock order ------------------------------------------------------------------------
+
+
+@contextmanager
+def holding(engine: sa.Engine, sku: str) -> Iterator[None]:
+    with engine.begin() as connection:
+        connection.execute(sa.select(stock_items).filter_by(sku=sku).with_for_update())
+        yield
+
+
+@on_postgresql
+def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
+    shop.stock("a")
+    shop.stock("B")
+    paid, cancelled, expired = (shop.place(a=1, B=1) for _ in range(3))
+    shop.expire_in(-1, expired)
+    waiting = sa.text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def blocked() -> bool:
+        with shop.engine.connect() as connection:
+            return bool(connection.execute(waiting).scalar_one())
+
+    operations: dict[str, Callable[[], Any]] = {
+        "place": lambda: shop.place(a=1, B=1),
+        "pay": lambda: shop.pay(paid),
+        "cancel": lambda: shop.service.cancel(shop.customer, cancelled.id),
+        "expire": lambda: shop.service.expire([expired.id]),
+    }
+    taken: dict[str, bool] = {}
+    for name, operation in operations.items():
+        with ThreadPoolExecutor(1) as pool, holding(shop.engine, "B"):
+            running = pool.submit(operation)
+            wait_until(blocked, f"{name} to wait for B")
+            try:
+                with shop.engine.begin() as connection:
+                    free = sa.select(stock_items).filter_by(sku="a").with_for_update(nowait=True)
+                    connection.execute(free)
+                taken[name] = False
+            except sa.exc.OperationalError:
+                taken[name] = True
+        running.result()
+    # Whoever waits for B has not locked a yet: capitals come first, as in Python.
+    assert taken == dict.fromkeys(operations, False)
+
+
+@pytest.mark.parametrize("statement", [RELEASE, SELL])
+def test_the_order_of_locks_is_the_same_in_every_locale(statement: sa.Update) -> None:
+    """Python sorts by code point; text in a database sorts as its locale does."""
+    sql = str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+    assert "ORDER BY CAST(stock_items.sku AS BYTEA) FOR NO KEY UPDATE" in sql
