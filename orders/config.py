@@ -39,7 +39,7 @@ class Settings:
     retry_cap_seconds: float = _at_least(0.001, 60.0)
     #: SQL connections of one process. An API process needs no more threads than these.
     database_pool_size: int = _at_least(1, 10)
-    statement_timeout_seconds: float = _at_least(0.1, 5.0)
+    statement_timeout_seconds: float = _at_least(0.1, 4.0)
     lock_timeout_seconds: float = _at_least(0.1, 2.0)
 
     @classmethod

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
@@ -61,7 +62,50 @@ def create_engine(settings: Settings) -> sa.Engine:
         "application_name": "order-timeout",
         "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
     }
-    return sa.create_engine(url, connect_args=connect_args, **options)
+    engine = sa.create_engine(url, connect_args=connect_args, **options)
+    patience = settings.statement_timeout_seconds + GRACE_SECONDS
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
+        connection = PatientConnection.connect(*cargs, **cparams)
+        connection.patience_seconds = patience
+        return connection
+
+    plain_ping = engine.dialect.do_ping
+
+    def ping(connection: Any) -> bool:
+        connection.patience_seconds = PING_SECONDS
+        try:
+            return plain_ping(connection)
+        finally:
+            connection.patience_seconds = patience
+
+    engine.dialect.do_ping = ping  # type: ignore[method-assign, assignment]
+    return engine
+
+
+#: How much longer than its statement time-out a server is waited for.
+GRACE_SECONDS = 0.5
+#: How soon a server must answer before it is given a request to work on.
+PING_SECONDS = 1.0
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """A connection on which no wait is for ever.
+
+    A backend that is frozen cannot end a statement that takes too long, and its kernel goes on
+    acknowledging, so neither the server's time-outs nor TCP's ever fire.
+    """
+
+    patience_seconds: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Raises OperationalError, the connection closed, when no answer comes in time."""
+        try:
+            return super().wait(gen, interval, timeout or self.patience_seconds)
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001  it has no public name
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the server does not answer") from error
 
 
 def _ms(seconds: float) -> int:
