@@ -96,12 +96,22 @@ class Worker:
         self._helpers: list[threading.Thread] = [
             Waker(self._client, channels, self._alarm, self._stopping)
         ]
-        for flow in flows:
+        for station in self._stations:
+            flow = station.flow
             if flow.sweep is not None:
                 # A connection of its own, and less patience: it must keep its pace while
                 # Redis is silent.
                 queue = DelayQueue(connect(redis_url, timeout_seconds=0.5), flow.name)
-                self._helpers.append(Sweeper(flow, flow.sweep, queue, self._stopping, self.counts))
+                self._helpers.append(
+                    Sweeper(
+                        flow,
+                        flow.sweep,
+                        queue=queue,
+                        claims=station.queue,
+                        stopping=self._stopping,
+                        counts=self.counts,
+                    )
+                )
 
     def run(self) -> None:
         """Work until `stop`. Raises what ended the worker otherwise, UnsafeServer for one."""

@@ -32,7 +32,9 @@ class Sweeper(threading.Thread):
         self,
         flow: Flow,
         records: Sweep,
+        *,
         queue: DelayQueue,
+        claims: DelayQueue,
         stopping: threading.Event,
         counts: Counter[str],
     ) -> None:
@@ -40,6 +42,8 @@ class Sweeper(threading.Thread):
         self._flow = flow
         self._records = records
         self._queue = queue
+        #: The same queue as the claims see it: what either learns of a pause, both know.
+        self._claims = claims
         self._stopping = stopping
         self._counts = counts
         #: Whether Redis did what it was last asked, and the records were last readable.
@@ -62,7 +66,7 @@ class Sweeper(threading.Thread):
         """One round: what is overdue, then with ``lookahead`` what is due soon."""
         try:
             self._sweep_overdue()
-            if lookahead and self._redis_answers:
+            if lookahead:  # even after an outage: with nothing overdue, only this asks Redis
                 self._sweep_upcoming()
         except Unavailable as error:
             if self._records_answer:
@@ -83,7 +87,7 @@ class Sweeper(threading.Thread):
             found = self._restore(page) if ask else None
             if found is None:
                 ask = False  # once a round: each silence costs a time-out
-                if self._queue.last_known_paused or not self._handle(page):
+                if self._claims.last_known_paused or not self._handle(page):
                     return
             elif found.paused or (found.pending and not found.restored):
                 # A backlog: the claims are at this page, and will be at the next one in turn.
@@ -106,6 +110,7 @@ class Sweeper(threading.Thread):
             self._redis_answers = False
             return None
         self._redis_answers = True
+        self._claims.last_known_paused = found.paused
         self._failed.clear()
         if found.restored:
             self._counts["restored"] += found.restored
