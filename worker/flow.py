@@ -1,5 +1,6 @@
 """What an application writes: a flow, and what its handler says of each task."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ class Retry(Exception):
     """Not now: the same task again after ``delay_ms``. Counted as nothing."""
 
     def __init__(self, delay_ms: float) -> None:
+        if not math.isfinite(delay_ms):
+            raise ValueError(f"delay_ms is a number of milliseconds, not {delay_ms}")
         super().__init__(f"again in {delay_ms} ms")
         self.delay_ms = delay_ms
 
