@@ -1,0 +1,177 @@
+"""A batch that fails is run again in halves until the tasks at fault stand alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import log2
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker import DeadLetter, Failed, Flow, Outcome, Retry, Task, Unavailable
+from worker.isolation import Handled, handle
+
+
+def _run(
+    handler: Callable[[Sequence[Task]], Any],
+    tasks: Sequence[Task],
+    *,
+    probe: Callable[[], None] | None = None,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> Handled:
+    return handle(Flow(name="a", handler=handler, probe=probe), tasks, keep_going)
+
+
+def _ids(tasks: Sequence[Task]) -> set[str]:
+    return {task.id for task in tasks}
+
+
+def _tasks(count: int) -> list[Task]:
+    return [Task(str(n)) for n in range(count)]
+
+
+class Poisoned:
+    """A handler that raises when any of these is in its batch."""
+
+    def __init__(self, *poison: str) -> None:
+        self.poison = set(poison)
+        self.calls = 0
+        self.done: set[str] = set()
+
+    def __call__(self, tasks: Sequence[Task]) -> None:
+        self.calls += 1
+        if self.poison & _ids(tasks):
+            raise ValueError("poison")
+        assert not self.done & _ids(tasks), "done twice"
+        self.done |= _ids(tasks)
+
+
+def test_a_batch_that_succeeds_is_run_once() -> None:
+    handler = Poisoned()
+    handled = _run(handler, _tasks(500))
+    assert handler.calls == 1
+    assert handled == Handled(done=_tasks(500))
+
+
+@pytest.mark.parametrize("poison", ["0", "333", "999"])
+def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: str) -> None:
+    handler = Poisoned(poison)
+    handled = _run(handler, _tasks(1000))
+    assert [task.id for task, _ in handled.failed] == [poison]
+    assert _ids(handled.done) == _ids(_tasks(1000)) - {poison}
+    assert handler.calls <= 2 * log2(1000) + 2
+
+
+@given(count=st.integers(1, 60), poison=st.sets(st.integers(0, 59)))
+def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
+    count: int, poison: set[int]
+) -> None:
+    handler = Poisoned(*map(str, poison))
+    handled = _run(handler, _tasks(count))
+    bad = handler.poison & _ids(_tasks(count))
+    assert _ids([task for task, _ in handled.failed]) == bad
+    assert _ids(handled.done) == handler.done == _ids(_tasks(count)) - bad
+    assert not handled.untouched
+
+
+def test_each_outcome_is_sorted_to_its_list() -> None:
+    retry, dead, error = Retry(5), DeadLetter("bad"), ValueError("x")
+    tasks = [Task(name) for name in "abcd"]
+    a, b, c, d = tasks
+    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error), "z": retry}, tasks)
+    assert handled == Handled(done=[d], retries=[(a, retry)], dead=[(b, dead)], failed=[(c, error)])
+
+
+@pytest.mark.parametrize("outcome", [Retry(5), DeadLetter("bad"), Failed(ValueError("x"))])
+def test_an_outcome_raised_for_a_batch_of_one_is_that_tasks_own(outcome: Outcome) -> None:
+    def handler(tasks: Sequence[Task]) -> None:
+        if "3" in _ids(tasks):
+            raise outcome
+
+    handled = _run(handler, _tasks(8))
+    assert _ids(handled.done) == _ids(_tasks(8)) - {"3"}
+    [(task, _)] = [*handled.retries, *handled.dead, *handled.failed]
+    assert task.id == "3"
+
+
+def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
+    calls: list[int] = []
+    down = Unavailable("no answer")
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append(len(tasks))
+        raise down
+
+    assert _run(handler, _tasks(100)) == Handled(untouched=_tasks(100), outage=down)
+    assert calls == [100]
+
+
+def test_an_outage_in_the_middle_leaves_the_rest_untouched_and_keeps_what_is_done() -> None:
+    done: set[str] = set()
+
+    def handler(tasks: Sequence[Task]) -> None:
+        if len(tasks) == 100:
+            raise ValueError("something in this batch")
+        if done:
+            raise Unavailable("gone meanwhile")
+        done.update(_ids(tasks))
+
+    handled = _run(handler, _tasks(100))
+    assert _ids(handled.done) == done == _ids(_tasks(50))
+    assert _ids(handled.untouched) == _ids(_tasks(100)) - done
+    assert handled.outage is not None
+    assert handled.failed == []
+
+
+def test_an_unknown_error_counts_while_the_probe_passes() -> None:
+    probed: list[None] = []
+    handled = _run(Poisoned("0"), _tasks(1), probe=lambda: probed.append(None))
+    assert len(handled.failed) == len(probed) == 1
+
+
+@pytest.mark.parametrize("error", [Unavailable("down"), OSError("down"), KeyError("down")])
+def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(error: Exception) -> None:
+    def probe() -> None:
+        raise error
+
+    handled = _run(Poisoned("0", "1", "2"), _tasks(3), probe=probe)
+    assert handled.failed == []
+    assert _ids(handled.untouched) == _ids(_tasks(3))
+    assert isinstance(handled.outage, Unavailable)
+    assert isinstance(handled.outage.__cause__, ValueError)
+
+
+def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> None:
+    def probe() -> None:
+        raise AssertionError("not asked")
+
+    def handler(_tasks: Sequence[Task]) -> None:
+        raise DeadLetter("bad")
+
+    assert len(_run(handler, _tasks(1), probe=probe).dead) == 1
+
+
+@pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}])
+def test_a_handler_that_returns_no_mapping_fails_each_task_alone(nonsense: object) -> None:
+    handled = _run(lambda _: nonsense, _tasks(3))
+    assert _ids([task for task, _ in handled.failed]) == {"0", "1", "2"}
+    assert handled.done == []
+
+
+@pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry])
+def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
+    said: Mapping[str, Any] = {"1": nonsense}
+    handled = _run(lambda _: said, _tasks(3))
+    assert _ids(handled.done) == {"0", "2"}
+    [(task, error)] = handled.failed
+    assert task.id == "1"
+    assert isinstance(error, TypeError)
+
+
+def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:
+    handler = Poisoned("0")
+    going = iter([True, True])
+    handled = _run(handler, _tasks(8), keep_going=lambda: next(going, False))
+    assert handler.calls == 2
+    assert _ids(handled.untouched) == _ids(_tasks(8))
+    assert handled.failed == []
