@@ -76,9 +76,8 @@ def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
 
 def test_each_outcome_is_sorted_to_its_list() -> None:
     retry, dead, error = Retry(5), DeadLetter("bad"), ValueError("x")
-    tasks = [Task(name) for name in "abcd"]
-    a, b, c, d = tasks
-    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error), "z": retry}, tasks)
+    a, b, c, d = Task("a"), Task("b"), Task("c"), Task("d")
+    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error), "z": retry}, [a, b, c, d])
     assert handled == Handled(done=[d], retries=[(a, retry)], dead=[(b, dead)], failed=[(c, error)])
 
 

@@ -1,0 +1,132 @@
+"""The command line, as far as it goes without a server."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+from worker import Flow, FlowNotFound, cli
+from worker.queue import Letter
+
+
+def flows() -> list[Flow]:
+    return [Flow(name="a", handler=lambda _: None)]
+
+
+def two_flows() -> list[Flow]:
+    return [Flow(name=name, handler=lambda _: None) for name in "ab"]
+
+
+def no_flows() -> list[Flow]:
+    return []
+
+
+def other_things() -> list[str]:
+    return ["a"]
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def _found(target: str | None) -> list[str]:
+    return [flow.name for flow in cli._flows(argparse.Namespace(flows=target))]
+
+
+def test_flows_are_found_by_module_and_factory() -> None:
+    assert _found(f"{__name__}:two_flows") == ["a", "b"]
+
+
+def test_the_factory_is_called_flows_unless_named() -> None:
+    assert _found(__name__) == ["a"]
+
+
+def test_flows_are_named_in_pyproject_toml_unless_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{__name__}:two_flows"\n')
+    assert _found(None) == ["a", "b"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[tool.worker]\n", "[tool.worker\n"])
+def test_without_any_name_the_command_says_how_to_give_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "pyproject.toml").write_text(content)
+    with pytest.raises(FlowNotFound, match="MODULE:FACTORY"):
+        _found(None)
+
+
+@pytest.mark.parametrize(
+    "target", ["no.such.module:flows", f"{__name__}:nothing", f"{__name__}:no_flows"]
+)
+def test_flows_that_are_not_there_are_named_in_the_error(target: str) -> None:
+    with pytest.raises(FlowNotFound, match=target):
+        _found(target)
+
+
+def test_a_factory_of_other_things_is_refused() -> None:
+    with pytest.raises(FlowNotFound):
+        _found(f"{__name__}:other_things")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", ""])
+def test_a_number_that_must_be_positive_is_checked(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["run", "m:f", f"--threads={text}"])
+    assert exit_.value.code == 2
+    assert "--threads" in capsys.readouterr().err
+
+
+def test_without_a_redis_url_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stats", f"{__name__}:flows"]) == 1
+    assert capsys.readouterr().err == "worker: REDIS_URL is not set\n"
+
+
+def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--redis-url", "redis://127.0.0.1:1", "stats", f"{__name__}:flows"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("worker: Redis: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name the ids, or say --all"),
+        (["x", "--all"], "name the ids, or say --all"),
+        (["--all"], "say which one with --queue"),
+        (["--all", "--queue", "c"], "say which one with --queue"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["requeue", "purge"])
+def test_what_to_put_back_or_delete_must_be_said_exactly(
+    verb: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["dead", verb, "--flows", f"{__name__}:two_flows", *arguments]
+    assert cli.main(["--redis-url", "redis://127.0.0.1:1", *command]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_what_others_wrote_cannot_move_the_terminals_cursor() -> None:
+    assert cli._shown("\x1b[31m\r\n\x00\udcff") == r"\x1b[31m\r\n\x00\udcff"
+    assert [cli._shown(value) for value in (None, 5, True, "plain")] == ["-", "5", "True", "plain"]
+
+
+def test_a_letters_row_shows_its_story_and_the_beginning_of_its_payload() -> None:
+    letter = Letter("a", b"\xff" + b"x" * 5000, {"reason": "bad", "failures": 3})
+    assert cli._row("q", letter) == {
+        "queue": "q",
+        "id": "a",
+        "reason": "bad",
+        "failures": 3,
+        "payload": r"\xff" + "x" * 999,
+    }
