@@ -1,0 +1,120 @@
+"""The environment is read once, checked as a whole, and kept to itself."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from orders.config import MAX_BATCH_SIZE, Settings
+from orders.errors import SettingsInvalid
+
+URLS = {
+    "DATABASE_URL": "postgresql+psycopg://shop:s3cret@db/shop",
+    "REDIS_URL": "redis://:s3cret@cache:6379/0",
+}
+
+
+def refused(environ: dict[str, str]) -> str:
+    with pytest.raises(SettingsInvalid) as error:
+        Settings.from_env(environ)
+    return str(error.value)
+
+
+def test_the_urls_are_enough() -> None:
+    settings = Settings.from_env(URLS)
+    assert settings == Settings(database_url=URLS["DATABASE_URL"], redis_url=URLS["REDIS_URL"])
+    assert settings.order_timeout_seconds == 1800
+
+
+def test_every_setting_can_be_set() -> None:
+    own = {
+        "ORDER_TIMEOUT_SECONDS": "2.5",
+        "ORDER_TIMEOUT_MIN_SECONDS": "0.5",
+        "ORDER_TIMEOUT_MAX_SECONDS": "3",
+        "LEASE_SECONDS": "7",
+        "SWEEP_SECONDS": "0.25",
+        "LOOKAHEAD_SECONDS": "9",
+        "BATCH_SIZE": "100",
+        "MAX_FAILURES": "3",
+        "MAX_DELIVERIES": "4",
+        "RETRY_BASE_SECONDS": "0.1",
+        "RETRY_CAP_SECONDS": "10",
+        "DATABASE_POOL_SIZE": "3",
+        "STATEMENT_TIMEOUT_SECONDS": "4",
+        "LOCK_TIMEOUT_SECONDS": "1",
+    }
+    settings = Settings.from_env({**URLS, **own})
+    named = {field.name.upper(): getattr(settings, field.name) for field in fields(settings)}
+    assert named.keys() >= URLS.keys() | own.keys()
+    assert {name: float(text) for name, text in own.items()} == {
+        name: named[name] for name in named.keys() & own.keys()
+    }
+
+
+def test_everything_that_is_wrong_is_named_at_once() -> None:
+    message = refused(
+        {
+            "REDIS_URL": "  ",
+            "BATCH_SIZE": "many",
+            "MAX_FAILURES": "0",
+            "LEASE_SECONDS": "nan",
+            "SWEEP_SECONDS": "inf",
+        }
+    )
+    assert "DATABASE_URL is not set" in message
+    assert "REDIS_URL is not set" in message
+    assert "BATCH_SIZE is not a number: 'many'" in message
+    assert "MAX_FAILURES is at least 1, not 0" in message
+    assert "LEASE_SECONDS is at least 0.1, not nan" in message
+    assert "SWEEP_SECONDS is at least 0.01, not inf" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("ORDER_TIMEOUT_SECONDS", "0"),
+        ("ORDER_TIMEOUT_SECONDS", "-1"),
+        ("BATCH_SIZE", "1.5"),
+        ("BATCH_SIZE", "0"),
+        ("DATABASE_POOL_SIZE", "0"),
+        ("MAX_DELIVERIES", "2"),
+        ("LOCK_TIMEOUT_SECONDS", "0.05"),
+        ("LEASE_SECONDS", "ten"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_name(name: str, text: str) -> None:
+    assert name in refused({**URLS, name: text})
+
+
+@pytest.mark.parametrize(
+    ("own", "rule"),
+    [
+        ({"ORDER_TIMEOUT_MIN_SECONDS": "3600"}, "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_"),
+        ({"ORDER_TIMEOUT_MAX_SECONDS": "60"}, "<= ORDER_TIMEOUT_MAX_SECONDS"),
+        ({"STATEMENT_TIMEOUT_SECONDS": "10"}, "STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS"),
+        ({"LOCK_TIMEOUT_SECONDS": "6"}, "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS"),
+        ({"RETRY_BASE_SECONDS": "61"}, "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS"),
+        ({"BATCH_SIZE": str(MAX_BATCH_SIZE + 1)}, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
+        ({"DATABASE_URL": "mysql://db/shop"}, "DATABASE_URL begins with"),
+        ({"DATABASE_URL": "sqlite://"}, "DATABASE_URL begins with"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(own: dict[str, str], rule: str) -> None:
+    assert rule in refused({**URLS, **own})
+
+
+def test_contradictions_too_are_named_all_at_once() -> None:
+    message = refused({**URLS, "BATCH_SIZE": "2001", "RETRY_CAP_SECONDS": "0.5"})
+    assert "BATCH_SIZE" in message
+    assert "RETRY_CAP_SECONDS" in message
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings.from_env(URLS)
+    with pytest.raises(FrozenInstanceError):
+        settings.batch_size = 1  # type: ignore[misc]
+
+
+def test_no_secret_is_shown() -> None:
+    assert "s3cret" not in repr(Settings.from_env(URLS))
+    assert "s3cret" not in refused({**URLS, "BATCH_SIZE": "0"})
+    assert "s3cret" not in refused({**URLS, "DATABASE_URL": "mysql://shop:s3cret@db/shop"})

@@ -1,0 +1,138 @@
+"""The rules of orders, without a database."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from orders import errors
+from orders.database import epoch_ms
+from orders.domain import (
+    MAX_MINOR,
+    Item,
+    Order,
+    OrderStatus,
+    is_order_id,
+    one_currency,
+    refund_reason,
+    total_minor,
+)
+from orders.errors import MixedCurrencies, OrderError, OutOfStock, TimeoutOutOfRange, TotalTooLarge
+from orders.problems import RETRY_AFTER, STATUS
+from orders.service import Timeouts
+
+NOW = datetime(2024, 2, 29, 12, 0, tzinfo=UTC)
+ORDER = Order(
+    id="018e0000-0000-7000-8000-000000000000",
+    status=OrderStatus.UNPAID,
+    currency="EUR",
+    total_minor=750,
+    items=(Item("tea", 3, 250),),
+    created_at=NOW,
+    expires_at=NOW + timedelta(minutes=30),
+)
+
+
+def test_a_total_is_the_sum_of_its_items() -> None:
+    assert total_minor([Item("tea", 3, 250), Item("cup", 1, 999)]) == 1749
+    assert total_minor([Item("gift", 5, 0)]) == 0
+
+
+def test_a_total_is_exact_up_to_the_largest_amount_and_refused_beyond() -> None:
+    assert total_minor([Item("gold", 1, MAX_MINOR)]) == MAX_MINOR
+    with pytest.raises(TotalTooLarge, match=str(MAX_MINOR)):
+        total_minor([Item("gold", 1, MAX_MINOR), Item("tea", 1, 1)])
+    assert float(MAX_MINOR) == MAX_MINOR
+    assert float(MAX_MINOR + 2) != MAX_MINOR + 2
+
+
+def test_items_share_one_currency() -> None:
+    assert one_currency(["EUR", "EUR"]) == "EUR"
+    with pytest.raises(MixedCurrencies, match="EUR, USD"):
+        one_currency(["USD", "EUR", "USD"])
+
+
+@pytest.mark.parametrize(
+    ("status", "amount", "currency", "reason"),
+    [
+        (OrderStatus.CANCELLED, 750, "EUR", "order_cancelled"),
+        (OrderStatus.CANCELLED, 1, "EUR", "order_cancelled"),
+        (OrderStatus.PAID, 750, "EUR", "already_paid"),
+        (OrderStatus.UNPAID, 749, "EUR", "wrong_amount"),
+        (OrderStatus.UNPAID, 750, "USD", "wrong_amount"),
+    ],
+)
+def test_money_an_order_did_not_take_is_due_back_for_a_reason(
+    status: OrderStatus, amount: int, currency: str, reason: str
+) -> None:
+    assert refund_reason(replace(ORDER, status=status), amount, currency) == reason
+
+
+def test_there_is_no_reason_to_return_money_that_fits() -> None:
+    with pytest.raises(AssertionError):
+        refund_reason(ORDER, 750, "EUR")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "tea",
+        ORDER.id.upper(),
+        ORDER.id.replace("-", ""),
+        f"{{{ORDER.id}}}",
+        f"urn:uuid:{ORDER.id}",
+        f" {ORDER.id}",
+        f"{ORDER.id}\n",
+        ORDER.id[:-1],
+        ORDER.id[:-1] + "\u0661",
+        ORDER.id[:-1] + "\0",
+    ],
+)
+def test_an_order_id_is_written_in_one_way_only(text: str) -> None:
+    assert is_order_id(ORDER.id)
+    assert not is_order_id(text)
+
+
+def test_a_timeout_is_the_default_or_what_was_asked_within_bounds() -> None:
+    timeouts = Timeouts(default_seconds=1800, min_seconds=1, max_seconds=86_400)
+    assert timeouts.ms(None) == 1_800_000
+    assert timeouts.ms(1) == 1000
+    assert timeouts.ms(86_400) == 86_400_000
+    for seconds in (0, -1, 86_401, 10**400, float("nan"), float("inf")):
+        with pytest.raises(TimeoutOutOfRange, match="1 to 86400 s"):
+            timeouts.ms(seconds)
+
+
+def test_milliseconds_since_the_epoch_are_whole_and_rounded_down() -> None:
+    assert epoch_ms(datetime(1970, 1, 1, 0, 0, 1, 1999, tzinfo=UTC)) == 1001
+    assert epoch_ms(datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == 0
+
+
+# -- errors --------------------------------------------------------------------------------
+
+
+def test_an_errors_docstring_is_its_message_and_its_name_is_its_code() -> None:
+    error = OutOfStock("tea", sku="tea", available=7)
+    assert str(error) == "There is too little stock. tea"
+    assert str(OutOfStock()) == "There is too little stock."
+    assert error.code == "out_of_stock"
+    assert error.facts == {"sku": "tea", "available": 7}
+
+
+def test_every_error_that_a_request_can_meet_has_a_status() -> None:
+    every = {
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, OrderError) and error is not OrderError
+    }
+    # Only the command line makes clients, and without settings there is no service.
+    assert every - {errors.NameTaken, errors.SettingsInvalid} == STATUS.keys()
+    assert len({error.code for error in every}) == len(every)
+    assert all(error.__doc__ for error in every)
+
+
+def test_what_time_mends_says_when_to_come_back() -> None:
+    assert {errors.KeyInFlight: 1, errors.StorageUnavailable: 2} == RETRY_AFTER
+    assert {error for error, status in STATUS.items() if status == 503} <= RETRY_AFTER.keys()

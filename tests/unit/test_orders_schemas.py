@@ -1,0 +1,193 @@
+"""JSON has one meaning or is refused; cursors and moments go out and come back."""
+
+import contextlib
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from werkzeug.exceptions import BadRequest
+
+from orders.schemas import (
+    EventsQuery,
+    OrderIn,
+    OrdersQuery,
+    encoded,
+    parse_object,
+    rfc3339,
+)
+
+ODDITIES: dict[str, bytes] = {
+    "nothing": b"",
+    "white space": b" \n",
+    "an open brace": b"{",
+    "text after the end": b"{} {}",
+    "a trailing comma": b'{"a": 1,}',
+    "a comment": b"{} // done",
+    "single quotes": b"{'a': 1}",
+    "invalid UTF-8": b'{"a": "\xff"}',
+    "an overlong encoding": b'{"a": "\xc0\x80"}',
+    "a surrogate in UTF-8": b'{"a": "\xed\xa0\x80"}',
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "UTF-16 without a mark": '{"a": 1}'.encode("utf-16-le"),
+    "UTF-32": '{"a": 1}'.encode("utf-32"),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a list": b"[]",
+    "a list of an object": b"[{}]",
+    "null": b"null",
+    "true": b"true",
+    "a number": b"1",
+    "a string": b'"{}"',
+    "NaN": b'{"a": NaN}',
+    "Infinity": b'{"a": Infinity}',
+    "minus Infinity": b'{"a": -Infinity}',
+    "a number beyond double": b'{"a": 1e400}',
+    "minus a number beyond double": b'{"a": -1e400}',
+    "an integer of 5,000 digits": b'{"a": ' + b"9" * 5000 + b"}",
+    "a leading zero": b'{"a": 01}',
+    "a plus sign": b'{"a": +1}',
+    "a raw newline in a string": b'{"a": "\n"}',
+    "a NUL": b'{"a": "\0"}',
+    "2,000 lists in one another": b'{"a": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+    "2,000 objects in one another": b'{"a": ' * 2000 + b"1" + b"}" * 2000,
+    "the same key twice": b'{"a": 1, "a": 1}',
+    "the same key twice, spelled differently": b'{"a": 1, "\\u0061": 2}',
+    "the same key twice, deep inside": b'{"a": [{"b": {"c": 1, "c": 2}}]}',
+}
+
+
+@pytest.mark.parametrize("body", ODDITIES.values(), ids=ODDITIES.keys())
+def test_what_is_not_one_json_object_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_object(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b"{}", {}),
+        (b' {"a": [1, -2.5e3, true, null, "x"]}\n', {"a": [1, -2500.0, True, None, "x"]}),
+        ('{"a": "\u00fc\U0001f375"}'.encode(), {"a": "\u00fc\U0001f375"}),
+        (b'{"a": {"b": 1}, "c": {"b": 2}}', {"a": {"b": 1}, "c": {"b": 2}}),
+        (b'{"a": 1e-400}', {"a": 0.0}),
+    ],
+)
+def test_an_object_is_read(body: bytes, value: Any) -> None:
+    assert parse_object(body) == value
+
+
+leaves = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+)
+objects = st.dictionaries(st.text(), st.recursive(leaves | st.text(), st.lists, max_leaves=8))
+
+
+@given(objects)
+def test_every_json_object_is_read_as_it_was_written(value: dict[str, Any]) -> None:
+    assert parse_object(json.dumps(value).encode()) == value
+
+
+tokens = st.sampled_from(
+    [b"{", b"}", b"[", b"]", b'"a"', b":", b",", b"1", b"e9", b"null", b"\xff"]
+)
+
+
+@given(st.lists(tokens, max_size=12).map(b"".join))
+def test_any_bytes_are_an_object_or_a_bad_request(body: bytes) -> None:
+    with contextlib.suppress(BadRequest):
+        assert isinstance(parse_object(body), dict)
+
+
+# -- fingerprints --------------------------------------------------------------------------
+
+
+def fingerprint(body: str) -> str:
+    return OrderIn.model_validate(parse_object(body.encode())).fingerprint()
+
+
+def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
+    one = fingerprint('{"items": [{"sku": "tea", "quantity": 1}]}')
+    assert (
+        fingerprint('{ "items":[{"quantity":1,"sku":"te\\u0061"}], "timeout_seconds": null}') == one
+    )
+    for other in (
+        '{"items": [{"sku": "tea", "quantity": 2}]}',
+        '{"items": [{"sku": "cup", "quantity": 1}]}',
+        '{"items": [{"sku": "tea", "quantity": 1}], "timeout_seconds": 60}',
+        '{"items": [{"sku": "tea", "quantity": 1}, {"sku": "cup", "quantity": 1}]}',
+    ):
+        assert fingerprint(other) != one
+
+
+# -- cursors -------------------------------------------------------------------------------
+
+ORDER_ID = "018e0000-0000-7000-8000-000000000000"
+
+
+def test_a_cursor_comes_back_as_the_position_it_was() -> None:
+    assert OrdersQuery(cursor=encoded(ORDER_ID)).before_id == ORDER_ID
+    assert OrdersQuery().before_id is None
+    assert EventsQuery(cursor=encoded(12_345)).after_id == 12_345
+    assert EventsQuery().after_id == 0
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_every_position_among_events_survives(position: int) -> None:
+    cursor = encoded(position)
+    assert cursor.isascii()
+    assert "=" not in cursor
+    assert EventsQuery(cursor=cursor).after_id == position
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "",
+        "=",
+        "x",
+        "!!!!",
+        "\u0661",
+        "a\0b",
+        "____",
+        ORDER_ID,
+        encoded(-1),
+        encoded(10**18),
+        encoded("1.0"),
+        encoded("\u0661"),
+        encoded(ORDER_ID.upper().replace("E", "e").upper()),
+        encoded(f"{ORDER_ID}\n"),
+    ],
+)
+def test_any_other_cursor_is_a_bad_request(cursor: str) -> None:
+    with pytest.raises(BadRequest, match="none of ours"):
+        _ = OrdersQuery(cursor=cursor).before_id
+    with pytest.raises(BadRequest, match="none of ours"):
+        _ = EventsQuery(cursor=cursor).after_id
+
+
+def test_a_page_has_1_to_100_entries() -> None:
+    assert OrdersQuery().limit == 50
+    for limit in (0, 101, 10**9, -1):
+        with pytest.raises(ValidationError):
+            OrdersQuery(limit=limit)
+
+
+# -- moments -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("moment", "text"),
+    [
+        (datetime(2024, 2, 29, 12, tzinfo=UTC), "2024-02-29T12:00:00.000Z"),
+        (datetime(2024, 2, 29, 12, 0, 1, 234_999, tzinfo=UTC), "2024-02-29T12:00:01.234Z"),
+        (
+            datetime(2024, 3, 1, 1, 30, tzinfo=timezone(timedelta(hours=2))),
+            "2024-02-29T23:30:00.000Z",
+        ),
+    ],
+)
+def test_moments_are_rfc_3339_in_utc_to_the_millisecond(moment: datetime, text: str) -> None:
+    assert rfc3339(moment) == text
