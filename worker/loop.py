@@ -64,10 +64,10 @@ class Station:
         return suspects, [task for task in tasks if task.id not in chosen]
 
     def adapt(self, handled: Handled) -> None:
-        """Claim fewer tasks while batches outlast half their lease, so that none goes round
-        for ever; find the way back by doubling.
+        """Claim fewer tasks while batches outlast half their lease or what they need, so that
+        none goes round for ever; find the way back by doubling.
         """
-        if handled.untouched and not handled.outage:
+        if handled.untouched:
             self.limit = max(1, self.limit // 2)
         else:
             self.limit = min(self.flow.batch_size, self.limit * 2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.request import urlopen
 
 import redis
 import sqlalchemy as sa
@@ -35,7 +36,7 @@ class Site:
             Settings.from_env({**self.env, "DATABASE_POOL_SIZE": "2"})
         )
         self.queue = DelayQueue(connect(self.valkey.url), QUEUE)
-        self._workers: list[Process] = []
+        self._processes: list[Process] = []
         self._customer = new_id()
         with self.services.engine.begin() as connection:
             connection.execute(
@@ -52,8 +53,8 @@ class Site:
             )
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
+        for process in self._processes:
+            process.kill()
         self.valkey.stop()
         self.services.engine.dispose()
 
@@ -61,12 +62,20 @@ class Site:
 
     def start_worker(self, *, ready: bool = True, **env: str) -> Process:
         """Start a worker, and wait until it is at work."""
-        log = self.folder / f"worker-{len(self._workers)}.log"
+        log = self.folder / f"worker-{len(self._processes)}.log"
         command = ["worker", "run", "tests.faults.failpoints:flows"]
         process = processes.python(command, {**self.env, **env}, log)
-        self._workers.append(process)
+        self._processes.append(process)
         if ready:
             wait_until(lambda: '"available"' in log.read_text(), "the worker to be at work")
+        return process
+
+    def start_api(self, port: int, **env: str) -> Process:
+        """Start an API process, and wait until it serves."""
+        log = self.folder / f"api-{port}.log"
+        process = processes.api({**self.env, **env}, port, log)
+        self._processes.append(process)
+        wait_until(lambda: _serves(port, process), "the API to serve", ignoring=OSError)
         return process
 
     def log(self, worker: Process) -> str:
@@ -141,3 +150,10 @@ class Site:
         with self.services.engine.connect() as connection:
             query = sa.select(sa.func.count()).select_from(orders).where(condition)
             return connection.execute(query).scalar_one()
+
+
+def _serves(port: int, process: Process) -> bool:
+    if not process.running():
+        raise RuntimeError(f"the API ended; see {process.log}")
+    with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1) as response:
+        return bool(response.status == 200)

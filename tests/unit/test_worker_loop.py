@@ -199,6 +199,8 @@ def test_fewer_tasks_are_claimed_while_batches_outlast_their_lease(station: Stat
     assert limits == [50, 25, 12, 6, 3, 1, 1, 1, 2, 4, 8, 16, 32, 64, 100, 100]
 
 
-def test_an_outage_does_not_make_batches_smaller(station: Station) -> None:
-    station.adapt(Handled(untouched=[Task("a")], outage=Unavailable("down")))
-    assert station.limit == 100
+def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
+    station: Station,
+) -> None:
+    station.adapt(Handled(untouched=[Task("a")], outage=Unavailable("a statement took too long")))
+    assert station.limit == 50

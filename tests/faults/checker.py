@@ -1,0 +1,259 @@
+"""Reads the whole history and reports every promise that it breaks, with the evidence.
+
+S1  a paid order is never cancelled, a cancelled one never paid, and an order ends once
+S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set less what was paid
+S3  no order is cancelled before its deadline by the SQL clock
+S4  a task is in one place, and none is lost
+S5  a stale worker changes nothing: a task that is leased has a token, any other has none
+S6  one client and key make at most one order
+S7  201 means that the order is in SQL as it was answered
+S8  an outage adds no dead letter
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import redis
+import sqlalchemy as sa
+
+from orders.models import (
+    idempotency_keys,
+    order_events,
+    order_items,
+    orders,
+    payments,
+    stock_items,
+)
+
+TERMINAL = {"order.paid": "paid", "order.cancelled": "cancelled"}
+
+
+class Violation(NamedTuple):
+    """A broken promise."""
+
+    promise: str
+    evidence: str
+
+
+class Response(NamedTuple):
+    """What a client was told."""
+
+    request: str
+    key: str
+    status: int
+    body: Mapping[str, Any]
+
+
+@dataclass
+class Queue:
+    """Where Redis has which tasks."""
+
+    scheduled: set[str] = field(default_factory=set)
+    leased: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def places(self) -> Counter[str]:
+        return Counter([*self.scheduled, *self.leased, *self.dead])
+
+
+@dataclass
+class History:
+    """Everything that is known, the database's part of it in one snapshot."""
+
+    orders: dict[str, Any]
+    items: dict[str, list[Any]]
+    events: list[Any]
+    stock: list[Any]
+    payments: list[Any]
+    keys: list[Any]
+    queue: Queue | None
+    responses: Sequence[Response] = ()
+
+
+def read(
+    engine: sa.Engine, client: redis.Redis | None, responses: Iterable[Response] = ()
+) -> History:
+    """Read the history; without a client, Redis is left out."""
+    # What a client was told before the snapshot is in the snapshot.
+    told = [*responses]
+    mode = {"isolation_level": "REPEATABLE READ"} if engine.name == "postgresql" else {}
+    with engine.execution_options(**mode, reading=True).begin() as connection:
+        tables = [
+            connection.execute(sa.select(table)).all()
+            for table in (orders, order_items, order_events, stock_items, payments)
+        ]
+        keys = connection.execute(sa.select(idempotency_keys)).all()
+    items: dict[str, list[Any]] = {row.id: [] for row in tables[0]}
+    for row in tables[1]:
+        items[row.order_id].append(row)
+    return History(
+        orders={row.id: row for row in tables[0]},
+        items=items,
+        events=list(tables[2]),
+        stock=list(tables[3]),
+        payments=list(tables[4]),
+        keys=list(keys),
+        queue=None if client is None else read_queue(client),
+        responses=told,
+    )
+
+
+def read_queue(client: redis.Redis) -> Queue:
+    """One look at the queue, in one transaction."""
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.zrange("{order-timeout}:scheduled", 0, -1)
+        pipeline.zrange("{order-timeout}:leased", 0, -1)
+        pipeline.hkeys("{order-timeout}:letters")
+        pipeline.hgetall("{order-timeout}:tokens")
+        *places, tokens = pipeline.execute()
+    return Queue(
+        *({task_id.decode() for task_id in ids} for ids in places),
+        tokens={task_id.decode(): token.decode() for task_id, token in tokens.items()},
+    )
+
+
+def violations(
+    history: History,
+    *,
+    stocked: Mapping[str, int],
+    drained: bool = False,
+    complete: bool = False,
+    poison: Iterable[str] = (),
+    held: Mapping[str, str] | None = None,
+) -> list[Violation]:
+    """Every broken promise.
+
+    ``stocked`` is what was put on the shelf of each SKU. ``complete`` says that the queue ought
+    to hold a check for every unpaid order, ``drained`` that nothing ought to be left to do,
+    ``poison`` which tasks may be dead, ``held`` whose leases have not ended, with their tokens.
+    """
+    found = [
+        *_endings(history),
+        *_told(history),
+        *_stock(history, stocked),
+        *_deadlines(history),
+        *_keys(history),
+        *_answers(history),
+    ]
+    if history.queue is not None:
+        found += _places(history, history.queue, drained=drained, complete=complete)
+        strangers = history.queue.dead - set(poison)
+        found += [
+            Violation("S5", f"the lease on {task_id} was ended by somebody else")
+            for task_id, token in (held or {}).items()
+            if history.queue.tokens.get(task_id) != token
+        ]
+        found += [Violation("S8", f"{task_id} is a dead letter") for task_id in sorted(strangers)]
+    if drained:
+        found += [
+            Violation("L", f"order {order.id} is unpaid after the drain, due {order.expires_at}")
+            for order in history.orders.values()
+            if order.status == "unpaid" and order.id not in set(poison)
+        ]
+    return found
+
+
+def _endings(history: History) -> Iterable[Violation]:
+    endings: dict[str, list[str]] = {order_id: [] for order_id in history.orders}
+    for event in history.events:
+        if event.type in TERMINAL:
+            endings[event.order_id].append(TERMINAL[event.type])
+    applied = Counter(row.order_id for row in history.payments if row.status == "applied")
+    for order in history.orders.values():
+        expected = [] if order.status == "unpaid" else [order.status]
+        if endings[order.id] != expected:
+            yield Violation("S1", f"order {order.id} is {order.status}, events {endings[order.id]}")
+        if applied[order.id] != (order.status == "paid"):
+            evidence = f"order {order.id} is {order.status}, {applied[order.id]} payments applied"
+            yield Violation("S1", evidence)
+
+
+def _told(history: History) -> Iterable[Violation]:
+    told: dict[str, set[str]] = {}
+    for response in history.responses:
+        if response.request == "pay" and response.body.get("status") == "applied":
+            told.setdefault(response.body["order_id"], set()).add("paid")
+        if response.request == "cancel" and response.body.get("status") == "cancelled":
+            told.setdefault(response.body["id"], set()).add("cancelled")
+    for order_id, statuses in told.items():
+        order = history.orders.get(order_id)
+        status = "missing" if order is None else order.status
+        if statuses != {status}:
+            evidence = f"clients were told {sorted(statuses)} of {order_id}, which is {status}"
+            yield Violation("S1", evidence)
+
+
+def _stock(history: History, stocked: Mapping[str, int]) -> Iterable[Violation]:
+    held: Counter[str] = Counter()
+    sold: Counter[str] = Counter()
+    for order in history.orders.values():
+        counter = {"unpaid": held, "paid": sold}.get(order.status)
+        if counter is not None:
+            for item in history.items[order.id]:
+                counter[item.sku] += item.quantity
+    for row in history.stock:
+        expected = (stocked[row.sku] - sold[row.sku], held[row.sku])
+        if (row.on_hand, row.reserved) != expected:
+            evidence = f"{row.sku} has {row.on_hand} with {row.reserved} reserved, not {expected}"
+            yield Violation("S2", evidence)
+
+
+def _deadlines(history: History) -> Iterable[Violation]:
+    for order in history.orders.values():
+        if order.cancel_reason == "expired" and order.cancelled_at < order.expires_at:
+            evidence = f"order {order.id} cancelled {order.cancelled_at}, due {order.expires_at}"
+            yield Violation("S3", evidence)
+
+
+def _places(
+    history: History, queue: Queue, *, drained: bool, complete: bool
+) -> Iterable[Violation]:
+    places = queue.places()
+    for task_id, count in places.items():
+        if count > 1:
+            yield Violation("S4", f"{task_id} is in {count} places")
+    for task_id in sorted(set(queue.tokens) ^ queue.leased):
+        yield Violation("S5", f"{task_id}: leased {task_id in queue.leased}, token not alike")
+    if complete:
+        for order in history.orders.values():
+            if order.status == "unpaid" and order.id not in places:
+                yield Violation("S4", f"order {order.id} is unpaid and has no check")
+    if drained:
+        for task_id in sorted(queue.scheduled | queue.leased):
+            yield Violation("S4", f"{task_id} has a check after the drain")
+
+
+def _keys(history: History) -> Iterable[Violation]:
+    orders_of_key: dict[tuple[str, str], set[str]] = {}
+    for row in history.keys:
+        orders_of_key.setdefault((row.client_id, row.key), set()).add(row.order_id)
+    keys_of_order = Counter(row.order_id for row in history.keys)
+    for order_id, count in keys_of_order.items():
+        if count > 1:
+            yield Violation("S6", f"order {order_id} belongs to {count} keys")
+    told: dict[str, set[str]] = {}
+    for response in history.responses:
+        if response.request == "create" and response.status == 201:
+            told.setdefault(response.key, set()).add(response.body["id"])
+    for key, ids in told.items():
+        if len(ids) > 1:
+            yield Violation("S6", f"key {key} was answered with {sorted(ids)}")
+    with_key = {row.order_id for row in history.keys}
+    if history.keys:
+        for order_id in sorted(set(history.orders) - with_key):
+            yield Violation("S6", f"order {order_id} belongs to no key")
+
+
+def _answers(history: History) -> Iterable[Violation]:
+    for response in history.responses:
+        if response.request == "create" and response.status == 201:
+            order = history.orders.get(response.body["id"])
+            if order is None:
+                yield Violation("S7", f"order {response.body['id']} was answered, and is not there")
+            elif order.total_minor != response.body["total_minor"]:
+                yield Violation("S7", f"order {order.id} is not what was answered")
+        elif response.status >= 500 and response.status != 503:
+            yield Violation("S7", f"{response.request} {response.key}: {response.status}")

@@ -1,0 +1,103 @@
+"""A TCP proxy whose connections can be delayed, stalled, cut and reset."""
+
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from enum import Enum
+
+CHUNK = 65536
+
+
+class Mode(Enum):
+    """What happens to bytes on their way."""
+
+    PASS = "pass"  # noqa: S105  no password
+    #: Nothing more passes, and nobody is told.
+    STALL = "stall"
+    #: Answers are swallowed; requests pass.
+    STALL_ANSWERS = "stall answers"
+
+
+class Proxy:
+    """Forwards a port of this machine to another, with whatever fault is set."""
+
+    def __init__(self, target_port: int) -> None:
+        self.mode = Mode.PASS
+        #: Added to each chunk on its way, in either direction.
+        self.delay_seconds = 0.0
+        self._target_port = target_port
+        self._refusing = False
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Close all connections, and every new one at once, until `heal`."""
+        self._refusing = True
+        self._close(reset=False)
+
+    def reset(self) -> None:
+        """End all connections with RST; new ones are served."""
+        self._close(reset=True)
+
+    def heal(self) -> None:
+        """Serve again. What was stalled is closed: those bytes are lost."""
+        self.mode, self.delay_seconds, self._refusing = Mode.PASS, 0.0, False
+        self._close(reset=False)
+
+    def close(self) -> None:
+        self._refusing = True
+        self._listener.close()
+        self._close(reset=False)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                if self._refusing:
+                    raise ConnectionRefusedError
+                server = socket.create_connection(("127.0.0.1", self._target_port), 5)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._pairs.append((client, server))
+            for source, sink, answers in ((client, server, False), (server, client, True)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                source.settimeout(None)
+                pump = threading.Thread(target=self._pump, args=(source, sink, answers))
+                pump.daemon = True
+                pump.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:  # noqa: FBT001
+        with suppress(OSError):
+            while chunk := source.recv(CHUNK):
+                if self.delay_seconds:
+                    time.sleep(self.delay_seconds)  # the fault itself
+                if self.mode is Mode.PASS or (self.mode is Mode.STALL_ANSWERS and not answers):
+                    sink.sendall(chunk)
+        # A stalled peer is not told that the other side has closed.
+        if self.mode is Mode.PASS:
+            for end in (source, sink):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def _close(self, *, reset: bool) -> None:
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                with suppress(OSError):
+                    if reset:  # linger for no time: RST instead of FIN
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    else:
+                        end.shutdown(socket.SHUT_RDWR)
+                    end.close()

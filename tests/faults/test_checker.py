@@ -1,0 +1,172 @@
+"""The checker can fail: each seeded bug is reported as the promise that it breaks."""
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from orders.bootstrap import QUEUE, Services
+from orders.domain import CancelReason
+from orders.models import order_events, orders, stock_items
+from tests.faults.checker import read, violations
+from tests.faults.conftest import Build
+from tests.faults.site import ON_HAND, SKUS, Site
+from worker import DelayQueue, Due, LeaseLost, connect
+
+STOCKED = dict.fromkeys(SKUS, ON_HAND)
+
+
+def check(site: Site, **expectations: Any) -> set[str]:
+    """The promises that are broken."""
+    with redis.Redis.from_url(site.valkey.url) as client:
+        history = read(site.services.engine, client)
+    return {found.promise for found in violations(history, stocked=STOCKED, **expectations)}
+
+
+def expire(services: Services, ids: Sequence[str]) -> None:
+    services.orders.expire(ids)
+
+
+@pytest.fixture
+def site(build: Build) -> Site:
+    return build()
+
+
+def test_a_sound_history_is_not_reported(site: Site) -> None:
+    ids = site.place(20, -1, -1)
+    assert check(site, complete=True) == set()
+    expire(site.services, ids[:10])
+    for task in site.queue.claim(20, 1000).tasks:
+        site.queue.ack([task])
+    expire(site.services, ids)
+    assert check(site, drained=True, complete=True) == set()
+
+
+def test_ack_before_commit_loses_a_check(site: Site) -> None:
+    site.place(1, -1, -1)
+    claim = site.queue.claim(1, 1000)
+    site.queue.ack(claim.tasks)
+    # ... and here the worker dies, before its transaction commits.
+    assert check(site, complete=True) == {"S4"}
+
+
+def test_select_then_update_cancels_what_was_paid(site: Site) -> None:
+    [order_id] = site.place(1, -1, -1)
+    with site.services.engine.begin() as connection:
+        seen = connection.execute(sa.select(orders.c.status)).scalar_one()
+    pay(site, order_id)
+    assert check(site) == set()
+    if seen == "unpaid":
+        with site.services.engine.begin() as connection:
+            connection.execute(
+                sa.update(orders)
+                .where(orders.c.id == order_id)
+                .values(status="cancelled", paid_at=None, cancelled_at=orders.c.expires_at)
+            )
+    assert {"S1", "S2"} <= check(site)
+
+
+def test_the_database_refuses_the_second_ending_of_such_a_bug(site: Site) -> None:
+    [order_id] = site.place(1, -1, -1)
+    pay(site, order_id)
+    with pytest.raises(sa.exc.IntegrityError), site.services.engine.begin() as connection:
+        connection.execute(
+            sa.insert(order_events).values(
+                order_id=order_id,
+                type="order.cancelled",
+                at=sa.select(orders.c.expires_at).scalar_subquery(),
+                data={"reason": CancelReason.EXPIRED},
+            )
+        )
+
+
+def test_stock_released_twice_is_reported(site: Site) -> None:
+    ids = site.place(2, -1, -1)
+    expire(site.services, ids[:1])
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(stock_items).values(reserved=stock_items.c.reserved - 1))
+    assert check(site) == {"S2"}
+
+
+def test_release_without_the_token_ends_another_workers_lease(site: Site) -> None:
+    """The zombie's lease has ended, another worker has the task, and the zombie gives it back."""
+    site.place(1, -1, -1)
+    zombie = site.queue.claim(1, 1)
+    now_ms = zombie.tasks[0].due_at_ms + 3_600_000
+    holder = site.queue.claim(1, 7_200_000, now_ms=now_ms)
+    assert [task.id for task in holder.tasks] == [task.id for task in zombie.tasks]
+    held = {task.id: task.token for task in holder.tasks}
+    with pytest.raises(LeaseLost):
+        site.queue.release(zombie.tasks)
+    assert check(site, held=held) == set()
+    unfenced = variant(site, "release", "if tokens[i] == ARGV[2] then", "if true then")
+    unfenced.release(zombie.tasks)
+    assert check(site, held=held) == {"S5"}
+
+
+def test_a_sweep_that_ignores_unpaid_fills_the_queue_with_settled_orders(site: Site) -> None:
+    ids = site.place(5, -1, -1)
+    expire(site.services, ids)
+    for task in site.queue.claim(5, 1000).tasks:
+        site.queue.ack([task])
+    assert check(site, drained=True) == set()
+    with site.services.engine.connect() as connection:
+        everything = connection.execute(sa.select(orders.c.id)).scalars().all()
+    site.queue.restore([Due(order_id, -1000) for order_id in everything])
+    assert check(site, drained=True) == {"S4"}
+
+
+def test_zadd_before_zrem_stops_a_worker_whose_redis_is_full(site: Site) -> None:
+    """The retry script as it is goes through; with its first two writes exchanged it does not."""
+    site.place(2, -1, -1)
+    claim = site.queue.claim(2, 60_000)
+    with redis.Redis.from_url(site.valkey.url) as client:
+        client.config_set("maxmemory", 1)
+    zrem = "redis.call('ZREM', KEYS[1], id)\n"
+    zadd = "redis.call('ZADD', KEYS[2], now + delay, id)\n"
+    assert zrem in script("retry")
+    wrong = script("retry").replace(zadd, "").replace(zrem, zadd + zrem)
+    [first, second] = claim.tasks
+    with pytest.raises(redis.ResponseError, match="maxmemory"):
+        with_script(site, "retry", wrong).retry([(first, 1)])
+    site.queue.retry([(second, 1)])
+    assert site.queue.stats().leased == 1
+
+
+def pay(site: Site, order_id: str) -> None:
+    order = site.services.orders
+    [customer] = customers(site)
+    paid = order.pay(
+        customer,
+        order_id,
+        provider="bank",
+        reference=order_id,
+        amount_minor=300,
+        currency="EUR",
+    )
+    assert paid.payment.status == "applied"
+
+
+def customers(site: Site) -> Iterator[str]:
+    with site.services.engine.connect() as connection:
+        yield from connection.execute(sa.select(orders.c.customer_id).distinct()).scalars()
+
+
+def script(name: str) -> str:
+    return (files("worker") / "lua" / f"{name}.lua").read_text()
+
+
+def variant(site: Site, name: str, good: str, bad: str) -> DelayQueue:
+    """The queue with a bug in one script."""
+    assert good in script(name)
+    return with_script(site, name, script(name).replace(good, bad))
+
+
+def with_script(site: Site, name: str, text: str) -> DelayQueue:
+    client = connect(site.valkey.url)
+    queue = DelayQueue(client, QUEUE)
+    queue._scripts[name] = client.register_script(text)
+    return queue
