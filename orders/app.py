@@ -29,8 +29,9 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.description = "Orders that are paid in time, or cancelled on time."
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
-        HTTP_ERROR_SCHEMA=ProblemOut,
-        VALIDATION_ERROR_SCHEMA=ProblemOut,
+        # As dicts: APIFlask makes an instance of a class, without its required fields.
+        HTTP_ERROR_SCHEMA=ProblemOut.model_json_schema(),
+        VALIDATION_ERROR_SCHEMA=ProblemOut.model_json_schema(),
         # The pages come with the application: they work without the internet.
         SWAGGER_UI_CSS="/docs/assets/swagger-ui.css",
         SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
