@@ -10,7 +10,7 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-.PHONY: help install demo run test check bench env lock clean
+.PHONY: help install demo run test check faults soak bench env lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,13 @@ check: .venv/installed ## Lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+faults: .venv/installed ## The fault tests, repeated
+	REPEAT=30 $(BIN)/python -m pytest -q -x tests/faults --timeout 0
+
+MINUTES ?= 10
+soak: .venv/installed ## A random nemesis for MINUTES=10, then one table
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 bench: .venv/installed ## What the README's figures come from
 	$(BIN)/python -m benchmarks.drain

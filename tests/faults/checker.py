@@ -109,10 +109,9 @@ def read_queue(client: redis.Redis) -> Queue:
         pipeline.hkeys("{order-timeout}:letters")
         pipeline.hgetall("{order-timeout}:tokens")
         *places, tokens = pipeline.execute()
-    return Queue(
-        *({task_id.decode() for task_id in ids} for ids in places),
-        tokens={task_id.decode(): token.decode() for task_id, token in tokens.items()},
-    )
+    scheduled, leased, dead = ({task_id.decode() for task_id in ids} for ids in places)
+    held = {task_id.decode(): token.decode() for task_id, token in tokens.items()}
+    return Queue(scheduled, leased, dead, held)
 
 
 def violations(
