@@ -1,7 +1,6 @@
 """All that a queue stores, as one value to compare."""
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import redis
@@ -18,22 +17,29 @@ def state(queue: DelayQueue) -> State:
     """
     client: Any = queue._redis
     prefix = f"{{{queue.name}}}:".encode()
+    found = {key: _content(client, key) for key in client.keys(prefix + b"*")}
     return {
-        key.removeprefix(prefix).decode(): _content(client, key)
-        for key in client.keys(prefix + b"*")
+        key.removeprefix(prefix).decode(): content
+        for key, content in found.items()
+        if content  # a worker may have deleted the key meanwhile
     }
 
 
 def _content(client: Any, key: bytes) -> Any:
-    read: Mapping[bytes, Callable[[], Any]] = {
-        b"zset": lambda: {
-            _text(m): _whole(s) for m, s in client.zrange(key, 0, -1, withscores=True)
-        },
-        b"hash": lambda: {_text(f): _value(key, v) for f, v in client.hgetall(key).items()},
-        b"list": lambda: [_text(entry) for entry in client.lrange(key, 0, -1)],
-        b"string": lambda: client.get(key),
-    }
-    return read[client.type(key)]()
+    match client.type(key):
+        case b"zset":
+            members = client.zrange(key, 0, -1, withscores=True)
+            return {_text(member): _whole(score) for member, score in members}
+        case b"hash":
+            return {_text(name): _value(key, value) for name, value in client.hgetall(key).items()}
+        case b"list":
+            return [_text(entry) for entry in client.lrange(key, 0, -1)]
+        case b"string":
+            return client.get(key)
+        case b"none":
+            return None
+        case other:
+            raise AssertionError(f"{key!r} is a {other!r}")
 
 
 def _value(key: bytes, value: bytes) -> Any:

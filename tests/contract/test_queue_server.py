@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 import redis
 
-from examples.processes import Valkey
 from tests.contract.state import state
+from tests.servers import private_valkey
 from worker import DelayQueue, Due, Task, UnsafeServer
 
 MANY = 100_000
@@ -172,12 +172,8 @@ def test_a_server_that_may_evict_keys_is_unsafe(
 
 
 def test_a_server_without_an_append_only_file_is_warned_of(tmp_path: Path) -> None:
-    server = Valkey(tmp_path).start()
-    try:
-        with redis.Redis.from_url(server.url) as client:
-            [warning] = DelayQueue(client, "contract").check_server()
-    finally:
-        server.stop()
+    with private_valkey(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        [warning] = DelayQueue(client, "contract").check_server()
     assert warning == "appendonly is off: a restart of Redis loses what it held"
 
 

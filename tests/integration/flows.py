@@ -1,0 +1,67 @@
+"""Flows for real worker processes. What they did is written to Redis, to be read by the tests."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+
+import redis
+
+from worker import Backoff, Flow, Task, Unavailable, connect
+
+HANDLED = "handled"
+DOWN = "down"
+QUICK = Backoff(base_seconds=0.02, cap_seconds=0.05)
+
+
+def note(client: redis.Redis, tasks: Sequence[Task], **more: object) -> None:
+    """Write down, for each task, that it was handled, and when."""
+    at_ms = time.time_ns() // 1_000_000
+    rows = [
+        json.dumps({"id": task.id, "due_at_ms": task.due_at_ms, "at_ms": at_ms, **more})
+        for task in tasks
+    ]
+    client.rpush(HANDLED, *rows)
+
+
+def recording() -> list[Flow]:
+    """Two flows that write down what they handle, the first before the second."""
+    client = connect(os.environ["REDIS_URL"])
+
+    def handler(name: str) -> Flow:
+        return Flow(name=name, handler=lambda tasks: note(client, tasks, flow=name), batch_size=100)
+
+    return [handler("high"), handler("low")]
+
+
+def frail() -> list[Flow]:
+    """Kills its worker on a task called killer, fails on poison, waits on block."""
+    client = connect(os.environ["REDIS_URL"])
+
+    def handler(tasks: Sequence[Task]) -> None:
+        ids = {task.id for task in tasks}
+        if "killer" in ids:
+            os._exit(7)
+        if "poison" in ids:
+            raise ValueError("poison")
+        if "block" in ids:
+            client.rpush("blocked", os.getpid())
+            client.blpop(["unblock"], timeout=0)
+        note(client, tasks)
+
+    return [Flow(name="frail", handler=handler, lease_seconds=0.3, max_failures=3, backoff=QUICK)]
+
+
+def dependent() -> list[Flow]:
+    """Cannot work while the key `down` is there."""
+    client = connect(os.environ["REDIS_URL"])
+
+    def probe() -> None:
+        if client.exists(DOWN):
+            raise Unavailable("down")
+
+    def handler(tasks: Sequence[Task]) -> None:
+        probe()
+        note(client, tasks)
+
+    return [Flow(name="dependent", handler=handler, probe=probe)]

@@ -1,0 +1,223 @@
+"""A worker in this process: what it settles, and what it does when something goes away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import redis
+
+from examples.processes import Valkey, wait_until
+from tests.contract.state import state
+from tests.servers import private_valkey
+from worker import (
+    Backoff,
+    DeadLetter,
+    DelayQueue,
+    Failed,
+    Flow,
+    Outcome,
+    Retry,
+    Task,
+    Unavailable,
+    UnsafeServer,
+    Worker,
+)
+
+
+@contextmanager
+def running(worker: Worker) -> Iterator[None]:
+    """A worker on a thread of this process."""
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join()
+
+
+class Dependency:
+    """What a handler needs; down until it is put up."""
+
+    def __init__(self) -> None:
+        self.up = threading.Event()
+        self.calls = 0
+        self.handled: list[str] = []
+
+    def probe(self) -> None:
+        if not self.up.is_set():
+            raise Unavailable("no answer")
+
+    def handle(self, tasks: Sequence[Task]) -> None:
+        self.calls += 1
+        self.probe()
+        self.handled += [task.id for task in tasks]
+
+
+def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    dependency = Dependency()
+    probes = iter([None])  # the first probe passes, or nothing would be claimed
+
+    def probe() -> None:
+        if next(probes, dependency) is dependency:
+            dependency.probe()
+
+    flow = Flow(name="outage", handler=dependency.handle, probe=probe)
+    queue = DelayQueue(redis_client, "outage")
+    waiting = {"scheduled": {str(n): 1 for n in range(100)}}
+    queue.schedule_many((str(n), 1, b"") for n in range(100))
+    worker = Worker([flow], valkey.url)
+    with running(worker):
+        wait_until(lambda: worker.counts["released"], "the batch to be given back")
+        found = state(queue)
+        assert found.pop("first_due") == waiting["scheduled"]
+        assert found == waiting
+        dependency.up.set()
+        wait_until(lambda: queue.stats().scheduled == 0 == queue.stats().leased, "all to be done")
+    assert state(queue) == {}
+    assert sorted(dependency.handled) == sorted(waiting["scheduled"])
+    assert dependency.calls == 2
+    assert worker.counts == {"released": 100, "done": 100}
+
+
+def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    dependency = Dependency()
+    flow = Flow(name="outage", handler=_once(dependency.handle), lease_seconds=60)
+    queue = DelayQueue(redis_client, "outage")
+    worker = Worker([flow], valkey.url, threads=3)
+    with running(worker):
+        queue.schedule("a", 1)
+        wait_until(lambda: worker.counts["done"], "the task, long before its lease ends", seconds=5)
+    assert worker.counts == {"released": 1, "done": 1}
+    assert state(queue) == {}
+
+
+def test_a_task_that_fails_is_tried_again_later_and_later_and_dies_of_its_last_failure(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    tries: list[tuple[int, float]] = []
+
+    def fail(tasks: Sequence[Task]) -> None:
+        [task] = tasks
+        tries.append((task.failures, time.monotonic()))
+        raise KeyError(task.id)
+
+    backoff = Backoff(base_seconds=0.04, cap_seconds=0.08)
+    flow = Flow(name="failing", handler=fail, max_failures=4, backoff=backoff)
+    queue = DelayQueue(redis_client, "failing")
+    queue.schedule("a", 1)
+    worker = Worker([flow], valkey.url)
+    with running(worker):
+        wait_until(lambda: queue.stats().dead, "the task to die")
+    assert [failures for failures, _ in tries] == [0, 1, 2, 3]
+    gaps = [after - before for (_, before), (_, after) in pairwise(tries)]
+    assert all(gap >= least for gap, least in zip(gaps, [0.02, 0.04, 0.04], strict=True))
+    [letter] = queue.dead()
+    assert (letter.story["reason"], letter.story["failures"]) == ("failed too often", 4)
+    assert letter.story["error"] == "KeyError: 'a'"
+    assert worker.counts == {"failed": 3, "dead": 1}
+
+
+def test_each_outcome_of_a_batch_is_settled_in_its_own_way(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    def handler(tasks: Sequence[Task]) -> dict[str, Outcome]:
+        said: dict[str, Outcome] = {
+            "retry": Retry(60_000),
+            "dead": DeadLetter("no use"),
+            "failed": Failed(ValueError("x")),
+        }
+        return {task.id: said[task.id] for task in tasks if task.id in said}
+
+    flow = Flow(name="mixed", handler=handler, backoff=Backoff(base_seconds=60))
+    queue = DelayQueue(redis_client, "mixed")
+    queue.schedule_many((name, 1, b"") for name in ("done", "retry", "dead", "failed"))
+    worker = Worker([flow], valkey.url)
+    with running(worker):
+        wait_until(lambda: queue.stats().leased == 0 < queue.stats().dead, "the batch")
+    after = state(queue)
+    assert set(after["scheduled"]) == {"retry", "failed"}
+    assert after["failures"] == {"failed": 1}
+    assert after["dead"] == ["dead"]
+    assert worker.counts == {"done": 1, "retried": 1, "failed": 1, "dead": 1}
+
+
+def test_a_worker_that_lost_its_lease_writes_nothing_and_counts_it(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "stale")
+
+    def reschedule(tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            queue.schedule(task.id, 2**52)
+
+    queue.schedule("a", 1)
+    worker = Worker([Flow(name="stale", handler=reschedule)], valkey.url)
+    with running(worker):
+        wait_until(lambda: worker.counts["stale"], "the ack to be refused")
+    assert state(queue) == {"scheduled": {"a": 2**52}}
+    assert worker.counts == {"stale": 1, "done": 0}
+
+
+def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "paused")
+    queue.pause()
+    queue.schedule("a", 1)
+    worker = Worker([Flow(name="paused", handler=lambda _: None)], valkey.url)
+    with running(worker):
+        known = worker._stations[0].queue
+        wait_until(lambda: known.last_known_paused, "a claim to find the pause")
+        assert state(queue) == {"scheduled": {"a": 1}, "paused": b"1"}
+        queue.resume()
+        wait_until(lambda: worker.counts["done"], "the task, without a slow poll", seconds=3)
+
+
+def test_a_key_of_another_type_does_not_end_the_worker(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "spoilt")
+    redis_client.set(queue.keys.leased, "a string")
+    worker = Worker([Flow(name="spoilt", handler=lambda _: None)], valkey.url)
+    with running(worker):
+        wait_until(lambda: worker._redis_failures > 1, "claims to be refused")
+        redis_client.delete(queue.keys.leased)
+        queue.schedule("a", 1)
+        wait_until(lambda: worker.counts["done"], "the task")
+
+
+def test_a_redis_that_comes_back_unsafe_ends_the_worker(tmp_path: Path) -> None:
+    with private_valkey(tmp_path) as server, ThreadPoolExecutor(1) as executor:
+        worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
+        end = executor.submit(worker.run)
+        wait_until(worker._stations[0].up.is_set, "the worker to begin")
+        server.kill()
+        worker._alarm.set()  # rather than after a slow poll
+        wait_until(lambda: worker._redis_failures, "claims to fail")
+        evicting = ("--maxmemory-policy", "allkeys-lru")
+        with private_valkey(tmp_path, *evicting, port=server.port):
+            wait_until(end.done, "the worker to see it")
+        with pytest.raises(UnsafeServer, match="allkeys-lru"):
+            end.result()
+
+
+def _once(handle: Callable[[Sequence[Task]], None]) -> Callable[[Sequence[Task]], None]:
+    """A handler that is run the first time only; after that, all is well."""
+    calls: list[None] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            handle(tasks)
+
+    return handler

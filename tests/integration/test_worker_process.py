@@ -1,0 +1,268 @@
+"""Real worker processes: started, signalled, killed, and what they leave behind."""
+
+import json
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from examples.processes import Process, Valkey, python, wait_until
+from tests.contract.state import state
+from tests.integration.flows import DOWN, HANDLED
+from tests.servers import private_valkey
+from worker import DelayQueue
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(valkey: Valkey, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker on a factory of `tests.integration.flows`; kills it after the test."""
+    started: list[Process] = []
+
+    def start(factory: str, url: str = valkey.url) -> Process:
+        command = ["worker", "run", f"tests.integration.flows:{factory}"]
+        started.append(python(command, {"REDIS_URL": url}, tmp_path / "worker.log"))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def handled(client: redis.Redis) -> list[dict[str, Any]]:
+    """What the workers wrote down, in order."""
+    rows: Any = client.lrange(HANDLED, 0, -1)
+    return [json.loads(row) for row in rows]
+
+
+def handled_ids(client: redis.Redis) -> list[str]:
+    return [row["id"] for row in handled(client)]
+
+
+def wait_for(client: redis.Redis, count: int) -> None:
+    wait_until(lambda: client.llen(HANDLED) == count, f"{count} tasks", seconds=20)
+
+
+def ready(client: redis.Redis, queue: DelayQueue) -> None:
+    """Wait until a worker works, then forget that it did."""
+    queue.schedule("ready", 1)
+    wait_for(client, 1)
+    wait_until(lambda: state(queue) == {}, "the ack")
+    client.delete(HANDLED)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# -- on time -------------------------------------------------------------------------------
+
+
+def test_tasks_are_handled_in_the_order_of_their_deadlines_and_none_early(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    start("recording")
+    queue = DelayQueue(redis_client, "high")
+    ready(redis_client, queue)
+    due = [now_ms() + 200 + 2 * n for n in range(200)]
+    shuffled = random.Random(7).sample(due, len(due))
+    queue.schedule_many((str(at), at, b"") for at in shuffled)
+    wait_for(redis_client, len(due))
+    rows = handled(redis_client)
+    assert [int(row["id"]) for row in rows] == due
+    assert [row["due_at_ms"] for row in rows] == due
+    assert all(row["at_ms"] >= row["due_at_ms"] for row in rows)
+
+
+def test_an_earlier_task_wakes_a_worker_that_waits_for_a_far_one(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    start("recording")
+    queue = DelayQueue(redis_client, "high")
+    queue.schedule("far", now_ms() + 3_600_000)
+    ready_at = DelayQueue(redis_client, "low")
+    ready(redis_client, ready_at)
+    late = []
+    for n in range(5):
+        queue.schedule(str(n), now_ms() + 30)
+        wait_for(redis_client, n + 1)
+        row = handled(redis_client)[n]
+        late.append(row["at_ms"] - row["due_at_ms"])
+    assert min(late) >= 0
+    assert sorted(late)[2] <= 100, "a slow poll would take up to 5,000"
+
+
+def test_all_of_the_first_queue_comes_before_any_of_the_second(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    for name in ("low", "high"):
+        queue = DelayQueue(redis_client, name)
+        queue.schedule_many((f"{name} {n}", 1, b"") for n in range(250))
+    start("recording")
+    wait_for(redis_client, 500)
+    assert [row["flow"] for row in handled(redis_client)] == ["high"] * 250 + ["low"] * 250
+
+
+# -- stopping ------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_a_busy_worker_with_status_0_and_no_lease_left(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "high")
+    queue.schedule_many((str(n), 1, b"") for n in range(20_000))
+    worker = start("recording")
+    wait_until(lambda: redis_client.llen(HANDLED) >= 500, "some to be handled")
+    assert worker.stop(seconds=10) == 0
+    after = state(queue)
+    assert "leased" not in after
+    assert sorted([*handled_ids(redis_client), *after["scheduled"]]) == sorted(
+        str(n) for n in range(20_000)
+    )
+
+
+def test_a_handler_in_the_middle_may_finish_after_sigterm(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    queue.schedule("block", 1)
+    worker = start("frail")
+    wait_until(lambda: redis_client.llen("blocked"), "the handler to begin")
+    worker.signal(signal.SIGTERM)
+    redis_client.rpush("unblock", "now")
+    assert worker.wait() == 0
+    assert handled_ids(redis_client) == ["block"]
+    assert state(queue) == {}
+
+
+def test_a_second_sigterm_does_not_wait(redis_client: redis.Redis, start: Start) -> None:
+    DelayQueue(redis_client, "frail").schedule("block", 1)
+    worker = start("frail")
+    wait_until(lambda: redis_client.llen("blocked"), "the handler to begin")
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: _ends(worker), "the end", seconds=5)
+    assert worker.wait() == -signal.SIGTERM
+
+
+def _ends(worker: Process) -> bool:
+    if worker.running():
+        worker.signal(signal.SIGTERM)
+    return not worker.running()
+
+
+# -- dying ---------------------------------------------------------------------------------
+
+
+def test_a_task_whose_worker_was_killed_comes_again_after_its_lease(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    queue.schedule("block", 1)
+    worker = start("frail")
+    wait_until(lambda: redis_client.llen("blocked") == 1, "the handler to begin")
+    worker.kill()
+    assert list(state(queue)["leased"]) == ["block"]
+    start("frail")
+    wait_until(lambda: redis_client.llen("blocked") == 2, "the handler to begin again")
+    assert state(queue)["deliveries"] == {"block": 1}
+    redis_client.rpush("unblock", "now")
+    wait_until(lambda: handled_ids(redis_client) == ["block"], "the task")
+    wait_until(lambda: state(queue) == {}, "the ack")
+
+
+def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    good = {f"good {n}" for n in range(300)}
+    queue.schedule_many((name, 1, b"") for name in [*sorted(good), "killer"])
+    workers = [start("frail")]
+
+    def drained() -> bool:
+        if not workers[-1].running():
+            assert workers[-1].wait() == 7
+            workers.append(start("frail"))
+        stats = queue.stats()
+        return stats.scheduled == stats.leased == 0
+
+    wait_until(drained, "all to be done or dead", seconds=40)
+    assert len(workers) == 6, "five died of it"
+    assert set(handled_ids(redis_client)) == good
+    [letter] = queue.dead()
+    assert letter.id == "killer"
+    assert letter.story["reason"] == "delivered 5 times and never settled"
+    assert letter.story["deliveries"] == 5
+
+
+def test_a_poison_task_among_a_thousand_dies_alone_after_all_its_attempts(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    good = {f"good {n}" for n in range(1000)}
+    queue.schedule_many((name, 1, b"") for name in [*sorted(good), "poison"])
+    start("frail")
+    wait_until(lambda: queue.stats().dead, "the poison to die", seconds=20)
+    wait_until(lambda: set(handled_ids(redis_client)) == good, "the others", seconds=20)
+    [letter] = queue.dead()
+    assert letter.id == "poison"
+    assert letter.story["reason"] == "failed too often"
+    assert letter.story["error"] == "ValueError: poison"
+    assert letter.story["failures"] == 3
+
+
+# -- what a worker needs -------------------------------------------------------------------
+
+
+def test_a_worker_claims_nothing_before_its_probe_passes(
+    redis_client: redis.Redis, start: Start, tmp_path: Path
+) -> None:
+    queue = DelayQueue(redis_client, "dependent")
+    queue.schedule("a", 1)
+    redis_client.set(DOWN, "yes")
+    start("dependent")
+    log = tmp_path / "worker.log"
+    wait_until(lambda: "not ready" in log.read_text(), "the probe to fail")
+    assert state(queue) == {"scheduled": {"a": 1}}
+    redis_client.delete(DOWN)
+    wait_until(lambda: state(queue) == {}, "the task to be done")
+    assert handled_ids(redis_client) == ["a"]
+
+
+def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
+    log_each_write = ("--appendonly", "yes", "--appendfsync", "always")
+    with (
+        private_valkey(tmp_path / "valkey", *log_each_write) as server,
+        redis.Redis.from_url(server.url) as client,
+    ):
+        queue = DelayQueue(client, "high")
+        worker = start("recording", server.url)
+        ready(client, queue)
+        queue.schedule("later", now_ms() + 500)
+        server.kill()
+        server.start()
+        wait_until(lambda: handled_ids(client) == ["later"], "the task", seconds=15)
+        wait_until(lambda: state(queue) == {}, "the ack")
+        assert worker.stop() == 0
+
+
+def test_a_worker_refuses_a_redis_that_may_evict_its_queue(
+    redis_client: redis.Redis, start: Start, tmp_path: Path
+) -> None:
+    DelayQueue(redis_client, "high").schedule("a", 1)
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        status = start("recording").wait()
+    finally:
+        redis_client.config_set("maxmemory-policy", "noeviction")
+    assert status == 1
+    assert handled(redis_client) == []
+    message = (tmp_path / "worker.log").read_text().splitlines()[-1]
+    assert message.startswith("worker: This Redis may delete tasks on its own.")
+    assert "allkeys-lru" in message
+    assert "noeviction" in message
