@@ -1,0 +1,18 @@
+# One image for the API, the worker and the migrations: docker-compose.yml says which it is.
+FROM python:3.13-slim AS build
+RUN python -m venv /venv
+COPY requirements.lock /
+RUN /venv/bin/pip install --no-cache-dir --require-hashes -r /requirements.lock
+COPY . /app
+# A checkout keeps the permissions of whoever made it; the image's user is another.
+RUN chmod -R u=rwX,go=rX /app
+
+FROM python:3.13-slim
+ENV PATH=/venv/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+COPY --from=build /venv /venv
+COPY --from=build /app /app
+WORKDIR /app
+# Owns nothing: what serves requests cannot change its own code.
+USER 10001:10001
