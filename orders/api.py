@@ -136,7 +136,7 @@ def cancel_order(order_id: object) -> Any:
 @stock.output(schemas.StockOut)
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price."""
-    return services().orders.stock(sku)
+    return services().orders.stock(schemas.checked_sku(sku))
 
 
 @stock.put("/stock/<sku>")

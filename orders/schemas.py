@@ -19,7 +19,7 @@ from pydantic import (
     ValidationError,
     field_validator,
 )
-from werkzeug.exceptions import BadRequest, UnprocessableEntity, UnsupportedMediaType
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
 
 from orders.domain import (
     MAX_MINOR,
@@ -30,6 +30,7 @@ from orders.domain import (
     PaymentStatus,
     is_order_id,
 )
+from orders.errors import SkuNotFound
 
 MAX_INT = 2**31 - 1  # what the columns for quantities hold
 PAGE_SIZE = 50
@@ -44,11 +45,15 @@ class StrictRequest(Request):
     _parsed: dict[str, Any] | None = None
 
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        """Raises UnsupportedMediaType or BadRequest."""
+        """Raises UnsupportedMediaType, RequestEntityTooLarge or BadRequest."""
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
         if self._parsed is None:
-            self._parsed = parse_object(self.get_data())
+            body = self.get_data()
+            # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
+            if self.content_length is None and len(body) == self.max_content_length:
+                raise RequestEntityTooLarge
+            self._parsed = parse_object(body)
         return self._parsed
 
 
@@ -209,11 +214,11 @@ def _decoded(cursor: str) -> str:
 
 
 def checked_sku(text: str) -> str:
-    """A SKU from a path. Raises UnprocessableEntity."""
+    """A SKU from a path. Raises SkuNotFound for what can be none."""
     try:
         return SKU.validate_python(text)
     except ValidationError as error:
-        raise UnprocessableEntity("A SKU is 1 to 64 of A-Z a-z 0-9 . _ -") from error
+        raise SkuNotFound("A SKU is 1 to 64 of A-Z a-z 0-9 . _ -") from error
 
 
 # -- out -----------------------------------------------------------------------------------
