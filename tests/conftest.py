@@ -16,8 +16,11 @@ import redis
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from werkzeug.test import TestResponse
 
 from examples.processes import ROOT, Valkey
+from orders.app import create_app
+from orders.bootstrap import Services
 from orders.config import Settings
 from orders.database import create_engine, later, now
 from orders.domain import Order
@@ -220,3 +223,71 @@ def upgrade(url: str) -> None:
     config = Config(ROOT / "alembic.ini")
     config.attributes["engine"] = engine
     command.upgrade(config, "head")
+
+
+class Api:
+    """The application with a test client, two customers' keys, and the shop's own."""
+
+    def __init__(self, database_url: str, redis_url: str, **settings: Any) -> None:
+        made = Settings(database_url=database_url, redis_url=redis_url, **settings)
+        self.app = create_app(made)
+        self.services: Services = self.app.extensions["orders"]
+        self.http = self.app.test_client()
+        self.keys: dict[str, str] = {}
+
+    def make_keys(self) -> None:
+        for name, scopes in {"customer": ["orders"], "other": ["orders"], "ops": ["ops"]}.items():
+            self.keys[name] = self.services.orders.create_key(name, scopes)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        key: str | None = "customer",
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> TestResponse:
+        """A request with a client's API key; None sends none."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent.setdefault("Authorization", f"Bearer {self.keys[key]}")
+        return self.http.open(path, method=method, json=json, headers=sent, **more)
+
+    def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
+        body = {"on_hand": on_hand, "price_minor": price_minor, "currency": "EUR"}
+        assert self.send("PUT", f"/v1/stock/{sku}", body, key="ops").status_code == 200
+
+    def place(self, idempotency_key: str = "", **body: Any) -> TestResponse:
+        """An order for one tea, unless told otherwise."""
+        basket = {"items": [{"sku": "tea", "quantity": 1}], **body}
+        headers = {"Idempotency-Key": idempotency_key or uuid4().hex}
+        return self.send("POST", "/v1/orders", basket, headers=headers)
+
+    def pay(self, order_id: str, reference: str = "r-1", **body: Any) -> TestResponse:
+        payment = {"provider": "bank", "reference": reference, "amount_minor": 250}
+        payment |= {"currency": "EUR", **body}
+        return self.send("POST", f"/v1/orders/{order_id}/payments", payment)
+
+    def close(self) -> None:
+        self.services.engine.dispose()
+        self.services.redis.close()
+        self.services.redis.connection_pool.disconnect()
+
+
+@contextmanager
+def serving(database_url: str, redis_url: str, **settings: Any) -> Iterator[Api]:
+    """The application on a migrated database, with some tea."""
+    api = Api(database_url, redis_url, **settings)
+    api.make_keys()
+    api.stock()
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterator[Api]:  # noqa: ARG001  empties it
+    """The application on a database of each kind and an empty Valkey."""
+    with serving(migrated_url, valkey.url) as made:
+        yield made

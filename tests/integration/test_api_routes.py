@@ -1,0 +1,424 @@
+"""What each route answers when all is well, to whom, and what it says when it refuses."""
+
+import json
+import re
+from typing import Any
+from uuid import uuid4
+
+import redis
+from werkzeug.test import TestResponse
+
+from orders.bootstrap import QUEUE
+from orders.database import later, now
+from orders.models import orders
+from tests.conftest import Api
+from worker import DelayQueue
+
+ORDER_KEYS = [
+    "id",
+    "status",
+    "currency",
+    "total_minor",
+    "items",
+    "created_at",
+    "expires_at",
+    "paid_at",
+    "cancelled_at",
+    "cancel_reason",
+    "version",
+]
+PAYMENT_KEYS = [
+    "id",
+    "order_id",
+    "provider",
+    "reference",
+    "amount_minor",
+    "currency",
+    "status",
+    "reason",
+    "created_at",
+]
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def content(response: TestResponse) -> Any:
+    """The body, whose keys stand in the order they were sent in."""
+    assert response.content_type == "application/json"
+    return json.loads(response.get_data())
+
+
+def problem(response: TestResponse, status: int, code: str) -> Any:
+    assert (response.status_code, response.content_type) == (status, "application/problem+json")
+    body = json.loads(response.get_data())
+    assert (body["type"], body["status"], body["code"]) == ("about:blank", status, code)
+    assert body["title"]
+    return body
+
+
+def expire(api: Api, order_id: str) -> None:
+    overdue = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+    with api.services.engine.begin() as connection:
+        connection.execute(overdue, {"ms": -1})
+    assert api.services.orders.expire([order_id]) == {}
+
+
+# -- orders --------------------------------------------------------------------------------
+
+
+def test_an_order_is_created_located_shown_and_scheduled(
+    api: Api, redis_client: redis.Redis
+) -> None:
+    api.stock("cup", 5, 1_099)
+    items = [{"sku": "tea", "quantity": 3}, {"sku": "cup", "quantity": 1}]
+    response = api.place(items=items, timeout_seconds=60)
+    assert response.status_code == 201
+    order = content(response)
+    assert [*order] == ORDER_KEYS
+    assert [*order["items"][0]] == ["sku", "quantity", "unit_price_minor"]
+    assert {**order, "id": "", "created_at": "", "expires_at": ""} == {
+        "id": "",
+        "status": "unpaid",
+        "currency": "EUR",
+        "total_minor": 3 * 250 + 1_099,
+        "items": [
+            {"sku": "cup", "quantity": 1, "unit_price_minor": 1_099},
+            {"sku": "tea", "quantity": 3, "unit_price_minor": 250},
+        ],
+        "created_at": "",
+        "expires_at": "",
+        "paid_at": None,
+        "cancelled_at": None,
+        "cancel_reason": None,
+        "version": 1,
+    }
+    assert MOMENT.fullmatch(order["created_at"])
+    assert MOMENT.fullmatch(order["expires_at"])
+    assert response.headers["Location"] == f"/v1/orders/{order['id']}"
+    assert "Idempotent-Replayed" not in response.headers
+    assert content(api.send("GET", response.headers["Location"])) == order
+    assert DelayQueue(redis_client, QUEUE).stats().scheduled == 1
+
+
+def test_a_repeated_create_gets_the_first_response_again(api: Api) -> None:
+    first = api.place("key-1")
+    expire(api, content(first)["id"])
+    again = api.place("key-1")
+    assert (again.status_code, again.get_data()) == (201, first.get_data())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert again.headers["Location"] == first.headers["Location"]
+    problem(api.place("key-1", timeout_seconds=60), 422, "key_reused")
+    assert len(content(api.send("GET", "/v1/orders"))["data"]) == 1
+
+
+def test_refusals_to_create_have_codes_and_facts_and_do_not_use_the_key_up(api: Api) -> None:
+    api.stock("gold", 5, 2**53 - 1)
+    dollars = {"on_hand": 5, "price_minor": 1, "currency": "USD"}
+    api.send("PUT", "/v1/stock/dollars", dollars, key="ops")
+
+    def place(**quantities: int) -> TestResponse:
+        items = [{"sku": sku, "quantity": quantity} for sku, quantity in quantities.items()]
+        return api.place("key-1", items=items)
+
+    body = problem(place(tea=101), 409, "out_of_stock")
+    assert (body["sku"], body["available"]) == ("tea", 100)
+    assert problem(place(coffee=1), 422, "unknown_sku")["sku"] == "coffee"
+    problem(place(tea=1, dollars=1), 422, "mixed_currencies")
+    problem(place(gold=2), 422, "total_too_large")
+    for seconds in (0, -1, 86_401, 10**400):
+        problem(api.place("key-1", timeout_seconds=seconds), 422, "timeout_out_of_range")
+    assert place(tea=1).status_code == 201
+
+
+def test_orders_are_paged_newest_first(api: Api) -> None:
+    placed = [content(api.place()) for _ in range(5)]
+    seen, path = [], "/v1/orders?limit=2"
+    sizes = []
+    while True:
+        page = content(api.send("GET", path))
+        assert [*page] == ["data", "next_cursor"]
+        seen += page["data"]
+        sizes.append(len(page["data"]))
+        if page["next_cursor"] is None:
+            break
+        path = f"/v1/orders?limit=2&cursor={page['next_cursor']}"
+    assert seen == placed[::-1]
+    assert sizes == [2, 2, 1]
+
+
+def test_a_page_ends_cleanly_when_it_holds_the_last_order(api: Api) -> None:
+    api.place()
+    first = content(api.send("GET", "/v1/orders?limit=1"))
+    rest = content(api.send("GET", f"/v1/orders?limit=1&cursor={first['next_cursor']}"))
+    assert rest == {"data": [], "next_cursor": None}
+
+
+def test_orders_are_filtered_by_status_and_time(api: Api) -> None:
+    paid, unpaid = content(api.place()), content(api.place(timeout_seconds=60))
+    api.pay(paid["id"])
+
+    def ids(query: str) -> list[str]:
+        return [order["id"] for order in content(api.send("GET", f"/v1/orders?{query}"))["data"]]
+
+    assert ids("status=paid") == [paid["id"]]
+    assert ids("status=unpaid") == [unpaid["id"]]
+    assert ids("status=cancelled") == []
+    assert ids(f"created_after={unpaid['created_at']}") == []
+    assert ids("created_after=2000-01-01T00:00:00%2B02:00") == [unpaid["id"], paid["id"]]
+    assert ids(f"expires_before={paid['expires_at']}") == [unpaid["id"]]
+    assert ids("expires_before=0001-01-01T00:00:00%2B14:00") == []
+    assert len(ids("expires_before=9999-12-31T23:59:59-14:00")) == 2
+
+
+def test_an_orders_events_are_told_oldest_first(api: Api) -> None:
+    order = content(api.place())
+    api.pay(order["id"], "r-1")
+    api.pay(order["id"], "r-2")
+    path = f"/v1/orders/{order['id']}/events"
+    first = content(api.send("GET", f"{path}?limit=2"))
+    assert [*first] == ["data", "next_cursor"]
+    assert [[*event] for event in first["data"]] == [["type", "at", "data"]] * 2
+    assert all(MOMENT.fullmatch(event["at"]) for event in first["data"])
+    rest = content(api.send("GET", f"{path}?limit=2&cursor={first['next_cursor']}"))
+    assert [(event["type"], event["data"]) for event in first["data"] + rest["data"]] == [
+        ("order.created", {}),
+        ("order.paid", {"provider": "bank", "reference": "r-1"}),
+        (
+            "payment.refund_due",
+            {"provider": "bank", "reference": "r-2", "reason": "already_paid"},
+        ),
+    ]
+    assert rest["next_cursor"] is None
+
+
+# -- payments and cancellations ------------------------------------------------------------
+
+
+def test_a_payment_is_applied_and_its_check_is_taken_off_the_queue(
+    api: Api, redis_client: redis.Redis
+) -> None:
+    order = content(api.place())
+    response = api.pay(order["id"])
+    assert response.status_code == 201
+    payment = content(response)
+    assert [*payment] == PAYMENT_KEYS
+    assert MOMENT.fullmatch(payment["created_at"])
+    assert {**payment, "id": "", "created_at": ""} == {
+        "id": "",
+        "order_id": order["id"],
+        "provider": "bank",
+        "reference": "r-1",
+        "amount_minor": 250,
+        "currency": "EUR",
+        "status": "applied",
+        "reason": None,
+        "created_at": "",
+    }
+    shown = content(api.send("GET", f"/v1/orders/{order['id']}"))
+    assert (shown["status"], shown["version"]) == ("paid", 2)
+    assert MOMENT.fullmatch(shown["paid_at"])
+    assert DelayQueue(redis_client, QUEUE).stats().scheduled == 0
+
+
+def test_a_repeated_payment_gets_the_first_response_again(api: Api) -> None:
+    order = content(api.place())
+    first = api.pay(order["id"])
+    again = api.pay(order["id"])
+    assert (again.status_code, again.get_data()) == (201, first.get_data())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert "Idempotent-Replayed" not in first.headers
+
+
+def test_money_that_an_order_cannot_take_is_accepted_and_due_back(api: Api) -> None:
+    paid, cancelled, expired, unpaid = (content(api.place())["id"] for _ in range(4))
+    api.pay(paid, "first")
+    api.send("POST", f"/v1/orders/{cancelled}/cancel")
+    expire(api, expired)
+    for order_id, amount, reason in (
+        (paid, 250, "already_paid"),
+        (cancelled, 250, "order_cancelled"),
+        (expired, 250, "order_cancelled"),
+        (unpaid, 251, "wrong_amount"),
+    ):
+        reference = uuid4().hex
+        response = api.pay(order_id, reference, amount_minor=amount)
+        assert response.status_code == 202
+        payment = content(response)
+        assert [*payment] == PAYMENT_KEYS
+        assert (payment["status"], payment["reason"]) == ("refund_due", reason)
+        again = api.pay(order_id, reference, amount_minor=amount)
+        assert (again.status_code, again.get_data()) == (202, response.get_data())
+        assert again.headers["Idempotent-Replayed"] == "true"
+    assert content(api.send("GET", f"/v1/orders/{expired}"))["status"] == "cancelled"
+
+
+def test_a_reference_that_came_with_another_order_is_a_conflict(api: Api) -> None:
+    first, second = content(api.place())["id"], content(api.place())["id"]
+    api.pay(first)
+    problem(api.pay(second), 409, "reference_reused")
+    problem(api.pay(first, amount_minor=1), 409, "reference_reused")
+
+
+def test_an_order_is_cancelled_once_and_a_paid_one_never(
+    api: Api, redis_client: redis.Redis
+) -> None:
+    order, paid = content(api.place()), content(api.place())
+    api.pay(paid["id"])
+    response = api.send("POST", f"/v1/orders/{order['id']}/cancel")
+    cancelled = content(response)
+    assert response.status_code == 200
+    assert [*cancelled] == ORDER_KEYS
+    assert (cancelled["status"], cancelled["cancel_reason"]) == ("cancelled", "requested")
+    assert MOMENT.fullmatch(cancelled["cancelled_at"])
+    again = api.send("POST", f"/v1/orders/{order['id']}/cancel")
+    assert content(again) == cancelled
+    problem(api.send("POST", f"/v1/orders/{paid['id']}/cancel"), 409, "already_paid")
+    assert DelayQueue(redis_client, QUEUE).stats().scheduled == 0
+
+
+def test_an_expired_order_says_so(api: Api) -> None:
+    order = content(api.place())
+    expire(api, order["id"])
+    shown = content(api.send("GET", f"/v1/orders/{order['id']}"))
+    assert (shown["status"], shown["cancel_reason"]) == ("cancelled", "expired")
+
+
+# -- stock ---------------------------------------------------------------------------------
+
+
+def test_stock_is_set_and_shown(api: Api) -> None:
+    body = {"on_hand": 7, "price_minor": 0, "currency": "JPY"}
+    response = api.send("PUT", "/v1/stock/A.b_c-9", body, key="ops")
+    assert response.status_code == 200
+    item = content(response)
+    assert [*item.items()] == [
+        ("sku", "A.b_c-9"),
+        ("on_hand", 7),
+        ("reserved", 0),
+        ("price_minor", 0),
+        ("currency", "JPY"),
+    ]
+    for key in ("ops", "customer"):
+        assert content(api.send("GET", "/v1/stock/A.b_c-9", key=key)) == item
+    api.place()
+    problem(
+        api.send(
+            "PUT", "/v1/stock/tea", {"on_hand": 0, "price_minor": 1, "currency": "EUR"}, key="ops"
+        ),
+        409,
+        "stock_reserved",
+    )
+    assert content(api.send("GET", "/v1/stock/tea"))["reserved"] == 1
+    problem(api.send("GET", "/v1/stock/coffee"), 404, "sku_not_found")
+
+
+# -- who may -------------------------------------------------------------------------------
+
+
+def routes(api: Api, order_id: str) -> list[tuple[str, str, str]]:
+    """Every method and path under /v1, and its rule."""
+    with api.app.test_request_context():
+        adapter = api.app.create_url_adapter(None) or api.app.url_map.bind("localhost")
+        return [
+            (method, adapter.build(rule.endpoint, values), rule.rule)
+            for rule in api.app.url_map.iter_rules()
+            if rule.rule.startswith("/v1")
+            for values in [
+                {name: order_id if name == "order_id" else "tea" for name in rule.arguments}
+            ]
+            for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
+        ]
+
+
+def test_every_route_needs_a_key(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    client_id, _, secret = api.keys["customer"].partition(".")
+    found = routes(api, order_id)
+    assert len(found) >= 8
+    for method, path, _ in found:
+        for header in (
+            None,
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer nonsense",
+            f"Bearer {client_id}.wrong",
+            f"Bearer {client_id}",
+            f"Bearer {secret}",
+            f"Basic {client_id}.{secret}",
+            f"{client_id}.{secret}",
+            "Bearer \u00fc.\u00fc",
+        ):
+            headers = {} if header is None else {"Authorization": header}
+            response = api.send(method, path, key=None, headers=headers)
+            problem(response, 401, "unauthorized")
+            assert response.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_key_of_another_scope_is_forbidden(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    before = content(api.send("GET", f"/v1/orders/{order_id}"))
+    for method, path, rule in routes(api, order_id):
+        if rule == "/v1/stock/<sku>" and method == "GET":
+            continue  # for both
+        key = "ops" if rule.startswith("/v1/orders") else "customer"
+        problem(api.send(method, path, {}, key=key), 403, "forbidden")
+    assert content(api.send("GET", f"/v1/orders/{order_id}")) == before
+
+
+def test_another_customers_order_looks_as_if_it_did_not_exist(api: Api) -> None:
+    order_id, absent = content(api.place())["id"], str(uuid4())
+    before = content(api.send("GET", f"/v1/orders/{order_id}"))
+    body = {"provider": "bank", "reference": "r", "amount_minor": 250, "currency": "EUR"}
+    paths = [
+        (method, path)
+        for method, path, rule in routes(api, order_id)
+        if rule.startswith("/v1/orders/<")
+    ]
+    assert len(paths) >= 4
+    for method, path in paths:
+        sent = body if path.endswith("/payments") else None
+        theirs = api.send(method, path, sent, key="other")
+        nobodys = api.send(method, path.replace(order_id, absent), sent, key="other")
+        assert problem(theirs, 404, "order_not_found") == problem(nobodys, 404, "order_not_found")
+    assert content(api.send("GET", "/v1/orders", key="other"))["data"] == []
+    assert content(api.send("GET", f"/v1/orders/{order_id}")) == before
+
+
+def test_a_cursor_from_another_customer_shows_nothing_of_theirs(api: Api) -> None:
+    api.place()
+    api.place()
+    cursor = content(api.send("GET", "/v1/orders?limit=1"))["next_cursor"]
+    page = content(api.send("GET", f"/v1/orders?cursor={cursor}", key="other"))
+    assert page == {"data": [], "next_cursor": None}
+
+
+def test_a_replay_is_only_for_whose_key_it_was(api: Api) -> None:
+    mine = api.place("same")
+    theirs = api.send(
+        "POST",
+        "/v1/orders",
+        {"items": [{"sku": "tea", "quantity": 1}]},
+        key="other",
+        headers={"Idempotency-Key": "same"},
+    )
+    assert theirs.status_code == 201
+    assert content(theirs)["id"] != content(mine)["id"]
+
+
+def test_a_method_that_a_route_does_not_know_is_refused_and_the_known_ones_named(api: Api) -> None:
+    known: dict[str, set[str]] = {}
+    for method, path, _ in routes(api, str(uuid4())):
+        known.setdefault(path, set()).add(method)
+    for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
+        known[path] = {"GET"}
+    for path, methods in known.items():
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - methods:
+            response = api.send(method, path)
+            problem(response, 405, "method_not_allowed")
+            allowed = {name.strip() for name in response.headers["Allow"].split(",")}
+            assert allowed - {"HEAD", "OPTIONS"} == methods
+
+
+def test_a_path_that_leads_nowhere_is_a_problem_too(api: Api) -> None:
+    for path in ("/", "/v1", "/v1/nothing", "/v2/orders", "/v1/orders/"):
+        problem(api.send("GET", path), 404, "not_found")
