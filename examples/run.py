@@ -27,7 +27,8 @@ Its data is under {folder}. Ctrl-C stops everything. Paste this into another ter
 def main() -> int:
     port = int(os.environ.get("PORT", "8000"))
     folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
+        signal.signal(number, signal.default_int_handler)
     try:
         with Service(folder, port) as service:
             key = processes.create_key(service.env, f"run-{time.time_ns()}", "orders", "ops")

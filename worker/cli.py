@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     """Work off the queues of some flows until SIGTERM or SIGINT."""
-    configure_logging(os.environ.get("LOG_LEVEL", "INFO"))
+    configure_logging(os.environ.get("LOG_LEVEL") or "INFO")
     worker = Worker(_flows(options), _redis_url(options), threads=options.threads)
 
     def stop(*_: object) -> None:

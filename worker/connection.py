@@ -1,11 +1,17 @@
 """How the engine talks to Redis: every setting on purpose."""
 
-from typing import Any
+import functools
+import threading
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 
 def connect(
@@ -17,8 +23,13 @@ def connect(
 ) -> redis.Redis:
     """A client for ``url``; nothing is sent before its first command.
 
-    ``timeout_seconds`` bounds the wait for one reply. ``reconnect`` sends a command once
-    more when its connection turns out to be closed: only for what is safe to repeat.
+    Beside ``redis://``, ``rediss://`` and ``unix://``, as redis-py has them, there are
+    ``redis+sentinel://:password@host:26379,host:26379/service/0`` and
+    ``redis+cluster://:password@host:6379``.
+
+    ``timeout_seconds`` bounds the wait for one reply; looking up a host's name is outside of
+    it. ``reconnect`` sends a command once more when its connection turns out to be closed: only
+    for what is safe to repeat.
     """
     settings: dict[str, Any] = {
         "socket_timeout": timeout_seconds,
@@ -33,9 +44,57 @@ def connect(
         # One wire protocol on every server from 6.2 on, without its push messages.
         "protocol": 2,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-        # Threads wait for a connection; the plain pool raises when it is empty.
-        "max_connections": max_connections,
-        "timeout": timeout_seconds,
     }
-    pool = redis.BlockingConnectionPool.from_url(url, **settings)
+    scheme, _, rest = url.partition("://")
+    if scheme == "redis+sentinel":
+        return _behind_sentinels(url, settings)
+    if scheme == "redis+cluster":
+        return cast("redis.Redis", _Cluster(f"redis://{rest}", settings))
+    # Threads wait for a connection; the plain pool raises when it is empty.
+    pool = redis.BlockingConnectionPool.from_url(
+        url, **settings, max_connections=max_connections, timeout=timeout_seconds
+    )
     return redis.Redis.from_pool(pool)
+
+
+def _behind_sentinels(url: str, settings: dict[str, Any]) -> redis.Redis:
+    """A client of whichever server the sentinels call the primary."""
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError("a redis+sentinel:// URL names a service after its hosts")
+    addresses = []
+    for host in hosts.split(","):
+        name, _, port = host.partition(":")
+        addresses.append((name, int(port or 26379)))
+    sentinel: Any = Sentinel(addresses, sentinel_kwargs=settings)  # type: ignore[no-untyped-call]
+    primary = sentinel.master_for(
+        service,
+        **settings,
+        db=int(database or 0),
+        username=unquote(user) or None,
+        password=unquote(password) or None,
+    )
+    return cast("redis.Redis", primary)
+
+
+class _Cluster:
+    """A RedisCluster made on first use, since making one connects; all its errors RedisErrors."""
+
+    def __init__(self, url: str, settings: dict[str, Any]) -> None:
+        self._make = functools.partial(RedisCluster.from_url, url, **settings)
+        self._lock = threading.Lock()
+        self._client: RedisCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with self._lock:
+                    self._client = self._client or self._make()
+                return getattr(self._client, name)(*args, **kwargs)
+            except RedisClusterException as error:
+                raise redis.ConnectionError(str(error)) from error
+
+        return call

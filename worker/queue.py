@@ -39,6 +39,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple, TypeVar
 
 import redis
+from redis.commands.core import Script
 
 from worker.errors import LeaseLost, UnsafeServer
 from worker.flow import Due, Task
@@ -140,7 +141,7 @@ class DelayQueue:
         self.last_known_paused = False
         self._redis = client
         self._scripts = {
-            file.name.removesuffix(".lua"): client.register_script(file.read_text())
+            file.name.removesuffix(".lua"): Script(client, file.read_bytes())
             for file in (files("worker") / "lua").iterdir()
         }
 

@@ -33,7 +33,7 @@ class Waker(threading.Thread):
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except redis.RedisError as error:
+            except Exception as error:  # noqa: BLE001  it may fail in any way, and nothing is lost
                 log.debug("wake channel lost", error=str(error))
                 self._stopping.wait(1.0)
 
