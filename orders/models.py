@@ -12,7 +12,7 @@ metadata = sa.MetaData(
         "pk": "pk_%(table_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s",
         "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        # Checks have their whole names below: Alembic would put a prefix before them twice.
     }
 )
 
@@ -37,8 +37,10 @@ stock_items = sa.Table(
     sa.Column("reserved", sa.Integer, nullable=False, server_default="0"),
     sa.Column("price_minor", sa.BigInteger, nullable=False),
     sa.Column("currency", sa.CHAR(3), nullable=False),
-    sa.CheckConstraint("0 <= reserved AND reserved <= on_hand", name="reserved_on_hand"),
-    sa.CheckConstraint("price_minor >= 0", name="price"),
+    sa.CheckConstraint(
+        "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
+    ),
+    sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
 )
 
 orders = sa.Table(
@@ -55,9 +57,11 @@ orders = sa.Table(
     sa.Column("cancelled_at", Instant),
     sa.Column("cancel_reason", sa.String(20)),
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
-    sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="status"),
-    sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="paid_at"),
-    sa.CheckConstraint("(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="cancelled_at"),
+    sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
+    sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
+    sa.CheckConstraint(
+        "(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="ck_orders_cancelled_at"
+    ),
 )
 # The sweep reads this and nothing else; it holds unpaid orders only.
 sa.Index(
@@ -76,7 +80,7 @@ order_items = sa.Table(
     sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
     sa.Column("quantity", sa.Integer, nullable=False),
     sa.Column("unit_price_minor", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("quantity > 0", name="quantity"),
+    sa.CheckConstraint("quantity > 0", name="ck_order_items_quantity"),
 )
 
 payments = sa.Table(
@@ -92,7 +96,9 @@ payments = sa.Table(
     sa.Column("reason", sa.String(20)),
     sa.Column("created_at", Instant, nullable=False),
     sa.UniqueConstraint("provider", "reference"),
-    sa.CheckConstraint("status IN ('applied', 'refund_due', 'refunded')", name="status"),
+    sa.CheckConstraint(
+        "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
+    ),
 )
 
 sa.Index("ix_payments_order", payments.c.order_id)
