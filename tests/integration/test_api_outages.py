@@ -1,0 +1,193 @@
+"""Without Redis the API works; without SQL it says so; and it recovers from both by itself."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from werkzeug.test import TestResponse
+
+from examples.processes import Valkey, free_port
+from orders.bootstrap import QUEUE
+from tests.conftest import Api, serving, upgrade
+from tests.servers import Postgres
+from worker import DelayQueue, connect
+
+PAYMENT = {"provider": "bank", "reference": "r-1", "amount_minor": 250, "currency": "EUR"}
+
+
+@pytest.fixture
+def private_valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A Valkey to break."""
+    server = Valkey(tmp_path / "valkey").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL to break."""
+    server = Postgres().start()
+    yield server
+    server.remove()
+
+
+def ready(api: Api) -> tuple[int, Any]:
+    response = api.send("GET", "/readyz", key=None)
+    return response.status_code, json.loads(response.get_data())
+
+
+def lives_without_redis(api: Api) -> None:
+    """The whole life of an order, each step within two seconds."""
+
+    def timed(step: Any) -> TestResponse:
+        began = time.monotonic()
+        response: TestResponse = step()
+        assert time.monotonic() - began < 2
+        return response
+
+    placed = timed(lambda: api.place("key-1"))
+    assert placed.status_code == 201
+    order_id = json.loads(placed.get_data())["id"]
+    shown = timed(lambda: api.send("GET", f"/v1/orders/{order_id}"))
+    assert json.loads(shown.get_data()) == json.loads(placed.get_data())
+    assert timed(lambda: api.place("key-1")).headers["Idempotent-Replayed"] == "true"
+    assert timed(lambda: api.pay(order_id)).status_code == 201
+    other = json.loads(timed(api.place).get_data())["id"]
+    assert timed(lambda: api.send("POST", f"/v1/orders/{other}/cancel")).status_code == 200
+    status, report = ready(api)
+    assert (status, report["status"], report["redis"]) == (200, "degraded", "unavailable")
+
+
+def test_orders_are_placed_paid_and_cancelled_while_redis_refuses(migrated_url: str) -> None:
+    with serving(migrated_url, f"redis://127.0.0.1:{free_port()}/0") as api:
+        lives_without_redis(api)
+
+
+def test_orders_are_placed_paid_and_cancelled_while_redis_is_frozen(
+    migrated_url: str, private_valkey: Valkey
+) -> None:
+    with serving(migrated_url, private_valkey.url) as api:
+        assert ready(api) == (200, {"status": "ready", "database": "ok", "redis": "ok"})
+        assert api.place().status_code == 201  # over a connection that the freeze then hits
+        process = private_valkey.process
+        assert process is not None
+        process.signal(signal.SIGSTOP)
+        lives_without_redis(api)
+        process.signal(signal.SIGCONT)
+        assert ready(api)[1]["status"] == "ready"
+
+
+def test_orders_are_placed_while_redis_is_full_and_scheduled_again_when_it_is_back(
+    migrated_url: str, private_valkey: Valkey
+) -> None:
+    client = connect(private_valkey.url)
+    queue = DelayQueue(client, QUEUE)
+    with serving(migrated_url, private_valkey.url) as api:
+        client.config_set("maxmemory", "1")
+        assert api.place().status_code == 201
+        client.config_set("maxmemory", "0")
+        assert queue.stats().scheduled == 0
+        assert api.place().status_code == 201
+        assert queue.stats().scheduled == 1
+        private_valkey.kill()
+        assert api.place().status_code == 201
+        private_valkey.start()
+        assert api.place().status_code == 201
+        assert queue.stats().scheduled == 1  # it had nothing on its disk
+    client.close()
+    client.connection_pool.disconnect()
+
+
+def test_every_route_says_when_to_come_back_while_sql_is_down(
+    private_postgres: Postgres, redis_client: redis.Redis, valkey: Valkey
+) -> None:
+    url = private_postgres.url("postgres")
+    upgrade(url)
+    with serving(url, valkey.url) as api:
+        order_id = json.loads(api.place("before").get_data())["id"]
+        scheduled = redis_client.dbsize()
+        private_postgres.stop()
+        for method, path, body in (
+            ("POST", "/v1/orders", {"items": [{"sku": "tea", "quantity": 1}]}),
+            ("GET", "/v1/orders", None),
+            ("GET", f"/v1/orders/{order_id}", None),
+            ("GET", f"/v1/orders/{order_id}/events", None),
+            ("POST", f"/v1/orders/{order_id}/payments", PAYMENT),
+            ("POST", f"/v1/orders/{order_id}/cancel", None),
+            ("GET", "/v1/stock/tea", None),
+        ):
+            response = api.send(method, path, body, headers={"Idempotency-Key": "during"})
+            assert response.status_code == 503
+            assert response.content_type == "application/problem+json"
+            assert int(response.headers["Retry-After"]) > 0
+            problem = json.loads(response.get_data())
+            assert problem["code"] == "storage_unavailable"
+            assert "127.0.0.1" not in problem["detail"]
+        status, report = ready(api)
+        assert (status, report["status"], report["redis"]) == (503, "unavailable", "ok")
+        assert api.send("GET", "/healthz", key=None).status_code == 200
+        assert redis_client.dbsize() == scheduled
+
+        private_postgres.start()
+        assert ready(api)[0] == 200
+        again = api.place("before")
+        assert again.headers["Idempotent-Replayed"] == "true"
+        assert json.loads(again.get_data())["id"] == order_id
+        first = api.place("during")
+        assert first.status_code == 201
+        assert "Idempotent-Replayed" not in first.headers
+
+
+def test_connections_that_died_while_idle_cost_no_request(
+    private_postgres: Postgres, valkey: Valkey
+) -> None:
+    url = private_postgres.url("postgres")
+    upgrade(url)
+    with serving(url, valkey.url) as api:
+        order_id = json.loads(api.place().get_data())["id"]
+        private_postgres.kill()
+        private_postgres.start()
+        assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
+        assert api.place().status_code == 201
+
+
+def test_a_busy_database_is_a_503(migrated_url: str, valkey: Valkey) -> None:
+    with serving(migrated_url, valkey.url, database_pool_size=1) as api:
+        with api.services.engine.connect():  # the pool's only connection
+            response = api.place()
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+        assert api.place().status_code == 201
+
+
+def test_a_database_without_the_schema_is_not_ready(database_url: str, valkey: Valkey) -> None:
+    api = Api(database_url, valkey.url)
+    status, report = ready(api)
+    assert (status, report["status"], report["redis"]) == (503, "unavailable", "ok")
+    assert "alembic upgrade head" in report["database"]
+    assert api.send("GET", "/healthz", key=None).status_code == 200
+    upgrade(database_url)
+    assert ready(api) == (200, {"status": "ready", "database": "ok", "redis": "ok"})
+    with api.services.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
+    status, report = ready(api)
+    assert (status, report["status"]) == (503, "unavailable")
+    assert "0000" in report["database"]
+    api.close()
+
+
+def test_health_needs_nothing() -> None:
+    gone = free_port()
+    api = Api(f"postgresql+psycopg://nobody@127.0.0.1:{gone}/none", f"redis://127.0.0.1:{gone}/0")
+    response = api.send("GET", "/healthz", key=None)
+    assert (response.status_code, response.get_data()) == (200, b'{"status":"ok"}\n')
+    status, report = ready(api)
+    assert (status, report["status"], report["redis"]) == (503, "unavailable", "unavailable")
+    unauthenticated = api.send("GET", f"/v1/orders/{uuid4()}", key=None)
+    assert unauthenticated.status_code == 401
+    api.close()
