@@ -35,7 +35,7 @@ class Site:
         self.services: Services = bootstrap(
             Settings.from_env({**self.env, "DATABASE_POOL_SIZE": "2"})
         )
-        self.queue = DelayQueue(connect(self.valkey.url), QUEUE)
+        self.queue = DelayQueue(connect(self.env["REDIS_URL"]), QUEUE)
         self._processes: list[Process] = []
         self._customer = new_id()
         with self.services.engine.begin() as connection:

@@ -1,0 +1,179 @@
+"""A worker behind Sentinel, and one on a cluster: the primary dies, and orders do not notice."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from examples.processes import Process, Valkey, free_port, valkey_server, wait_until
+from orders.bootstrap import QUEUE
+from tests.faults.site import Site
+
+#: After this long without an answer a server counts as down.
+NODE_TIMEOUT_MS = 1000
+SLOTS = 16384
+
+
+def client(server: Valkey) -> redis.Redis:
+    return redis.Redis.from_url(server.url, socket_timeout=2, decode_responses=True)
+
+
+Servers = list[Valkey | Process]
+
+
+def run(server: Valkey, *command: str | int) -> Any:
+    """One command on one server."""
+    return client(server).execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    started: Servers = []
+    yield started
+    for server in started:
+        server.kill()
+
+
+def test_sentinel_promotes_another_and_claims_go_on(
+    tmp_path: Path, postgres_url: str, servers: Servers
+) -> None:
+    primary, replica = (Valkey(tmp_path / name, "--save", "") for name in ("primary", "replica"))
+    servers += [primary.start(), replica.start()]
+    client(replica).replicaof("127.0.0.1", str(primary.port))
+    wait_until(
+        lambda: client(replica).info()["master_link_status"] == "up", "the replica to follow"
+    )
+    ports = [free_port() for _ in range(3)]
+    servers += [_sentinel(tmp_path / f"sentinel-{port}", port, primary.port) for port in ports]
+    wait_until(
+        lambda: all(_quorum(port) for port in ports),
+        "the sentinels to meet",
+        seconds=20,
+        ignoring=redis.RedisError,
+    )
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    url = f"redis+sentinel://{hosts}/orders/0"
+    site = Site(tmp_path, postgres_url, {"REDIS_URL": url})
+    try:
+        _orders_survive(site, primary)
+    finally:
+        site.close()
+
+
+def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
+    tmp_path: Path, postgres_url: str, servers: Servers
+) -> None:
+    nodes = _cluster(tmp_path, servers)
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    site = Site(tmp_path, postgres_url, {"REDIS_URL": url})
+    try:
+        slot = run(nodes[0], "CLUSTER KEYSLOT", f"{{{QUEUE}}}")
+        owner = nodes[slot * 3 // SLOTS]
+        _orders_survive(site, owner)
+        # Every key of the queue is on one node, so no script crossed a slot.
+        assert "CROSSSLOT" not in "".join(log.read_text() for log in site.folder.glob("*.log"))
+    finally:
+        site.close()
+
+
+def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
+    tmp_path: Path, postgres_url: str, servers: Servers
+) -> None:
+    nodes = _cluster(tmp_path, servers)
+    site = Site(
+        tmp_path,
+        postgres_url,
+        {"BATCH_SIZE": "20", "REDIS_URL": f"redis+cluster://127.0.0.1:{nodes[0].port}"},
+    )
+    try:
+        slot = run(nodes[0], "CLUSTER KEYSLOT", f"{{{QUEUE}}}")
+        replica = nodes[3 + slot * 3 // SLOTS]
+        ids = site.place(2000, 0, 0)
+        site.start_worker()
+        wait_until(lambda: site.unpaid() < 2000, "the worker to be busy")
+        run(replica, "CLUSTER FAILOVER FORCE")
+        wait_until(lambda: client(replica).info()["role"] == "master", "the failover")
+        site.wait_until_all_are_cancelled(30)
+        site.assert_each_was_cancelled_once(ids)
+    finally:
+        site.close()
+
+
+def _orders_survive(site: Site, doomed: Valkey) -> None:
+    """Kill the primary under a worker; orders are on time, and claims resume."""
+    worker = site.start_worker()
+    first = site.place(200, 0.5, 2)
+    wait_until(lambda: site.unpaid() < 200, "the first claims")
+    doomed.kill()
+    site.wait_until_all_are_cancelled(15)
+    assert site.latest_ms() <= 3000
+
+    # Whichever server it is now: a check is scheduled, claimed and settled there again.
+    queue = site.queue
+    wait_until(
+        lambda: queue.stats().leased == 0, "the failover", seconds=20, ignoring=redis.RedisError
+    )
+    second = site.place(50, 0.5, 0.5)
+    site.wait_until_all_are_cancelled(NODE_TIMEOUT_MS / 1000 + 10)
+    wait_until(lambda: queue.stats().scheduled == 0, "the last ack", ignoring=redis.RedisError)
+    site.assert_each_was_cancelled_once([*first, *second])
+    assert site.log(worker).rindex('"event": "batch"') > site.log(worker).rindex(
+        "serves claims again"
+    )
+
+
+def _sentinel(folder: Path, port: int, primary_port: int) -> Process:
+    folder.mkdir()
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\n"
+        f"sentinel monitor orders 127.0.0.1 {primary_port} 2\n"
+        f"sentinel down-after-milliseconds orders {NODE_TIMEOUT_MS}\n"
+        "sentinel failover-timeout orders 3000\n"
+    )
+    return Process([valkey_server(), str(config), "--sentinel"], folder / "sentinel.log")
+
+
+def _quorum(port: int) -> bool:
+    with redis.Redis(port=port, socket_timeout=2, decode_responses=True) as sentinel:
+        state: Any = sentinel.sentinel_master("orders")
+    return bool(state["num-other-sentinels"] == 2 and state["num-slaves"] == 1)
+
+
+def _node(folder: Path) -> Valkey:
+    arguments = ["--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--save", ""]
+    arguments += ["--cluster-node-timeout", str(NODE_TIMEOUT_MS)]
+    return Valkey(folder, *arguments).start()
+
+
+def _cluster(folder: Path, servers: Servers) -> list[Valkey]:
+    """Three primaries with a third of the slots each, and a replica of each."""
+    nodes = [_node(folder / f"node-{n}") for n in range(6)]
+    servers += nodes
+    primaries, replicas = nodes[:3], nodes[3:]
+    ids = [run(node, "CLUSTER MYID") for node in nodes]
+    for n, node in enumerate(primaries):
+        first, last = -(-n * SLOTS // 3), -(-(n + 1) * SLOTS // 3) - 1
+        run(node, "CLUSTER ADDSLOTSRANGE", first, last)
+    for node in nodes[1:]:
+        bus = client(node).config_get("cluster-port")["cluster-port"]
+        run(nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus)
+    wait_until(
+        lambda: all(run(node, "CLUSTER INFO")["cluster_known_nodes"] == "6" for node in nodes),
+        "the nodes to meet",
+        seconds=20,
+    )
+    for node, primary_id in zip(replicas, ids, strict=False):
+        replicate = partial(run, node, "CLUSTER REPLICATE", primary_id)
+        wait_until(replicate, "the replica to follow", ignoring=redis.ResponseError)
+    wait_until(lambda: all(_formed(node) for node in nodes), "the cluster to form", seconds=20)
+    return nodes
+
+
+def _formed(node: Valkey) -> bool:
+    info = client(node).info()
+    follows = info["role"] == "master" or info["master_link_status"] == "up"
+    return bool(follows and run(node, "CLUSTER INFO")["cluster_state"] == "ok")
