@@ -1,0 +1,167 @@
+"""The same application under the server that carries it: what only a real socket can send."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from examples import processes
+from examples.processes import Valkey, free_port, wait_until
+from tests.conftest import Api, upgrade
+
+ORDER = json.dumps({"items": [{"sku": "tea", "quantity": 1}]}).encode()
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+class Server(NamedTuple):
+    port: int
+    keys: dict[str, str]
+
+    def send(self, request: bytes) -> Reply:
+        """Send bytes as they are; read the one reply."""
+        address = ("127.0.0.1", self.port)
+        with socket.create_connection(address, timeout=10) as connection:
+            connection.sendall(request)
+            with connection.makefile("rb") as stream:
+                status = int(stream.readline().split()[1])
+                headers = {}
+                while line := stream.readline().strip():
+                    name, _, value = line.decode("latin-1").partition(":")
+                    headers[name.lower()] = value.strip()
+                text = stream.read()  # to the end: the connection is closed after one reply
+        is_json = headers.get("content-type", "").endswith("json")
+        return Reply(status, headers, json.loads(text) if is_json and text else text)
+
+    def request(self, line: str, *headers: str, body: bytes = b"", key: str = "customer") -> Reply:
+        lines = [f"{line} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"Authorization: Bearer {self.keys[key]}", "Connection: close", *headers]
+        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+
+@pytest.fixture(scope="module")
+def server(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The API as it is deployed."""
+    folder = Path(tmp_path_factory.mktemp("server"))
+    env = {"DATABASE_URL": f"sqlite:///{folder}/orders.db", "REDIS_URL": valkey.url}
+    upgrade(env["DATABASE_URL"])
+    api = Api(env["DATABASE_URL"], valkey.url)
+    api.make_keys()
+    api.stock()
+    server = Server(free_port(), api.keys)
+    process = processes.api(env, server.port, folder / "api.log")
+    wait_until(
+        lambda: server.request("GET /readyz").status == 200,
+        "the API to serve",
+        seconds=20,
+        ignoring=OSError,
+    )
+    yield server
+    api.close()
+    assert process.stop() == 0
+    log = (folder / "api.log").read_text()
+    assert "unexpected error" not in log
+    assert not [key for key in api.keys.values() if key.partition(".")[2] in log]
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
+
+
+def test_an_order_is_created_over_a_real_socket(server: Server) -> None:
+    length = f"Content-Length: {len(ORDER)}"
+    created = server.request("POST /v1/orders", length, "Idempotency-Key: k", body=ORDER)
+    assert created.status == 201
+    shown = server.request(f"GET {created.headers['location']}")
+    assert (shown.status, shown.body) == (200, created.body)
+    again = server.request("POST /v1/orders", length, "idempotency-key: k", body=ORDER)
+    assert (again.status, again.headers["idempotent-replayed"]) == (201, "true")
+
+
+def test_a_body_may_come_in_chunks(server: Server) -> None:
+    created = server.request(
+        "POST /v1/orders",
+        "Transfer-Encoding: chunked",
+        "Idempotency-Key: chunks",
+        body=chunked(ORDER[:5], ORDER[5:]),
+    )
+    assert created.status == 201
+
+
+@pytest.mark.parametrize("filler", [b"x", b" "])
+def test_a_body_over_16_kilobytes_is_too_large_in_chunks_too(server: Server, filler: bytes) -> None:
+    refused = server.request(
+        "POST /v1/orders",
+        "Transfer-Encoding: chunked",
+        "Idempotency-Key: large",
+        body=chunked(ORDER, *[filler * 1024] * 17),
+    )
+    assert (refused.status, refused.body["code"]) == (413, "request_entity_too_large")
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_with_two_lengths_is_never_read_in_two_ways(server: Server) -> None:
+    """Otherwise what follows the shorter one would be another request: smuggling."""
+    reply = server.request(
+        "POST /v1/orders",
+        "Transfer-Encoding: chunked",
+        "Content-Length: 4",
+        "Idempotency-Key: both",
+        body=chunked(ORDER),
+    )
+    assert reply.status in (201, 400)
+    refused = server.request(
+        "POST /v1/orders", "Content-Length: 4", "Content-Length: 5", body=b"{}   "
+    )
+    assert refused.status == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "0",
+        "%00",
+        "%ff",
+        "%D9%A1",
+        "%ed%a0%80",
+        "%",
+        "%zz",
+        "../stock/tea",
+        "..%2fstock%2ftea",
+        str(10**20),
+        "x" * 8000,
+    ],
+)
+def test_a_path_that_is_no_order_is_not_found(server: Server, path: str) -> None:
+    assert server.request(f"GET /v1/orders/{path}").status == 404
+
+
+def test_raw_bytes_in_a_path_are_the_clients_error(server: Server) -> None:
+    assert server.request("GET /v1/orders/\xff").status in (400, 404)
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Idempotency-Key"])
+def test_raw_bytes_in_a_header_are_the_clients_error(server: Server, name: str) -> None:
+    reply = server.request(
+        "POST /v1/orders", f"Content-Length: {len(ORDER)}", f"{name}: \xff\xfe", body=ORDER
+    )
+    assert reply.status in (400, 401)
+
+
+def test_what_is_no_http_is_refused_and_the_next_request_served(server: Server) -> None:
+    assert server.send(b"GET\r\n\r\n").status == 400
+    assert server.request("GET /healthz").body == {"status": "ok"}
+
+
+def test_head_has_no_body_and_options_names_methods(server: Server) -> None:
+    head = server.request("HEAD /v1/orders")
+    assert (head.status, head.body) == (200, b"")
+    options = server.request("OPTIONS /v1/orders")
+    assert {name.strip() for name in options.headers["allow"].split(",")} >= {"GET", "POST"}
