@@ -159,7 +159,7 @@ def _cluster(folder: Path, servers: Servers) -> list[Valkey]:
         first, last = -(-n * SLOTS // 3), -(-(n + 1) * SLOTS // 3) - 1
         run(node, "CLUSTER ADDSLOTSRANGE", first, last)
     for node in nodes[1:]:
-        bus = client(node).config_get("cluster-port")["cluster-port"]
+        bus = str(client(node).config_get("cluster-port")["cluster-port"])
         run(nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus)
     wait_until(
         lambda: all(run(node, "CLUSTER INFO")["cluster_known_nodes"] == "6" for node in nodes),
