@@ -8,46 +8,42 @@ import redis
 from worker import DelayQueue
 
 State = dict[str, Any]
+ZSETS = ("scheduled", "leased")
+HASHES = ("letters", "payloads", "tokens", "failures", "deliveries", "first_due")
 
 
 def state(queue: DelayQueue) -> State:
-    """What is under the queue's keys: key without its prefix -> content; absent keys left out.
+    """What is under the queue's keys in one moment: key without its prefix -> content.
 
-    An unknown key is shown as well, so that nothing is ever stored unnoticed.
+    Absent keys are left out. A key that is not in the map at the top of ``queue.py`` fails, so
+    that nothing is ever stored unnoticed.
     """
     client: Any = queue._redis
-    prefix = f"{{{queue.name}}}:".encode()
-    found = {key: _content(client, key) for key in client.keys(prefix + b"*")}
-    return {
-        key.removeprefix(prefix).decode(): content
-        for key, content in found.items()
-        if content  # a worker may have deleted the key meanwhile
-    }
+    with client.pipeline(transaction=True) as pipe:
+        pipe.keys(f"{{{queue.name}}}:*")
+        for name in ZSETS:
+            pipe.zrange(getattr(queue.keys, name), 0, -1, withscores=True)
+        for name in HASHES:
+            pipe.hgetall(getattr(queue.keys, name))
+        pipe.lrange(queue.keys.dead, 0, -1)
+        pipe.get(queue.keys.paused)
+        keys, *contents, dead, paused = pipe.execute()
+    found: State = {"dead": [_text(entry) for entry in dead], "paused": paused}
+    for name, members in zip(ZSETS, contents, strict=False):
+        found[name] = {_text(member): _whole(score) for member, score in members}
+    for name, rows in zip(HASHES, contents[len(ZSETS) :], strict=True):
+        found[name] = {_text(field): _value(name, value) for field, value in rows.items()}
+    found = {name: content for name, content in found.items() if content}
+    assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)
+    return found
 
 
-def _content(client: Any, key: bytes) -> Any:
-    match client.type(key):
-        case b"zset":
-            members = client.zrange(key, 0, -1, withscores=True)
-            return {_text(member): _whole(score) for member, score in members}
-        case b"hash":
-            return {_text(name): _value(key, value) for name, value in client.hgetall(key).items()}
-        case b"list":
-            return [_text(entry) for entry in client.lrange(key, 0, -1)]
-        case b"string":
-            return client.get(key)
-        case b"none":
-            return None
-        case other:
-            raise AssertionError(f"{key!r} is a {other!r}")
-
-
-def _value(key: bytes, value: bytes) -> Any:
-    if key.endswith(b":letters"):
+def _value(name: str, value: bytes) -> Any:
+    if name == "letters":
         return json.loads(value)
-    if key.endswith(b":payloads"):
+    if name == "payloads":
         return value
-    return value.decode() if key.endswith(b":tokens") else int(value)
+    return value.decode() if name == "tokens" else int(value)
 
 
 def _whole(score: float) -> float:

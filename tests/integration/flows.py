@@ -37,6 +37,7 @@ def recording() -> list[Flow]:
 def frail() -> list[Flow]:
     """Kills its worker on a task called killer, fails on poison, waits on block."""
     client = connect(os.environ["REDIS_URL"])
+    patient = connect(os.environ["REDIS_URL"], timeout_seconds=60)
 
     def handler(tasks: Sequence[Task]) -> None:
         ids = {task.id for task in tasks}
@@ -46,7 +47,7 @@ def frail() -> list[Flow]:
             raise ValueError("poison")
         if "block" in ids:
             client.rpush("blocked", os.getpid())
-            client.blpop(["unblock"], timeout=0)
+            patient.blpop(["unblock"], timeout=0)
         note(client, tasks)
 
     return [Flow(name="frail", handler=handler, lease_seconds=0.3, max_failures=3, backoff=QUICK)]

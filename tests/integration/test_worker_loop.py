@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -90,12 +90,17 @@ def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
 def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
-    dependency = Dependency()
-    flow = Flow(name="outage", handler=_once(dependency.handle), lease_seconds=60)
+    def fail_once(_tasks: Sequence[Task]) -> None:
+        if not worker.counts["released"]:
+            wait_until(worker._turn.locked, "another thread to wait for work")
+            raise Unavailable("no answer")
+
     queue = DelayQueue(redis_client, "outage")
-    worker = Worker([flow], valkey.url, threads=3)
+    queue.schedule("a", 1)
+    worker = Worker(
+        [Flow(name="outage", handler=fail_once, lease_seconds=60)], valkey.url, threads=2
+    )
     with running(worker):
-        queue.schedule("a", 1)
         wait_until(lambda: worker.counts["done"], "the task, long before its lease ends", seconds=5)
     assert worker.counts == {"released": 1, "done": 1}
     assert state(queue) == {}
@@ -209,15 +214,3 @@ def test_a_redis_that_comes_back_unsafe_ends_the_worker(tmp_path: Path) -> None:
             wait_until(end.done, "the worker to see it")
         with pytest.raises(UnsafeServer, match="allkeys-lru"):
             end.result()
-
-
-def _once(handle: Callable[[Sequence[Task]], None]) -> Callable[[Sequence[Task]], None]:
-    """A handler that is run the first time only; after that, all is well."""
-    calls: list[None] = []
-
-    def handler(tasks: Sequence[Task]) -> None:
-        calls.append(None)
-        if len(calls) == 1:
-            handle(tasks)
-
-    return handler

@@ -254,14 +254,15 @@ def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
 def test_a_worker_refuses_a_redis_that_may_evict_its_queue(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
-    DelayQueue(redis_client, "high").schedule("a", 1)
+    queue = DelayQueue(redis_client, "high")
+    queue.schedule("a", 1)
     redis_client.config_set("maxmemory-policy", "allkeys-lru")
     try:
         status = start("recording").wait()
     finally:
         redis_client.config_set("maxmemory-policy", "noeviction")
     assert status == 1
-    assert handled(redis_client) == []
+    assert state(queue) == {"scheduled": {"a": 1}}
     message = (tmp_path / "worker.log").read_text().splitlines()[-1]
     assert message.startswith("worker: This Redis may delete tasks on its own.")
     assert "allkeys-lru" in message
