@@ -8,6 +8,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
@@ -97,7 +98,10 @@ def _run(options: argparse.Namespace) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    worker.run()
+    # On a thread of its own: the main thread, which the signals interrupt, then never holds a
+    # lock that stop() needs.
+    with ThreadPoolExecutor(1) as runner:
+        runner.submit(worker.run).result()
 
 
 def _stats(options: argparse.Namespace) -> None:

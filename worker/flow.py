@@ -12,6 +12,8 @@ from worker.errors import Unavailable
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
 MAX_BATCH_SIZE = 2000
+#: With the batch, with a few, alone: only the third death in a row tells which task kills.
+MIN_DELIVERIES = 3
 
 
 class Task(NamedTuple):
@@ -109,9 +111,9 @@ class Flow:
         for setting in ("lease_seconds", "sweep_seconds", "lookahead_seconds"):
             if not getattr(self, setting) > 0:
                 raise ValueError(f"{setting} is more than 0, not {getattr(self, setting)}")
-        for setting in ("max_failures", "max_deliveries"):
-            if getattr(self, setting) < 1:
-                raise ValueError(f"{setting} is at least 1, not {getattr(self, setting)}")
+        for setting, least in (("max_failures", 1), ("max_deliveries", MIN_DELIVERIES)):
+            if getattr(self, setting) < least:
+                raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")
 
 
 def one_at_a_time(handle: Callable[[Task], Outcome | None]) -> Handler:

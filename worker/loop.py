@@ -47,6 +47,8 @@ class Station:
         self.up = threading.Event()
         #: How many tasks to claim. Shrinks while batches outlast their lease.
         self.limit = flow.batch_size
+        #: Outages since a batch was handled: the longer the row, the longer the next probe waits.
+        self.outages = 0
 
     def split_suspects(self, tasks: list[Task]) -> tuple[list[Task], list[Task]]:
         """What to handle now, and what to give back first.
@@ -63,11 +65,13 @@ class Station:
         chosen = {task.id for task in suspects}
         return suspects, [task for task in tasks if task.id not in chosen]
 
-    def adapt(self, handled: Handled) -> None:
+    def adapt(self, handled: Handled, *, in_time: bool = True) -> None:
         """Claim fewer tasks while batches outlast half their lease or what they need, so that
         none goes round for ever; find the way back by doubling.
         """
-        if handled.untouched:
+        if not handled.outage:
+            self.outages = 0
+        if handled.untouched or not in_time:
             self.limit = max(1, self.limit // 2)
         else:
             self.limit = min(self.flow.batch_size, self.limit * 2)
@@ -217,7 +221,7 @@ class Worker:
         )
         if handled.outage:
             self._take_down(station, handled.outage)
-        station.adapt(handled)
+        station.adapt(handled, in_time=time.monotonic() < half_lease)
         self._settle(station, handled)
         now_ms = time.time() * 1000  # for people: nothing is decided by it
         log.info(
@@ -290,7 +294,8 @@ class Worker:
             if station.up.is_set():
                 station.up.clear()
                 log.error("unavailable", queue=station.flow.name, error=str(outage))
-                self._begin_probing(station, attempt=1)
+                station.outages += 1
+                self._begin_probing(station, attempt=station.outages)
 
     def _begin_probing(self, station: Station, attempt: int = 0) -> None:
         name = f"probe {station.flow.name}"

@@ -191,7 +191,8 @@ class DelayQueue:
     def restore(self, waiting: Sequence[Due], *, now_ms: int | None = None) -> Restored:
         """Schedule those tasks that are in no place; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward. Does nothing while the queue is paused.
+        A scheduled one is only ever brought forward, and only before its first claim. Does
+        nothing while the queue is paused.
         """
         restored = pending = 0
         for part in _slices(waiting):
@@ -201,7 +202,7 @@ class DelayQueue:
                     self.keys.scheduled,
                     self.keys.leased,
                     self.keys.letters,
-                    self.keys.failures,
+                    self.keys.first_due,
                     self.keys.paused,
                 ],
                 _clock(now_ms),

@@ -87,8 +87,9 @@ class Sweeper(threading.Thread):
             found = self._restore(page) if ask else None
             if found is None:
                 ask = False  # once a round: each silence costs a time-out
-                if self._claims.last_known_paused or not self._handle(page):
+                if self._claims.last_known_paused:
                     return
+                self._handle(page)
             elif found.paused or (found.pending and not found.restored):
                 # A backlog: the claims are at this page, and will be at the next one in turn.
                 return
@@ -117,13 +118,13 @@ class Sweeper(threading.Thread):
             log.info("restored", queue=self._flow.name, tasks=found.restored)
         return found
 
-    def _handle(self, page: Sequence[Due]) -> bool:
-        """Hand what is overdue to the flow's handler; false when that has to wait."""
+    def _handle(self, page: Sequence[Due]) -> None:
+        """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
         tasks = [
             Task(id=due.id) for due in page if due.delay_ms <= 0 and due.id not in self._failed
         ]
         if not tasks:
-            return True
+            return
         handled = handle(self._flow, tasks, lambda: not self._stopping.is_set())
         at_fault = [*handled.failed, *handled.dead]
         self._failed.update(task.id for task, _ in at_fault)
@@ -136,4 +137,3 @@ class Sweeper(threading.Thread):
         )
         if handled.outage:
             raise handled.outage
-        return True

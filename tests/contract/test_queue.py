@@ -286,6 +286,16 @@ def test_restoring_leaves_tasks_in_backoff_leased_and_dead_as_they_are(queue: De
     assert state(queue) == before
 
 
+def test_restoring_leaves_a_new_appointment_as_it_is(queue: DelayQueue) -> None:
+    """The handler has looked, and said when; the records say no more than that it is overdue."""
+    queue.schedule("a", 1000)
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    queue.retry([(task, 60_000)], now_ms=1000)
+    before = state(queue)
+    assert queue.restore([Due("a", -1)], now_ms=2000) == Restored(0, 0, paused=False)
+    assert state(queue) == before
+
+
 def test_a_paused_queue_restores_nothing(queue: DelayQueue) -> None:
     queue.pause()
     before = state(queue)

@@ -172,6 +172,7 @@ def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_nothing_is_counte
         "payloads": {"a": b"x"},
         "failures": {"a": 1},
         "deliveries": {"a": 1},
+        "first_due": {"a": 3001},
     }
     assert queue.claim(1, 1000, now_ms=3001).tasks[0].due_at_ms == 3001
 

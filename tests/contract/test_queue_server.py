@@ -85,7 +85,10 @@ def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
 
 SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
     "ack": (DelayQueue.ack, set()),
-    "retry": (lambda queue, tasks: queue.retry([(t, 1) for t in tasks]), {"scheduled"}),
+    "retry": (
+        lambda queue, tasks: queue.retry([(t, 1) for t in tasks]),
+        {"scheduled", "first_due"},
+    ),
     "failed": (
         lambda queue, tasks: queue.retry([(t, 1) for t in tasks], failed=True),
         {"scheduled", "failures", "first_due"},

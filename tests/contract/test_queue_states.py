@@ -95,7 +95,7 @@ class Machine(RuleBasedStateMachine):
                 restored += 1
             elif known.place == "leased" or (known.place == "scheduled" and known.at <= self.now):
                 pending += 1
-            elif known.place == "scheduled" and not known.failures:
+            elif known.place == "scheduled" and known.first_due is None:
                 known.at = min(known.at, due)
         found = self.queue.restore([Due(task_id, delay) for task_id in ids], now_ms=self.now)
         assert found == (restored, pending, self.paused)
@@ -153,7 +153,7 @@ class Machine(RuleBasedStateMachine):
     @rule(task=claimed, delay=DELAYS)
     def come_again(self, task: Task, delay: int) -> None:
         if self._settles(task, lambda: self.queue.retry([(task, delay)], now_ms=self.now)):
-            self._put_back(task, self.now + delay).first_due = None
+            self._put_back(task, self.now + delay).first_due = self.now + delay
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:

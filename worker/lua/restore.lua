@@ -3,16 +3,16 @@
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
--- KEYS[4] failures   hash    task id -> times it failed alone
+-- KEYS[4] first_due  hash    task id -> when it was first due, ms, for tasks once claimed
 -- KEYS[5] paused     string  present while the queue is paused
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel
 -- ARGV[3..] id, delay_ms, ...
 --
 -- Returns {paused, restored, pending}; pending counts those that are leased, or due already.
 --
--- Leased and dead tasks stay as they are, and so does one in backoff. A scheduled one is only
--- ever brought forward: it stood too late because this server's clock is behind. A paused
--- queue is not touched.
+-- Leased and dead tasks stay as they are, and so does one that was claimed before: its handler
+-- or its backoff said when. Any other scheduled one is only ever brought forward: it stood too
+-- late because this server's clock is behind. A paused queue is not touched.
 
 if redis.call('EXISTS', KEYS[5]) == 1 then return {1, 0, 0} end
 local now = tonumber(ARGV[1])

@@ -34,7 +34,7 @@ for i = 4, #ARGV, 3 do
     if failed then
       redis.call('HINCRBY', KEYS[4], id, 1)
     else
-      redis.call('HDEL', KEYS[5], id)
+      redis.call('HSET', KEYS[5], id, now + delay)
     end
   else
     lost[#lost + 1] = id
