@@ -42,7 +42,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     problems.install(app)
     for blueprint in (api.orders, api.stock, api.health):
         app.register_blueprint(blueprint)
-    app.add_url_rule("/docs/assets/<path:name>", view_func=docs_asset)
+    app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)
     app.cli.add_command(cli.stock)
     return app

@@ -37,9 +37,8 @@ class Settings:
     max_deliveries: int = _at_least(3, 5)
     retry_base_seconds: float = _at_least(0.001, 1.0)
     retry_cap_seconds: float = _at_least(0.001, 60.0)
-    #: SQL connections of one process. An API process needs no more threads than these; a sweep
-    #: without Redis needs two, one to read what is overdue and one to cancel it.
-    database_pool_size: int = _at_least(2, 10)
+    #: SQL connections of one process. An API process needs no more threads than these.
+    database_pool_size: int = _at_least(1, 10)
     statement_timeout_seconds: float = _at_least(0.1, 4.0)
     lock_timeout_seconds: float = _at_least(0.1, 2.0)
 

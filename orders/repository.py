@@ -4,7 +4,7 @@ Locks are taken in one order everywhere: an idempotency key or payment reference
 id, then stock by SKU. So no two transactions wait for each other in a circle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -61,6 +61,7 @@ class Waiting(NamedTuple):
     """An unpaid order, and when it expires from now; negative when it is overdue."""
 
     id: str
+    expires_at: datetime
     expires_in_ms: int
 
 
@@ -214,7 +215,7 @@ UNPAID_UNTIL = (
     .limit(p("page_size"))
 )
 UNPAID_BETWEEN = UNPAID_UNTIL.where(orders.c.expires_at > later(now(), "after_ms"))
-FIRST_PAGE = {
+FIRST_PAGE: dict[str, Any] = {
     "last_expires_at": datetime.fromisoformat("1970-01-01T00:00:00Z"),
     "last_id": "00000000-0000-0000-0000-000000000000",
 }
@@ -462,20 +463,17 @@ class Repository:
         ]
 
     def unpaid(
-        self, after_ms: int | None, before_ms: int, page_size: int
-    ) -> Iterator[list[Waiting]]:
-        """Pages of unpaid orders whose deadline is within bounds from now, soonest first."""
-        last = FIRST_PAGE
-        bounds = {"before_ms": before_ms, "page_size": page_size}
-        query = UNPAID_UNTIL
-        if after_ms is not None:
-            bounds["after_ms"] = after_ms
-            query = UNPAID_BETWEEN
-        while rows := self._connection.execute(query, {**bounds, **last}).all():
-            yield [Waiting(row.id, row.ms) for row in rows]
-            if len(rows) < page_size:
-                return
-            last = {"last_expires_at": rows[-1].expires_at, "last_id": rows[-1].id}
+        self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
+    ) -> list[Waiting]:
+        """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
+        values = {"before_ms": before_ms, "page_size": page_size, **FIRST_PAGE}
+        if last is not None:
+            values |= {"last_expires_at": last.expires_at, "last_id": last.id}
+        if after_ms is None:
+            rows = self._run(UNPAID_UNTIL, **values)
+        else:
+            rows = self._run(UNPAID_BETWEEN, **values, after_ms=after_ms)
+        return [Waiting(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --
 

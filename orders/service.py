@@ -266,8 +266,15 @@ class OrderService:
     ) -> Iterator[list[Waiting]]:
         """Pages of unpaid orders that expire within these bounds from now, soonest first."""
         after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        with self._reading() as repository:
-            yield from repository.unpaid(after_ms, round(before_seconds * 1000), page_size)
+        before_ms = round(before_seconds * 1000)
+        page: list[Waiting] = []
+        while True:
+            with self._reading() as repository:  # no connection is held while a page is used
+                page = repository.unpaid(after_ms, before_ms, page_size, page[-1] if page else None)
+            if page:
+                yield page
+            if len(page) < page_size:
+                return
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable unless the database answers and has this code's schema."""

@@ -75,7 +75,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ("ORDER_TIMEOUT_SECONDS", "-1"),
         ("BATCH_SIZE", "1.5"),
         ("BATCH_SIZE", "0"),
-        ("DATABASE_POOL_SIZE", "1"),
+        ("DATABASE_POOL_SIZE", "0"),
         ("MAX_DELIVERIES", "2"),
         ("LOCK_TIMEOUT_SECONDS", "0.05"),
         ("LEASE_SECONDS", "ten"),
