@@ -166,7 +166,7 @@ def test_a_writer_that_holds_sqlite_makes_it_unavailable_after_a_bounded_wait(
 
 
 def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
-    """No connection is held between the pages, so expiring one of them has it."""
+    """It holds no connection while a page of it is expired."""
     with opened(migrated_url, database_pool_size=1) as shop:
         shop.stock()
         placed = [shop.place() for _ in range(3)]

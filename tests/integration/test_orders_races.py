@@ -62,12 +62,14 @@ class Duel:
     The winner starts a little later the next time, so that both stay neck and neck.
     """
 
-    STEP_SECONDS = 0.0001
+    STEP_SECONDS = 0.00002
+    JITTER_SECONDS = 0.0001
 
     def __init__(self, shop: Shop, placed: list[Order]) -> None:
         self._shop = shop
         self._placed = placed
         self._barrier = threading.Barrier(2, timeout=30)
+        self._rng = random.Random(len(placed))
         self._lead = 0.0  # how much earlier than the expiry the payment starts
         self.paid: list[str] = []
 
@@ -92,7 +94,7 @@ class Duel:
         if self._barrier.wait() == 0:
             self._lead = self._next_lead
         self._barrier.wait()
-        start = time.perf_counter() + seconds
+        start = time.perf_counter() + seconds + self._rng.uniform(0, self.JITTER_SECONDS)
         while time.perf_counter() < start:
             time.sleep(0)  # hands the interpreter to the other threads
 
