@@ -15,10 +15,6 @@
 -- late because this server's clock is behind. A paused queue is not touched.
 
 if redis.call('EXISTS', KEYS[5]) == 1 then return {1, 0, 0} end
--- Removes nothing, for no id is empty. But a server that refuses writes, and so every claim, has
--- to refuse this as well: read-only, short of replicas, or unable to write to its disk, it would
--- else say of what is due that the claims are about to take it.
-redis.call('ZREM', KEYS[1], '')
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -47,6 +43,13 @@ for i = 3, #ARGV, 2 do
     redis.call('ZADD', KEYS[1], due, id)
     restored = restored + 1
   end
+end
+
+if restored == 0 then
+  -- Removes nothing, for no id is empty. But a server that refuses writes, and so every claim,
+  -- has to refuse this too: read-only, short of replicas, or unable to write to its disk, it
+  -- would else say of what is due that the claims are about to take it.
+  redis.call('ZREM', KEYS[1], '')
 end
 
 local head_after = head()
