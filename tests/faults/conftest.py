@@ -3,9 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from examples.processes import Valkey
 from tests.faults.site import Site
 
 Build = Callable[..., Site]
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
 @pytest.fixture
@@ -13,8 +17,8 @@ def build(tmp_path: Path, database_url: str) -> Iterator[Build]:
     """Makes a site with the settings it is given, on a database of either kind."""
     sites: list[Site] = []
 
-    def make(**settings: str) -> Site:
-        sites.append(Site(tmp_path, database_url, settings))
+    def make(*, valkey: Valkey | None = None, **settings: str) -> Site:
+        sites.append(Site(tmp_path, database_url, settings, valkey=valkey))
         return sites[-1]
 
     yield make

@@ -1,26 +1,50 @@
-"""Flows that die at a named moment: ``FAILPOINT=moment`` kills this process there, with -9.
+"""An API and flows to which something happens at a named moment.
 
-The moments are put around the real flow from outside, so the service itself has none.
+``FAILPOINT=moment`` kills this process there, with -9; ``moment:stop`` freezes it, until
+somebody continues it; ``moment:hang`` goes no further. It happens once.
+
+``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong, ``REDIS_CLOCK_OFFSET_SECONDS`` Redis's,
+as its scripts read it.
+
+All of it is put around the real thing from outside, so the service itself has none of it.
 """
 
 import dataclasses
 import os
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import redis
 import sqlalchemy as sa
+from flask import Flask
 
+from orders import app
 from orders.bootstrap import bootstrap
 from orders.config import Settings
+from orders.service import Scheduler
 from orders.timeouts import timeout_flow
-from worker import Flow, Outcome, Task
+from worker import DelayQueue, Flow, Outcome, Task
 
-MOMENTS = ("after_claim", "before_commit", "after_commit")
+#: How often each moment is tried.
+REPEAT = int(os.environ.get("REPEAT", "1"))
+#: A batch that is handled passes these.
+MOMENTS = ("after_claim", "after_update", "before_commit", "after_commit")
+#: An order that is placed passes these.
+API_MOMENTS = ("before_commit", "after_commit", "after_schedule")
+#: Before and after each of these scripts there is a moment too: ``before_retry``, ...
+SCRIPTS = ("retry", "dead_letter", "restore")
+
+#: How a script makes milliseconds of the server's time.
+SCRIPT_CLOCK = "time[1] * 1000"
 
 
 def flows() -> list[Flow]:
     """What a worker runs under test."""
     settings = Settings.from_env(os.environ)
+    _set_clocks()
     services = bootstrap(settings)
     flow = timeout_flow(services.orders, settings)
 
@@ -30,13 +54,76 @@ def flows() -> list[Flow]:
         _pass("after_commit")
         return outcomes
 
-    @sa.event.listens_for(services.engine, "commit")
-    def before_commit(_connection: sa.Connection) -> None:
-        _pass("before_commit")
-
+    _watch(services.engine)
+    for script in SCRIPTS:
+        setattr(DelayQueue, script, _between(script, getattr(DelayQueue, script)))
     return [dataclasses.replace(flow, handler=handler)]
 
 
+def create_app() -> Flask:
+    """The API under test."""
+    made = app.create_app()
+    services = made.extensions["orders"]
+    _watch(services.engine)
+    services.orders._scheduler = _Scheduler(services.orders._scheduler)
+    return made
+
+
+class _Scheduler:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.cancel = scheduler.cancel
+
+    def schedule(self, order_id: str, due_at_ms: int) -> None:
+        _pass("after_commit")
+        self._scheduler.schedule(order_id, due_at_ms)
+        _pass("after_schedule")
+
+
+def _watch(engine: sa.Engine) -> None:
+    @sa.event.listens_for(engine, "after_cursor_execute")
+    def after_update(_connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE orders" in statement:
+            _pass("after_update")
+
+    @sa.event.listens_for(engine, "commit")
+    def before_commit(_connection: sa.Connection) -> None:
+        _pass("before_commit")
+
+
+def _between(script: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        _pass(f"before_{script}")
+        answer = method(*args, **kwargs)
+        _pass(f"after_{script}")
+        return answer
+
+    return wrapped
+
+
 def _pass(moment: str) -> None:
-    if os.environ.get("FAILPOINT") == moment:
-        os.kill(os.getpid(), signal.SIGKILL)
+    name, _, action = os.environ.get("FAILPOINT", "").partition(":")
+    if name != moment:
+        return
+    if action == "hang":
+        threading.Event().wait()
+    del os.environ["FAILPOINT"]
+    # To this very thread: sent to the process, it may find this thread a few calls further on.
+    number = signal.SIGSTOP if action == "stop" else signal.SIGKILL
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+def _set_clocks() -> None:
+    offset = float(os.environ.get("CLOCK_OFFSET_SECONDS", "0"))
+    true_time = time.time
+    time.time = lambda: true_time() + offset
+    redis_offset = int(os.environ.get("REDIS_CLOCK_OFFSET_SECONDS", "0"))
+    if redis_offset:
+        register = redis.Redis.register_script
+
+        def register_script(client: Any, script: Any) -> Any:
+            wrong = script.replace(SCRIPT_CLOCK, f"(time[1] + {redis_offset}) * 1000")
+            assert ("'TIME'" in script) == (wrong != script), "a script tells the time otherwise"
+            return register(client, wrong)
+
+        redis.Redis.register_script = register_script  # type: ignore[method-assign, assignment]

@@ -49,6 +49,11 @@ class Proxy:
         self.mode, self.delay_seconds, self._refusing = Mode.PASS, 0.0, False
         self._close(reset=False)
 
+    def retarget(self, port: int) -> None:
+        """Forward to another port from now on. Connections to the old one are closed."""
+        self._target_port = port
+        self._close(reset=False)
+
     def close(self) -> None:
         self._refusing = True
         self._listener.close()

@@ -1,9 +1,20 @@
 """A whole installation to break: a database, a private Valkey, worker processes, orders."""
 
-from collections.abc import Sequence
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from email.message import Message
+from http.client import HTTPException
 from pathlib import Path
-from urllib.request import urlopen
+from typing import Any, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+from uuid import uuid4
 
+import pytest
 import redis
 import sqlalchemy as sa
 
@@ -12,26 +23,55 @@ from examples.processes import Process, Valkey, wait_until
 from orders.bootstrap import QUEUE, Services, bootstrap
 from orders.config import Settings
 from orders.database import later, now
-from orders.models import api_clients, order_events, order_items, orders, stock_items
+from orders.models import (
+    api_clients,
+    metadata,
+    order_events,
+    order_items,
+    orders,
+    stock_items,
+)
 from orders.repository import new_id
+from tests.conftest import upgrade
+from tests.faults.checker import Response, Violation, read, violations
 from worker import DelayQueue, connect
 
 ON_HAND = 1_000_000
 SKUS = ("bowl", "mug", "plate")
+STOCKED = dict.fromkeys(SKUS, ON_HAND)
+#: Short leases, and statements that end before them.
+HURRIED = {
+    "LEASE_SECONDS": "1",
+    "STATEMENT_TIMEOUT_SECONDS": "0.8",
+    "LOCK_TIMEOUT_SECONDS": "0.5",
+}
+
+
+def last(seconds: float) -> None:
+    """Let a fault last. Its duration is the fault itself, so there is nothing to wait for."""
+    time.sleep(seconds)
 
 
 class Site:
     """Starts empty and migrated; `close` ends every process."""
 
-    def __init__(self, folder: Path, database_url: str, settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str,
+        settings: Mapping[str, str],
+        *,
+        valkey: Valkey | None = None,
+    ) -> None:
         self.folder = folder
-        self.valkey = Valkey(folder / "valkey", "--save", "").start()
+        self.valkey = valkey or Valkey(folder / "valkey", "--save", "")
+        self.valkey.start()
         self.env = {
             "DATABASE_URL": database_url,
             "REDIS_URL": self.valkey.url,
             **settings,
         }
-        processes.migrate(self.env)
+        upgrade(database_url)
         self.services: Services = bootstrap(
             Settings.from_env({**self.env, "DATABASE_POOL_SIZE": "2"})
         )
@@ -60,10 +100,10 @@ class Site:
 
     # -- doing -----------------------------------------------------------------------------
 
-    def start_worker(self, *, ready: bool = True, **env: str) -> Process:
+    def start_worker(self, *options: str, ready: bool = True, **env: str) -> Process:
         """Start a worker, and wait until it is at work."""
         log = self.folder / f"worker-{len(self._processes)}.log"
-        command = ["worker", "run", "tests.faults.failpoints:flows"]
+        command = ["worker", "run", "tests.faults.failpoints:flows", *options]
         process = processes.python(command, {**self.env, **env}, log)
         self._processes.append(process)
         if ready:
@@ -75,13 +115,27 @@ class Site:
         log = self.folder / f"api-{port}.log"
         process = processes.api({**self.env, **env}, port, log)
         self._processes.append(process)
-        wait_until(lambda: _serves(port, process), "the API to serve", ignoring=OSError)
+        self.wait_until_it_serves(port, process)
         return process
+
+    def launch_doomed_api(self, port: int, failpoint: str) -> Process:
+        """Start an API process that dies at a named moment."""
+        command = ["granian", "--interface", "wsgi", "--factory", "--port", str(port)]
+        command += ["--blocking-threads", "2", "--no-ws", "tests.faults.failpoints:create_app"]
+        env = {**self.env, "FAILPOINT": failpoint}
+        process = processes.python(command, env, self.folder / f"api-{port}.log")
+        self._processes.append(process)
+        return process
+
+    def wait_until_it_serves(self, port: int, process: Process) -> None:
+        wait_until(lambda: _serves(port, process), "the API to serve", ignoring=OSError)
 
     def log(self, worker: Process) -> str:
         return worker.log.read_text()
 
-    def place(self, count: int, first_seconds: float, last_seconds: float) -> list[str]:
+    def place(
+        self, count: int, first_seconds: float, last_seconds: float, *, scheduled: bool = True
+    ) -> list[str]:
         """Place and schedule orders, their deadlines spread evenly between two times from now."""
         step_ms = 1000 * (last_seconds - first_seconds) / max(1, count - 1)
         ids = [new_id() for _ in range(count)]
@@ -111,7 +165,11 @@ class Site:
             due = connection.execute(
                 sa.select(orders.c.id, orders.c.expires_at).where(orders.c.status == "unpaid")
             ).all()
-        self.queue.schedule_many((row.id, row.expires_at.timestamp() * 1000, b"") for row in due)
+        if scheduled:
+            new = {*ids}
+            self.queue.schedule_many(
+                (row.id, row.expires_at.timestamp() * 1000, b"") for row in due if row.id in new
+            )
         return ids
 
     # -- looking ---------------------------------------------------------------------------
@@ -122,9 +180,38 @@ class Site:
     def wait_until_all_are_cancelled(self, seconds: float) -> None:
         wait_until(lambda: self.unpaid() == 0, "every order to be cancelled", seconds=seconds)
 
+    def wait_until_drained(self, seconds: float = 10) -> None:
+        """Wait until every order has ended and every check is settled."""
+
+        def nothing_is_left() -> bool:
+            stats = self.queue.stats()
+            return stats.scheduled == stats.leased == self.unpaid() == 0
+
+        wait_until(nothing_is_left, "all to be done", seconds=seconds, ignoring=redis.RedisError)
+
+    def violations(
+        self, *customers: "Customer", of_the_queue: bool = True, **expectations: Any
+    ) -> list[Violation]:
+        """Every promise that is broken; ``of_the_queue`` too, unless Redis is away."""
+        told = [response for customer in customers for response in customer.responses]
+        client = self.queue._redis if of_the_queue else None
+        history = read(self.services.engine, client, told)
+        return violations(history, stocked=STOCKED, **expectations)
+
+    def everything(self) -> dict[str, Any]:
+        """Every row of every table, and every key of Redis: to find out that nothing changed."""
+        with self._looking() as connection:
+            found: dict[str, Any] = {
+                table.name: sorted(map(repr, connection.execute(sa.select(table))))
+                for table in metadata.sorted_tables
+            }
+        client: Any = self.queue._redis
+        found["redis"] = {key: client.dump(key) for key in client.scan_iter()}
+        return found
+
     def latest_ms(self) -> float:
         """How late the latest cancellation was; also asserts that none was early."""
-        with self.services.engine.connect() as connection:
+        with self._looking() as connection:
             rows = connection.execute(sa.select(orders.c.expires_at, orders.c.cancelled_at)).all()
         late = [1000 * (row.cancelled_at - row.expires_at).total_seconds() for row in rows]
         assert min(late) >= 0, "an order was cancelled before its deadline"
@@ -132,7 +219,7 @@ class Site:
 
     def assert_each_was_cancelled_once(self, ids: Sequence[str]) -> None:
         """Statuses, events, stock and dead letters are as if nothing had happened."""
-        with self.services.engine.connect() as connection:
+        with self._looking() as connection:
             events = connection.execute(
                 sa.select(order_events.c.order_id).where(order_events.c.type == "order.cancelled")
             ).scalars()
@@ -146,10 +233,90 @@ class Site:
         with redis.Redis.from_url(self.valkey.url) as client:
             assert client.keys("{order-timeout}:*") == []
 
+    def _looking(self) -> sa.Connection:
+        """On SQLite a look must not wait for a writer, nor a writer for it."""
+        return self.services.engine.execution_options(reading=True).connect()
+
     def _count(self, condition: sa.ColumnElement[bool]) -> int:
-        with self.services.engine.connect() as connection:
+        with self._looking() as connection:
             query = sa.select(sa.func.count()).select_from(orders).where(condition)
             return connection.execute(query).scalar_one()
+
+
+class Answer(NamedTuple):
+    """What a customer was told, and how long it took. Status 0: nothing. Headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+    seconds: float
+
+
+class Customer:
+    """Somebody with an API key of their own, who remembers what they were told."""
+
+    def __init__(self, site: Site) -> None:
+        self.responses: list[Response] = []
+        self._api_key = site.services.orders.create_key(uuid4().hex, ["orders"])
+
+    def order(self, port: int, key: str = "", timeout_seconds: float = 1) -> Answer:
+        """Order one of each SKU."""
+        body = {
+            "items": [{"sku": sku, "quantity": 1} for sku in SKUS],
+            "timeout_seconds": timeout_seconds,
+        }
+        key = key or uuid4().hex
+        answer = self._send(f"http://127.0.0.1:{port}/v1/orders", json.dumps(body).encode(), key)
+        if answer.status:
+            self.responses.append(Response("create", key, answer.status, answer.body))
+        return answer
+
+    def _send(self, url: str, data: bytes, key: str) -> Answer:
+        headers = {
+            "Authorization": f"Bearer {self._api_key}",
+            "Content-Type": "application/json",
+            "Idempotency-Key": key,
+        }
+        request = Request(url, method="POST", data=data, headers=headers)  # noqa: S310  our own
+        start = time.monotonic()
+        status, text = 0, b"{}"
+        told: Mapping[str, str] = {}
+        with suppress(OSError, HTTPException):
+            try:
+                with urlopen(request, timeout=10) as response:  # noqa: S310  our own
+                    status, told = response.status, _lower(response.headers)
+                    text = response.read()
+            except HTTPError as error:
+                status, told, text = error.code, _lower(error.headers), error.read()
+        return Answer(status, told, json.loads(text), time.monotonic() - start)
+
+
+def _lower(headers: "Message[str, str]") -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[], Path]]:
+    """A file system of its own at ``folder``, and a function that fills it up with one file.
+
+    Skips the test where this user may not mount one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("a disk to fill is a tmpfs, which only root may mount")
+
+    def fill() -> Path:
+        filler = folder / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        return filler
+
+    try:
+        yield fill
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)  # noqa: S607
 
 
 def _serves(port: int, process: Process) -> bool:

@@ -1,0 +1,86 @@
+"""An API process may die at any moment: its customer asks again, and has one order."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from examples.processes import free_port
+from tests.faults.conftest import Build
+from tests.faults.failpoints import API_MOMENTS, REPEAT
+from tests.faults.site import Answer, Customer
+
+#: How much later than its deadline an order may be cancelled when its check was never scheduled.
+LATEST_MS = 3000
+
+
+@pytest.mark.parametrize("run", range(REPEAT))
+def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
+    build: Build, run: int
+) -> None:
+    site = build()
+    customer = Customer(site)
+    doomed = {free_port(): moment for moment in API_MOMENTS}
+    dying = {port: site.launch_doomed_api(port, doomed[port]) for port in doomed}
+    healthy = free_port()
+    site.start_api(healthy)
+    site.start_worker()
+    for port, process in dying.items():
+        site.wait_until_it_serves(port, process)
+
+    for port, moment in doomed.items():
+        answer = customer.order(port, key=f"{run} {moment}", timeout_seconds=2)
+        assert answer.status == 0, f"the API was to die {moment}"
+        dying[port].wait()
+    assert site.violations(customer) == []
+    assert site.unpaid() == 2, "the transaction of the first was not to be committed"
+    assert site.queue.stats().scheduled == 1, "only the last check was to be scheduled"
+
+    for moment in doomed.values():
+        first, again = (
+            customer.order(healthy, key=f"{run} {moment}", timeout_seconds=2) for _ in range(2)
+        )
+        assert (first.status, again.status) == (201, 201)
+        assert first.headers.get("idempotent-replayed") == (
+            None if moment == "before_commit" else "true"
+        )
+        assert first.body == again.body
+    site.wait_until_drained()
+
+    assert site.violations(customer, drained=True) == []
+    assert len({response.body["id"] for response in customer.responses}) == len(doomed)
+    assert site.latest_ms() < LATEST_MS
+
+
+def test_one_key_from_fifty_clients_on_two_apis_makes_one_order(build: Build) -> None:
+    site = build()
+    customer = Customer(site)
+    ports = [free_port(), free_port()]
+    for port in ports:
+        site.start_api(port)
+    barrier = threading.Barrier(50)
+
+    def order(n: int) -> Answer:
+        barrier.wait()
+        return customer.order(ports[n % 2], key="the same")
+
+    with ThreadPoolExecutor(50) as clients:
+        answers = [*clients.map(order, range(50))]
+
+    statuses = Counter(answer.status for answer in answers)
+    assert set(statuses) <= {201, 409}
+    assert all(
+        answer.body["code"] == "key_in_flight" and answer.headers["retry-after"]
+        for answer in answers
+        if answer.status == 409
+    )
+    made = [answer for answer in answers if answer.status == 201]
+    assert sum("idempotent-replayed" not in answer.headers for answer in made) == 1
+    assert len({answer.body["id"] for answer in made}) == 1
+    assert site.violations(customer, complete=True) == []
+    assert site.unpaid() == 1
+
+    site.start_worker()
+    site.wait_until_drained()
+    assert site.violations(customer, drained=True) == []

@@ -1,0 +1,100 @@
+"""A worker that was frozen for longer than its lease changes nothing when it goes on."""
+
+import os
+import signal
+
+import pytest
+
+from examples.processes import Process, wait_until
+from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.failpoints import REPEAT
+from tests.faults.site import HURRIED, Site
+from worker import Task
+
+#: With how many orders the worker freezes.
+ORDERS = 20
+
+
+def start_and_see_it_freeze(site: Site, moment: str) -> Process:
+    zombie = site.start_worker(ready=False, FAILPOINT=f"{moment}:stop")
+    stopped = os.WSTOPPED | os.WNOWAIT | os.WNOHANG
+    wait_until(lambda: os.waitid(os.P_PID, zombie.pid, stopped), "the worker to freeze")
+    assert site.queue.stats().leased == ORDERS
+    return zombie
+
+
+def wake(site: Site, zombie: Process) -> None:
+    """Continue it, and wait until it has found out."""
+    zombie.signal(signal.SIGCONT)
+    wait_until(lambda: "lease lost" in site.log(zombie), "the worker to find its lease lost")
+
+
+def finish(site: Site, zombie: Process, ids: list[str]) -> None:
+    """In the end each order was cancelled once, and the worker has counted what it lost."""
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    site.assert_the_queue_is_empty()
+    assert zombie.stop() == 0
+    assert f'"stale": {ORDERS}' in site.log(zombie)
+
+
+@pytest.mark.parametrize("moment", ["after_claim", "after_commit"] * REPEAT)
+def test_a_zombie_changes_nothing_of_what_another_has_settled(build: Build, moment: str) -> None:
+    site = build(**HURRIED)
+    ids = site.place(ORDERS, 0, 0)
+    zombie = start_and_see_it_freeze(site, moment)
+    other = site.start_worker()
+    site.wait_until_drained()
+    other.stop()
+    before = site.everything()
+
+    wake(site, zombie)
+
+    assert site.everything() == before
+    finish(site, zombie, ids)
+
+
+@on_sqlite
+@pytest.mark.parametrize("moment", ["after_claim", "after_commit"] * REPEAT)
+def test_a_zombie_leaves_to_another_what_that_one_holds_and_then_works_on(
+    build: Build, moment: str
+) -> None:
+    site = build(**HURRIED)
+    ids = site.place(ORDERS, 0, 0)
+    zombie = start_and_see_it_freeze(site, moment)
+    tasks: list[Task] = []
+
+    def take_over() -> bool:
+        tasks.extend(site.queue.claim(ORDERS, 60_000).tasks)
+        return len(tasks) == ORDERS
+
+    wait_until(take_over, "the zombie's lease to end")
+    before = site.everything()["redis"]
+
+    wake(site, zombie)
+
+    assert site.everything()["redis"] == before
+    assert site.violations(held={task.id: task.token for task in tasks}) == []
+    site.queue.release(tasks)
+    site.wait_until_drained()
+    finish(site, zombie, ids)
+
+
+@on_postgresql
+@pytest.mark.parametrize("moment", ["after_update", "before_commit"] * REPEAT)
+def test_a_zombie_in_the_middle_of_its_transaction_does_not_keep_its_locks(
+    build: Build, moment: str
+) -> None:
+    site = build(**HURRIED)
+    ids = site.place(ORDERS, 0, 0)
+    zombie = start_and_see_it_freeze(site, moment)
+    assert site.unpaid() == ORDERS
+    other = site.start_worker()
+    site.wait_until_drained()
+    other.stop()
+    before = site.everything()
+
+    wake(site, zombie)
+
+    assert site.everything() == before
+    finish(site, zombie, ids)
