@@ -3,6 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from apiflask import APIBlueprint, HTTPTokenAuth
 from flask import Response, current_app, url_for
 from flask.typing import ResponseReturnValue
@@ -10,8 +11,9 @@ from flask.typing import ResponseReturnValue
 from orders import schemas
 from orders.bootstrap import Services
 from orders.domain import Client
-from orders.errors import StorageUnavailable
+from orders.errors import SchemaOutdated, StorageUnavailable
 
+log = structlog.get_logger("orders")
 auth = HTTPTokenAuth(description="An API key: flask --app orders.app keys create NAME")
 orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
 stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
@@ -161,7 +163,10 @@ def readyz() -> ResponseReturnValue:
     try:
         services().orders.check_ready()
     except StorageUnavailable as error:
-        report = {"status": "unavailable", "database": str(error), "redis": redis}
+        log.warning("not ready", error=str(error))
+        # Anybody may ask: what a driver says of its server is for the log.
+        database = str(error) if isinstance(error, SchemaOutdated) else "unavailable"
+        report = {"status": "unavailable", "database": database, "redis": redis}
         return report, HTTPStatus.SERVICE_UNAVAILABLE
     status = "ready" if redis == "ok" else "degraded"
     return {"status": status, "database": "ok", "redis": redis}

@@ -8,6 +8,9 @@ from orders.api import services
 from orders.errors import OrderError
 from orders.schemas import Sku, StockIn
 
+#: What the column holds.
+MAX_NAME = 100
+
 keys = AppGroup("keys", help="API keys.")
 stock = AppGroup("stock", help="What is on the shelf.")
 
@@ -19,6 +22,8 @@ stock = AppGroup("stock", help="What is on the shelf.")
 )
 def create_key(name: str, scopes: tuple[str, ...]) -> None:
     """Make an API key and print it, alone: it is kept nowhere."""
+    if not 0 < len(name) <= MAX_NAME:
+        raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
     try:
         click.echo(services().orders.create_key(name, sorted(set(scopes))))
     except OrderError as error:

@@ -21,7 +21,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from orders.config import Settings
-from orders.errors import StorageUnavailable
+from orders.errors import SettingsInvalid, StorageUnavailable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,8 +30,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def create_engine(settings: Settings) -> sa.Engine:
-    """An engine whose every wait is bounded. Opens no connection yet."""
-    url = sa.make_url(settings.database_url)
+    """An engine whose every wait is bounded. Opens no connection yet.
+
+    Raises SettingsInvalid when the URL is none.
+    """
+    try:
+        url = sa.make_url(settings.database_url)
+    except sa.exc.ArgumentError as error:
+        raise SettingsInvalid("DATABASE_URL is not a URL.") from error
     options: dict[str, Any] = {
         # A connection that died while it was idle is found before a request is spent on it.
         "pool_pre_ping": True,

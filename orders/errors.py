@@ -77,3 +77,7 @@ class SettingsInvalid(OrderError, ValueError):
 
 class StorageUnavailable(OrderError):
     """The database does not answer."""
+
+
+class SchemaOutdated(StorageUnavailable):
+    """The database does not have this code's schema."""

@@ -28,6 +28,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.ReferenceReused: HTTPStatus.CONFLICT,
     errors.StockReserved: HTTPStatus.CONFLICT,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 #: Errors that time mends, and after how many seconds to come back.
 RETRY_AFTER = {errors.KeyInFlight: 1, errors.StorageUnavailable: 2}

@@ -230,11 +230,7 @@ LIST_ORDERS = (
     .limit(p("page_size"))
 )
 # The items of a set of orders.
-GET_ITEMS = (
-    sa.select(order_items)
-    .where(one_of(order_items.c.order_id, "ids"))
-    .order_by(order_items.c.order_id, order_items.c.sku)
-)
+GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, "ids"))
 # An order's events, oldest first, from a page's end on.
 LIST_EVENTS = (
     sa.select(order_events)
@@ -451,7 +447,7 @@ class Repository:
                 status=OrderStatus(row.status),
                 currency=row.currency,
                 total_minor=row.total_minor,
-                items=tuple(items[row.id]),
+                items=tuple(sorted(items[row.id], key=lambda item: item.sku)),
                 created_at=row.created_at,
                 expires_at=row.expires_at,
                 paid_at=row.paid_at,

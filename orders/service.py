@@ -38,9 +38,9 @@ from orders.errors import (
     OrderNotFound,
     OutOfStock,
     ReferenceReused,
+    SchemaOutdated,
     SkuNotFound,
     StockReserved,
-    StorageUnavailable,
     TimeoutOutOfRange,
     UnknownSku,
 )
@@ -126,13 +126,13 @@ class OrderService:
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
         KeyReused, KeyInFlight.
         """
-        timeout_ms = self._timeouts.ms(timeout_seconds)
         with self._writing() as repository:
             known = repository.add_key(customer_id, key, fingerprint)
             if known is not None:
                 if known.fingerprint != fingerprint:
                     raise KeyReused
                 return Placed(known.order_id, known.response, replayed=True)
+            timeout_ms = self._timeouts.ms(timeout_seconds)
             items, currency = _hold(repository, quantities)
             order = repository.add_order(
                 customer_id,
@@ -277,14 +277,14 @@ class OrderService:
                 return
 
     def check_ready(self) -> None:
-        """Raises StorageUnavailable unless the database answers and has this code's schema."""
+        """Raises StorageUnavailable, or SchemaOutdated when the database answers."""
         try:
             with self._reading() as repository:
                 revision = repository.revision()
         except sa.exc.DBAPIError as error:
-            raise StorageUnavailable("It has no schema: run alembic upgrade head.") from error
+            raise SchemaOutdated("It has none: run alembic upgrade head.") from error
         if revision != SCHEMA_VERSION:
-            raise StorageUnavailable(f"Its schema is {revision}, not {SCHEMA_VERSION}.")
+            raise SchemaOutdated(f"It has {revision}, not {SCHEMA_VERSION}.")
 
     # -- the shop's side -------------------------------------------------------------------
 
