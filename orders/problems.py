@@ -31,7 +31,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 #: Errors that time mends, and after how many seconds to come back.
-RETRY_AFTER = {errors.KeyInFlight: 1, errors.StorageUnavailable: 2}
+RETRY_AFTER = {errors.KeyInFlight: 1, errors.StorageUnavailable: 2, errors.SchemaOutdated: 2}
 #: Where a value that does not validate makes the whole request malformed.
 MALFORMED = {"headers", "query"}
 
