@@ -15,11 +15,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 import redis
 import sqlalchemy as sa
 from flask import Flask
+from redis.commands.core import Script
 
 from orders import app
 from orders.bootstrap import bootstrap
@@ -119,11 +121,17 @@ def _set_clocks() -> None:
     time.time = lambda: true_time() + offset
     redis_offset = int(os.environ.get("REDIS_CLOCK_OFFSET_SECONDS", "0"))
     if redis_offset:
-        register = redis.Redis.register_script
+        wrong = f"(time[1] + {redis_offset}) * 1000"
+        plain_init = DelayQueue.__init__
 
-        def register_script(client: Any, script: Any) -> Any:
-            wrong = script.replace(SCRIPT_CLOCK, f"(time[1] + {redis_offset}) * 1000")
-            assert ("'TIME'" in script) == (wrong != script), "a script tells the time otherwise"
-            return register(client, wrong)
+        def init(queue: DelayQueue, client: redis.Redis, name: str) -> None:
+            plain_init(queue, client, name)
+            for file in (files("worker") / "lua").iterdir():
+                text = file.read_text()
+                assert ("'TIME'" in text) == (SCRIPT_CLOCK in text), (
+                    f"{file.name} reads it otherwise"
+                )
+                script = Script(client, text.replace(SCRIPT_CLOCK, wrong))
+                queue._scripts[file.name.removesuffix(".lua")] = script
 
-        redis.Redis.register_script = register_script  # type: ignore[method-assign, assignment]
+        DelayQueue.__init__ = init  # type: ignore[method-assign, assignment]

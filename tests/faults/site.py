@@ -33,7 +33,7 @@ from orders.models import (
 )
 from orders.repository import new_id
 from tests.conftest import upgrade
-from tests.faults.checker import Response, Violation, read, violations
+from tests.faults.checker import History, Response, Violation, read, violations
 from worker import DelayQueue, connect
 
 ON_HAND = 1_000_000
@@ -194,9 +194,11 @@ class Site:
     ) -> list[Violation]:
         """Every promise that is broken; ``of_the_queue`` too, unless Redis is away."""
         told = [response for customer in customers for response in customer.responses]
-        client = self.queue._redis if of_the_queue else None
-        history = read(self.services.engine, client, told)
+        history = self.history(told, of_the_queue=of_the_queue)
         return violations(history, stocked=STOCKED, **expectations)
+
+    def history(self, told: Sequence[Response] = (), *, of_the_queue: bool = True) -> History:
+        return read(self.services.engine, self.queue._redis if of_the_queue else None, told)
 
     def everything(self) -> dict[str, Any]:
         """Every row of every table, and every key of Redis: to find out that nothing changed."""
@@ -209,10 +211,24 @@ class Site:
         found["redis"] = {key: client.dump(key) for key in client.scan_iter()}
         return found
 
+    def wait_for_claims(self, seconds: float) -> None:
+        """Place some orders that are due, and wait until workers, not their sweeps, settle them."""
+        before = self.batches()
+        self.place(20, 0, 0)
+        self.wait_until_drained(seconds)
+        # The batch is written down after it was settled.
+        wait_until(lambda: self.batches() > before, "a batch that was claimed")
+
+    def batches(self) -> int:
+        """How many batches workers have claimed and settled."""
+        logs = self.folder.glob("worker-*.log")
+        return sum(log.read_text().count('"batch"') for log in logs)
+
     def latest_ms(self) -> float:
         """How late the latest cancellation was; also asserts that none was early."""
         with self._looking() as connection:
-            rows = connection.execute(sa.select(orders.c.expires_at, orders.c.cancelled_at)).all()
+            query = sa.select(orders.c.expires_at, orders.c.cancelled_at)
+            rows = connection.execute(query.where(orders.c.status == "cancelled")).all()
         late = [1000 * (row.cancelled_at - row.expires_at).total_seconds() for row in rows]
         assert min(late) >= 0, "an order was cancelled before its deadline"
         return float(max(late))

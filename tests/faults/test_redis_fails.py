@@ -5,25 +5,25 @@ import signal
 import pytest
 import redis
 
-from examples.processes import wait_until
-from tests.faults.conftest import Build
+from tests.faults.conftest import Build, on_postgresql, on_sqlite
 
 ORDERS = 1000
 LATEST_MS = 3000
 
 
+@on_postgresql
 def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
     site = build()
     site.start_worker()
-    ids = site.place(ORDERS, 2.5, 4)
+    ids = site.place(ORDERS, 1, 2.5)
     with redis.Redis.from_url(site.valkey.url) as client:
         client.flushall()
 
-    site.wait_until_all_are_cancelled(15)
+    site.wait_until_drained(15)
 
     assert site.latest_ms() <= LATEST_MS
+    assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
-    wait_until(lambda: not site.queue.stats().leased, "the last ack")
     site.assert_the_queue_is_empty()
 
 
@@ -34,16 +34,18 @@ def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
     site = build()
     site.start_worker()
     site.start_worker()
-    ids = site.place(ORDERS, 2.5, 4)
+    ids = site.place(ORDERS, 1, 2.5)
     assert site.valkey.process is not None
     site.valkey.process.signal(fault)
 
     site.wait_until_all_are_cancelled(15)
 
     assert site.latest_ms() <= LATEST_MS
+    assert site.violations(of_the_queue=False, drained=True) == []
     site.assert_each_was_cancelled_once(ids)
 
 
+@on_sqlite
 def test_a_worker_that_starts_without_redis_cancels_all_the_same(build: Build) -> None:
     site = build()
     ids = site.place(50, 0, 0.5)

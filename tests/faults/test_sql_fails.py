@@ -1,23 +1,32 @@
-"""An outage of the database is nobody's failure: it adds no dead letter, however long it lasts."""
+"""An outage of the database is nobody's failure, and it is over when the database is back."""
 
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from examples.processes import wait_until
-from tests.faults.site import Site
+from examples.processes import free_port, wait_until
+from tests.faults.checker import violations
+from tests.faults.load import Load
+from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, small_disk
 from tests.servers import Postgres
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}
 RETRY_BUDGET_SECONDS = 0.4
+#: How soon an API says that SQL is down, and how soon workers go on when it is not.
+PATIENCE_SECONDS = 5
+RESUMED_SECONDS = 10
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_postgres() -> Iterator[Postgres]:
-    """A PostgreSQL that the test may stop."""
+    """A PostgreSQL that the tests of this module may stop."""
     server = Postgres()
     try:
         yield server.start()
@@ -25,12 +34,30 @@ def own_postgres() -> Iterator[Postgres]:
         server.remove()
 
 
+@contextmanager
+def opened(server: Postgres, folder: Path, name: str, **settings: str) -> Iterator[Site]:
+    server.execute(f"CREATE DATABASE {name}")
+    site = Site(folder, server.url(name), settings)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def backends(server: Postgres, database: str) -> list[int]:
+    """The processes that serve the API and the workers."""
+    with psycopg.connect(server.url(database).replace("+psycopg", "")) as connection:
+        rows = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = %s",
+            [database],
+        )
+        return [pid for (pid,) in rows]
+
+
 def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
-    own_postgres.execute("CREATE DATABASE shop")
-    site = Site(tmp_path, own_postgres.url("shop"), SETTINGS)
-    try:
+    with opened(own_postgres, tmp_path, "down", **SETTINGS) as site:
         worker = site.start_worker()
         ids = site.place(200, 1, 1)
         own_postgres.stop()
@@ -41,11 +68,102 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
         assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 200)
 
         own_postgres.start()
-        site.wait_until_all_are_cancelled(15)
+        site.wait_until_drained(15)
 
+        assert site.violations(drained=True) == []
         site.assert_each_was_cancelled_once(ids)
-        wait_until(lambda: not site.queue.stats().leased, "the last ack")
         site.assert_the_queue_is_empty()
         assert "task failed" not in site.log(worker)
-    finally:
-        site.close()
+
+
+def test_a_database_killed_and_started_under_load_breaks_no_promise(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
+    with opened(own_postgres, tmp_path, "load", **HURRIED) as site:
+        ports = [free_port(), free_port()]
+        for port in ports:
+            site.start_api(port)
+        worker = site.start_worker()
+        key = site.services.orders.create_key("load", ["orders"])
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        load = Load(urls, key, SKUS, customers=16, seed=15)
+
+        def placed() -> int:
+            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
+
+        load.start()
+        try:
+            wait_until(lambda: placed() >= 20, "some orders")
+            own_postgres.kill()
+            own_postgres.start()
+            before = placed()
+            wait_until(lambda: placed() >= before + 20, "more orders", seconds=RESUMED_SECONDS)
+        finally:
+            load.stop()
+        site.wait_until_drained(RESUMED_SECONDS)
+
+        history = site.history(load.responses)
+        assert violations(history, stocked=STOCKED, drained=True) == []
+        assert {response.status for response in load.responses} <= {200, 201, 202, 409, 503}
+        assert "task failed" not in site.log(worker)
+
+
+def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_path: Path) -> None:
+    with opened(own_postgres, tmp_path, "frozen") as site:
+        port = free_port()
+        site.start_api(port)
+        worker = site.start_worker()
+        customer = Customer(site)
+        assert [customer.order(port).status for _ in range(5)] == [201] * 5
+        site.services.engine.dispose()
+        frozen = backends(own_postgres, "frozen")
+        assert len(frozen) >= 2
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            answers = [customer.order(port) for _ in range(3)]
+            assert {answer.status for answer in answers} <= {201, 503}
+            assert max(answer.seconds for answer in answers) <= PATIENCE_SECONDS
+            wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
+            site.wait_until_drained(RESUMED_SECONDS)
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        site.wait_until_drained()
+        assert site.violations(customer, drained=True) == []
+        assert "task failed" not in site.log(worker)
+
+
+def test_a_full_disk_is_an_outage_and_passes(tmp_path: Path) -> None:
+    server = Postgres()
+    with small_disk(server.folder, megabytes=150) as fill:
+        server.folder.chmod(0o777)
+        try:
+            server.start()
+            with opened(server, tmp_path, "full", **SETTINGS) as site:
+                fill_and_free(server, site, fill)
+        finally:
+            server.remove()
+
+
+def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> None:
+    port = free_port()
+    site.start_api(port)
+    worker = site.start_worker()
+    customer = Customer(site)
+    assert [customer.order(port).status for _ in range(20)] == [201] * 20
+    filler = fill()
+
+    def refused() -> bool:
+        answer = customer.order(port)
+        assert answer.status in {201, 503}
+        assert answer.seconds <= PATIENCE_SECONDS
+        return answer.status == 503
+
+    wait_until(refused, "an order to be refused", seconds=30)
+    filler.unlink()
+    server.start()  # where it could not write its log, it has ended
+    wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
+    site.wait_until_drained(RESUMED_SECONDS)
+    assert site.violations(customer, drained=True) == []
+    assert "task failed" not in site.log(worker)

@@ -1,0 +1,66 @@
+"""Clocks that are wrong by an hour: SQL's decides, so nothing is early, and little is late."""
+
+import json
+from typing import Any
+
+from examples.processes import Process
+from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.site import Site
+from worker.sweep import GRACE_SECONDS
+
+HOUR = 3600
+LATEST_MS = 3000
+
+
+def batches(site: Site, worker: Process) -> list[dict[str, Any]]:
+    """What the worker wrote down of each batch."""
+    lines = map(json.loads, site.log(worker).splitlines())
+    return [line for line in lines if line["event"] == "batch"]
+
+
+@on_postgresql
+def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) -> None:
+    site = build()
+    fast = site.start_worker(CLOCK_OFFSET_SECONDS=str(HOUR))
+    slow = site.start_worker(CLOCK_OFFSET_SECONDS=str(-HOUR))
+    ids = site.place(200, 0.5, 2.5)
+    site.wait_until_drained()
+
+    assert site.latest_ms() <= LATEST_MS
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    told = {worker: batches(site, worker) for worker in (fast, slow)}
+    assert not any(batch["retries"] for worker in told for batch in told[worker])
+    # Their clocks are wrong indeed: they think that they are an hour late, or early.
+    assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in told[fast])
+    assert all(batch["late_ms"] < -1000 * HOUR / 2 for batch in told[slow])
+
+
+@on_sqlite
+def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build: Build) -> None:
+    site = build()
+    ids = site.place(50, 2, 3)
+    worker = site.start_worker(REDIS_CLOCK_OFFSET_SECONDS=str(HOUR))
+    site.wait_until_drained()
+
+    assert site.latest_ms() <= LATEST_MS
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    handled = batches(site, worker)
+    # Each came at once and was put off until its deadline, and was then at most a moment early.
+    assert sum(batch["retries"] for batch in handled) <= 3 * len(ids)
+    assert sum(batch["tasks"] for batch in handled) <= 4 * len(ids)
+    assert handled[0]["retries"] == len(ids)
+
+
+@on_sqlite
+def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -> None:
+    site = build()
+    worker = site.start_worker(REDIS_CLOCK_OFFSET_SECONDS=str(-HOUR))
+    ids = site.place(50, 0.5, 1.5)
+    site.wait_until_drained()
+
+    assert GRACE_SECONDS * 1000 <= site.latest_ms() <= LATEST_MS, "the sweep was to find them"
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    assert sum(batch["tasks"] for batch in batches(site, worker)) <= 3 * len(ids)

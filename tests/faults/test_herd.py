@@ -1,0 +1,88 @@
+"""A herd of checks that are due at once holds up neither Redis nor what becomes due meanwhile."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from examples.processes import wait_until
+from orders.repository import new_id
+from tests.faults.conftest import Build, on_postgresql
+from tests.faults.site import Site
+
+#: A million when the fault tests are repeated.
+HERD = 1_000_000 if "REPEAT" in os.environ else 100_000
+#: Longer than any script may take, p99, in microseconds.
+SCRIPT_US = 10_000
+#: A worker holds one batch at a time, so the herd does not show in its memory.
+GROWTH_MB = 32
+#: How long after its turn an order may be cancelled: what a sweep takes to see it.
+SWEEP_SECONDS = 3
+
+
+@on_postgresql
+@pytest.mark.timeout(0)
+def test_a_herd_that_is_due_at_once_starves_nobody(build: Build) -> None:
+    site = build()
+    now_ms = round(time.time() * 1000)
+    with redis.Redis.from_url(site.valkey.url) as client:
+        for slice_ in slices(HERD):
+            # Of orders that do not exist: each costs a claim, a look into SQL, and an ack.
+            herd = {new_id(): now_ms - 1000 for _ in range(slice_)}
+            client.zadd("{order-timeout}:scheduled", herd)
+        client.config_resetstat()
+    worker = site.start_worker()
+    wait_until(lambda: site.queue.stats().leased, "the worker to begin")
+    memory_mb = peak_mb(worker.pid)
+
+    ids = site.place(50, 0, 2)
+    assert site.queue.stats().due > HERD / 2, "the orders were to become due amid the herd"
+    herd_ended = [0.0]
+
+    def ended() -> bool:
+        stats = site.queue.stats()
+        if stats.due <= len(ids) and not herd_ended[0]:
+            herd_ended[0] = time.time()
+        return stats.scheduled == stats.leased == site.unpaid() == 0
+
+    wait_until(ended, "the herd to be gone", seconds=HERD / 1000)
+
+    # In the order of their due times: nobody waits for anything but what was due before.
+    for order in site.history().orders.values():
+        turn = max(order.expires_at.timestamp(), herd_ended[0])
+        assert order.cancelled_at.timestamp() <= turn + SWEEP_SECONDS
+    assert site.latest_ms() >= 0
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    assert site.batches() >= HERD / 500
+    assert peak_mb(worker.pid) - memory_mb < GROWTH_MB
+    assert script_p99_us(site) <= SCRIPT_US
+
+
+def slices(count: int, size: int = 10_000) -> Iterator[int]:
+    yield from [size] * (count // size)
+
+
+def script_p99_us(site: Site) -> float:
+    """How long one in a hundred script calls held the server up at least, by its own count.
+
+    The server keeps a histogram of the time that each call of a command took. Everything that
+    the engine does is one script, so EVALSHA is all of it.
+    """
+    client: Any = redis.Redis.from_url(site.valkey.url)
+    with client:
+        found = client.info("latencystats")["latency_percentiles_usec_evalsha"]
+    return float(found["p99"])
+
+
+def peak_mb(pid: int) -> float:
+    """The most memory that a process ever had."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        pytest.skip("only Linux tells how much memory another process has had")
+    [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+    return float(line.split()[1]) / 1024

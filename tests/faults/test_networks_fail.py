@@ -1,0 +1,117 @@
+"""The network between the processes fails in every way: they go on when it is well again."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+import sqlalchemy as sa
+
+from examples.processes import Process, free_port, wait_until
+from tests.faults.conftest import Build, on_postgresql
+from tests.faults.proxy import Mode, Proxy
+from tests.faults.site import HURRIED, Customer, Site, last
+
+LATEST_MS = 3000
+RESUMED_SECONDS = 10
+
+
+def cut(proxy: Proxy) -> None:
+    proxy.cut()
+
+
+def stalled(proxy: Proxy) -> None:
+    proxy.mode = Mode.STALL
+
+
+def answers_stalled(proxy: Proxy) -> None:
+    proxy.mode = Mode.STALL_ANSWERS
+
+
+def reset(proxy: Proxy) -> None:
+    proxy.reset()
+
+
+def slow(proxy: Proxy) -> None:
+    proxy.delay_seconds = 0.25
+
+
+def slower(proxy: Proxy) -> None:
+    proxy.delay_seconds = 0.5
+
+
+Fault = Callable[[Proxy], None]
+
+
+class Remote(NamedTuple):
+    """An installation whose worker reaches Redis through a proxy, for all tests in turn."""
+
+    site: Site
+    proxy: Proxy
+    worker: Process
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    folder = tmp_path_factory.mktemp("remote")
+    site = Site(folder, f"sqlite:///{folder}/orders.db", HURRIED)
+    proxy = Proxy(site.valkey.port)
+    try:
+        worker = site.start_worker(REDIS_URL=f"redis://127.0.0.1:{proxy.port}/0")
+        yield Remote(site, proxy, worker)
+    finally:
+        proxy.close()
+        site.close()
+
+
+@pytest.mark.parametrize("fault", [cut, stalled, answers_stalled, reset, slow, slower])
+def test_a_network_to_redis_that_fails_makes_no_order_late_and_claims_go_on(
+    remote: Remote, fault: Fault
+) -> None:
+    site, proxy, worker = remote
+    site.place(50, 0.2, 1.5)
+    fault(proxy)
+    last(1)
+    site.wait_until_all_are_cancelled(10)
+    assert site.latest_ms() <= LATEST_MS
+
+    proxy.heal()
+    site.wait_for_claims(RESUMED_SECONDS)
+    assert site.violations(drained=True) == []
+    site.assert_the_queue_is_empty()
+    assert worker.running()
+    assert "task failed" not in site.log(worker)
+
+
+@on_postgresql
+@pytest.mark.parametrize("fault", [cut, stalled])
+def test_while_the_network_to_sql_fails_the_api_says_so_and_then_workers_go_on(
+    build: Build, database_url: str, fault: Fault
+) -> None:
+    server = sa.make_url(database_url)
+    assert server.port is not None
+    proxy = Proxy(server.port)
+    through = str(server.set(port=proxy.port))
+    site = build()
+    port = free_port()
+    site.start_api(port, DATABASE_URL=through)
+    worker = site.start_worker(DATABASE_URL=through)
+    customer = Customer(site)
+    assert [customer.order(port, timeout_seconds=2).status for _ in range(10)] == [201] * 10
+
+    fault(proxy)
+    answers = [customer.order(port) for _ in range(2)]
+    assert {answer.status for answer in answers} == {503}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
+    assert max(answer.seconds for answer in answers) <= 5
+    wait_until(lambda: "unavailable" in site.log(worker), "the worker to notice")
+    assert site.unpaid() == 10
+
+    proxy.heal()
+    healed = time.monotonic()
+    wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
+    site.wait_until_drained(RESUMED_SECONDS)
+    assert time.monotonic() - healed <= RESUMED_SECONDS
+    assert site.violations(customer, drained=True) == []
+    assert "task failed" not in site.log(worker)
+    proxy.close()

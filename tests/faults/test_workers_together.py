@@ -1,0 +1,57 @@
+"""Eight workers and paying customers at once, on PostgreSQL: nobody waits in a circle."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from orders.models import orders
+from tests.faults.conftest import Build, on_postgresql
+from tests.faults.failpoints import REPEAT
+from tests.servers import Postgres
+
+ORDERS = 2000
+
+
+@on_postgresql
+@pytest.mark.parametrize("seed", range(REPEAT))
+def test_eight_workers_and_paying_customers_never_deadlock(
+    build: Build, postgres: Postgres, seed: int
+) -> None:
+    chance = random.Random(seed)
+    site = build(BATCH_SIZE="50", LOOKAHEAD_SECONDS="1")
+    workers = [site.start_worker("--threads", "4") for _ in range(2)]
+    ids = site.place(ORDERS, 0.5, 2.5)
+    with site.services.engine.connect() as connection:
+        customer = connection.execute(sa.select(orders.c.customer_id).distinct()).scalar_one()
+
+    def pay(order_id: str) -> str:
+        paid = site.services.orders.pay(
+            customer,
+            order_id,
+            provider="bank",
+            reference=order_id,
+            amount_minor=300,
+            currency="EUR",
+        )
+        return paid.payment.status
+
+    with ThreadPoolExecutor(8) as customers:
+        told = [*customers.map(pay, chance.sample(ids, ORDERS // 2))]
+    site.wait_until_drained(30)
+
+    assert {*told} <= {"applied", "refund_due"}
+    assert site.latest_ms() >= 0
+    assert site.violations(drained=True) == []
+    with site.services.engine.connect() as connection:
+        deadlocks = connection.execute(
+            sa.text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        ).scalar_one()
+    assert deadlocks == 0
+    assert "deadlock detected" not in (postgres.folder / "postgres.log").read_text(errors="replace")
+    for worker in workers:
+        log = site.log(worker)
+        assert "task failed" not in log
+        assert "unavailable" not in log
+        assert '"batch"' in log, "every worker was to have its share"
