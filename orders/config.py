@@ -1,7 +1,7 @@
 """The environment's settings, validated once and frozen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from orders.errors import SettingsInvalid
@@ -62,35 +62,59 @@ class Settings:
             elif setting.name in ("database_url", "redis_url"):
                 problems.append(f"{name} is not set")
         if not problems:
-            settings = cls(**values)
-            problems = settings._contradictions()
+            settings = _giving_way(cls(**values), values)
+            problems = _contradictions(settings)
             if not problems:
                 return settings
         raise SettingsInvalid("; ".join(problems))
 
-    def _contradictions(self) -> list[str]:
-        checks = [
-            (
-                self.order_timeout_min_seconds
-                <= self.order_timeout_seconds
-                <= self.order_timeout_max_seconds,
-                "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_SECONDS <= ORDER_TIMEOUT_MAX_SECONDS",
-            ),
-            (
-                self.lock_timeout_seconds <= self.statement_timeout_seconds < self.lease_seconds,
-                "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS",
-            ),
-            (
-                self.retry_base_seconds <= self.retry_cap_seconds,
-                "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
-            ),
-            (self.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
-            (
-                self.database_url.startswith(("postgresql", "sqlite:///")),
-                "DATABASE_URL begins with postgresql+psycopg:// or sqlite:///",
-            ),
-        ]
-        return [f"not so: {rule}" for holds, rule in checks if not holds]
+
+def _giving_way(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Defaults that what was set leaves room for: a short lease needs shorter time-outs."""
+    least, most = settings.order_timeout_min_seconds, settings.order_timeout_max_seconds
+    timeout = given.get(
+        "order_timeout_seconds", max(least, min(settings.order_timeout_seconds, most))
+    )
+    statement = given.get(
+        "statement_timeout_seconds",
+        min(settings.statement_timeout_seconds, 0.8 * settings.lease_seconds),
+    )
+    derived = {
+        "order_timeout_seconds": timeout,
+        "order_timeout_min_seconds": min(least, timeout),
+        "order_timeout_max_seconds": max(most, timeout),
+        "statement_timeout_seconds": statement,
+        "lock_timeout_seconds": min(settings.lock_timeout_seconds, statement / 2),
+        "retry_cap_seconds": max(settings.retry_cap_seconds, settings.retry_base_seconds),
+    }
+    return replace(settings, **{**derived, **given})
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    checks = [
+        (
+            settings.order_timeout_min_seconds
+            <= settings.order_timeout_seconds
+            <= settings.order_timeout_max_seconds,
+            "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_SECONDS <= ORDER_TIMEOUT_MAX_SECONDS",
+        ),
+        (
+            settings.lock_timeout_seconds
+            <= settings.statement_timeout_seconds
+            < settings.lease_seconds,
+            "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS",
+        ),
+        (
+            settings.retry_base_seconds <= settings.retry_cap_seconds,
+            "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
+        ),
+        (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
+        (
+            settings.database_url.startswith(("postgresql", "sqlite:///")),
+            "DATABASE_URL begins with postgresql+psycopg:// or sqlite:///",
+        ),
+    ]
+    return [f"not so: {rule}" for holds, rule in checks if not holds]
 
 
 def _parsed(text: str, kind: Any) -> Any:

@@ -88,11 +88,20 @@ def test_a_value_out_of_bounds_is_refused_by_name(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("own", "rule"),
     [
-        ({"ORDER_TIMEOUT_MIN_SECONDS": "3600"}, "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_"),
-        ({"ORDER_TIMEOUT_MAX_SECONDS": "60"}, "<= ORDER_TIMEOUT_MAX_SECONDS"),
+        (
+            {"ORDER_TIMEOUT_SECONDS": "9", "ORDER_TIMEOUT_MIN_SECONDS": "10"},
+            "ORDER_TIMEOUT_MIN_SECONDS <= ORDER_TIMEOUT_",
+        ),
+        (
+            {"ORDER_TIMEOUT_SECONDS": "61", "ORDER_TIMEOUT_MAX_SECONDS": "60"},
+            "<= ORDER_TIMEOUT_MAX_SECONDS",
+        ),
         ({"STATEMENT_TIMEOUT_SECONDS": "10"}, "STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS"),
         ({"LOCK_TIMEOUT_SECONDS": "6"}, "LOCK_TIMEOUT_SECONDS <= STATEMENT_TIMEOUT_SECONDS"),
-        ({"RETRY_BASE_SECONDS": "61"}, "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS"),
+        (
+            {"RETRY_BASE_SECONDS": "61", "RETRY_CAP_SECONDS": "60"},
+            "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
+        ),
         ({"BATCH_SIZE": str(MAX_BATCH_SIZE + 1)}, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
         ({"DATABASE_URL": "mysql://db/shop"}, "DATABASE_URL begins with"),
         ({"DATABASE_URL": "sqlite://"}, "DATABASE_URL begins with"),
@@ -100,6 +109,25 @@ def test_a_value_out_of_bounds_is_refused_by_name(name: str, text: str) -> None:
 )
 def test_settings_that_contradict_each_other_are_refused(own: dict[str, str], rule: str) -> None:
     assert rule in refused({**URLS, **own})
+
+
+@pytest.mark.parametrize(
+    ("own", "effective"),
+    [
+        ({"LEASE_SECONDS": "2"}, {"statement_timeout_seconds": 1.6, "lock_timeout_seconds": 0.8}),
+        ({"LEASE_SECONDS": "60"}, {"statement_timeout_seconds": 4, "lock_timeout_seconds": 2}),
+        ({"ORDER_TIMEOUT_SECONDS": "0.5"}, {"order_timeout_min_seconds": 0.5}),
+        ({"ORDER_TIMEOUT_SECONDS": "90000"}, {"order_timeout_max_seconds": 90_000}),
+        ({"ORDER_TIMEOUT_MAX_SECONDS": "60"}, {"order_timeout_seconds": 60}),
+        ({"ORDER_TIMEOUT_MIN_SECONDS": "3600"}, {"order_timeout_seconds": 3600}),
+        ({"RETRY_BASE_SECONDS": "90"}, {"retry_cap_seconds": 90}),
+    ],
+)
+def test_a_default_gives_way_to_what_is_set(
+    own: dict[str, str], effective: dict[str, float]
+) -> None:
+    settings = Settings.from_env({**URLS, **own})
+    assert {name: getattr(settings, name) for name in effective} == effective
 
 
 def test_contradictions_too_are_named_all_at_once() -> None:
