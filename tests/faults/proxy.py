@@ -103,6 +103,8 @@ class Proxy:
                 with suppress(OSError):
                     if reset:  # linger for no time: RST instead of FIN
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        # Who waits in recv holds the socket open, and would leave it silent.
+                        end.shutdown(socket.SHUT_RD)
                     else:
                         end.shutdown(socket.SHUT_RDWR)
                     end.close()

@@ -211,13 +211,14 @@ class Site:
         found["redis"] = {key: client.dump(key) for key in client.scan_iter()}
         return found
 
-    def wait_for_claims(self, seconds: float) -> None:
+    def wait_for_claims(self, seconds: float) -> list[str]:
         """Place some orders that are due, and wait until workers, not their sweeps, settle them."""
         before = self.batches()
-        self.place(20, 0, 0)
+        ids = self.place(20, 0, 0)
         self.wait_until_drained(seconds)
         # The batch is written down after it was settled.
         wait_until(lambda: self.batches() > before, "a batch that was claimed")
+        return ids
 
     def batches(self) -> int:
         """How many batches workers have claimed and settled."""

@@ -6,7 +6,6 @@ from typing import Any
 from examples.processes import Process
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.site import Site
-from worker.sweep import GRACE_SECONDS
 
 HOUR = 3600
 LATEST_MS = 3000
@@ -60,7 +59,10 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
     ids = site.place(50, 0.5, 1.5)
     site.wait_until_drained()
 
-    assert GRACE_SECONDS * 1000 <= site.latest_ms() <= LATEST_MS, "the sweep was to find them"
+    assert site.latest_ms() <= LATEST_MS
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
-    assert sum(batch["tasks"] for batch in batches(site, worker)) <= 3 * len(ids)
+    handled = batches(site, worker)
+    assert sum(batch["tasks"] for batch in handled) <= 3 * len(ids)
+    # Redis thinks that each was due an hour before its deadline: the sweep has brought it forward.
+    assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in handled)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
@@ -100,7 +101,8 @@ def test_while_the_network_to_sql_fails_the_api_says_so_and_then_workers_go_on(
     assert [customer.order(port, timeout_seconds=2).status for _ in range(10)] == [201] * 10
 
     fault(proxy)
-    answers = [customer.order(port) for _ in range(2)]
+    with ThreadPoolExecutor() as threads:
+        answers = [*threads.map(customer.order, [port] * 4)]
     assert {answer.status for answer in answers} == {503}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
     assert max(answer.seconds for answer in answers) <= 5

@@ -27,7 +27,12 @@ def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
     site.assert_the_queue_is_empty()
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    ("database_url", "fault"),
+    [("sqlite", signal.SIGKILL), ("postgresql", signal.SIGSTOP)],
+    ids=["killed", "frozen"],
+    indirect=["database_url"],
+)
 def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
     build: Build, fault: signal.Signals
 ) -> None:

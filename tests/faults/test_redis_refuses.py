@@ -129,9 +129,9 @@ def test_a_refusal_counts_no_failure_and_claims_go_on_when_it_ends(
 def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
     site = build(**HURRIED)
     worker = site.start_worker()
-    site.place(20, 0.8, 1.2)
+    site.place(20, 0.5, 0.8)
     with client(site) as server:
-        server.mset({f"filler {n}": random.randbytes(2048) for n in range(350)})
+        server.mset({f"filler {n}": random.randbytes(2048) for n in range(300)})
         server.save()
     site.valkey.kill()
     slow = ("--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024")
@@ -149,7 +149,8 @@ def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
 @on_sqlite
 def test_a_cluster_without_its_slots_counts_no_failure(build: Build, tmp_path: Path) -> None:
     args = ("--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-    valkey = Valkey(tmp_path / "valkey", *args, "--cluster-require-full-coverage", "no")
+    hurried = ("--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500")
+    valkey = Valkey(tmp_path / "valkey", *args, *hurried)
     site = build(valkey=valkey, **HURRIED)
     with client(site) as server:
         server.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)

@@ -93,11 +93,11 @@ def test_a_database_killed_and_started_under_load_breaks_no_promise(
 
         load.start()
         try:
-            wait_until(lambda: placed() >= 20, "some orders")
+            wait_until(lambda: placed() >= 16, "some orders")
             own_postgres.kill()
             own_postgres.start()
             before = placed()
-            wait_until(lambda: placed() >= before + 20, "more orders", seconds=RESUMED_SECONDS)
+            wait_until(lambda: placed() >= before + 16, "more orders", seconds=RESUMED_SECONDS)
         finally:
             load.stop()
         site.wait_until_drained(RESUMED_SECONDS)
@@ -140,7 +140,7 @@ def test_a_full_disk_is_an_outage_and_passes(tmp_path: Path) -> None:
         server.folder.chmod(0o777)
         try:
             server.start()
-            with opened(server, tmp_path, "full", **SETTINGS) as site:
+            with opened(server, tmp_path, "full_disk", **SETTINGS) as site:
                 fill_and_free(server, site, fill)
         finally:
             server.remove()
