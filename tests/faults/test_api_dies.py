@@ -25,21 +25,21 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
     dying = {port: site.launch_doomed_api(port, doomed[port]) for port in doomed}
     healthy = free_port()
     site.start_api(healthy)
-    site.start_worker()
     for port, process in dying.items():
         site.wait_until_it_serves(port, process)
 
     for port, moment in doomed.items():
-        answer = customer.order(port, key=f"{run} {moment}", timeout_seconds=2)
+        answer = customer.order(port, key=f"{run} {moment}", timeout_seconds=1)
         assert answer.status == 0, f"the API was to die {moment}"
         dying[port].wait()
     assert site.violations(customer) == []
     assert site.unpaid() == 2, "the transaction of the first was not to be committed"
     assert site.queue.stats().scheduled == 1, "only the last check was to be scheduled"
 
+    site.start_worker()
     for moment in doomed.values():
         first, again = (
-            customer.order(healthy, key=f"{run} {moment}", timeout_seconds=2) for _ in range(2)
+            customer.order(healthy, key=f"{run} {moment}", timeout_seconds=1) for _ in range(2)
         )
         assert (first.status, again.status) == (201, 201)
         assert first.headers.get("idempotent-replayed") == (
