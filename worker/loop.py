@@ -112,6 +112,7 @@ class Worker:
                         flow.sweep,
                         queue=queue,
                         claims=station.queue,
+                        alarm=self._alarm,
                         stopping=self._stopping,
                         counts=self.counts,
                     )

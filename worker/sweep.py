@@ -35,6 +35,7 @@ class Sweeper(threading.Thread):
         *,
         queue: DelayQueue,
         claims: DelayQueue,
+        alarm: threading.Event,
         stopping: threading.Event,
         counts: Counter[str],
     ) -> None:
@@ -44,6 +45,8 @@ class Sweeper(threading.Thread):
         self._queue = queue
         #: The same queue as the claims see it: what either learns of a pause, both know.
         self._claims = claims
+        #: Ends the claims' wait.
+        self._alarm = alarm
         self._stopping = stopping
         self._counts = counts
         #: Whether Redis did what it was last asked, and the records were last readable.
@@ -90,9 +93,13 @@ class Sweeper(threading.Thread):
                 if self._claims.last_known_paused:
                     return
                 self._handle(page)
-            elif found.paused or (found.pending and not found.restored):
-                # A backlog: the claims are at this page, and will be at the next one in turn.
+            elif found.paused:
                 return
+            elif found.pending or found.restored:
+                self._alarm.set()  # overdue, so look now: a wake-up may have been lost
+                if not found.restored:
+                    # A backlog: the claims are at this page, and come to the next one in turn.
+                    return
 
     def _sweep_upcoming(self) -> None:
         # Reaches past the next look-ahead, so that each task is seen before it is due.

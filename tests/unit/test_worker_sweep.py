@@ -49,6 +49,7 @@ class Place:
         self.handled: list[str] = []
         self.poison: set[str] = set()
         self.down = False
+        self.alarm = threading.Event()
         self.stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self.sweeper = Sweeper(
@@ -56,6 +57,7 @@ class Place:
             self.records,
             queue=self.queue,
             claims=self.claims,
+            alarm=self.alarm,
             stopping=self.stopping,
             counts=self.counts,
         )
@@ -112,6 +114,22 @@ def test_a_page_that_the_claims_are_about_to_take_ends_the_round(place: Place) -
     assert place.records.pages_read == 3
     place.sweeper.sweep()
     assert place.records.pages_read == 4
+
+
+def test_claims_are_woken_for_what_is_overdue_in_case_their_own_wake_up_was_lost(
+    place: Place,
+) -> None:
+    place.sweeper.sweep()
+    assert not place.alarm.is_set()
+    place.records.waiting = {"a": -5000}
+    for _restored_then_pending in range(2):
+        place.sweeper.sweep()
+        assert place.alarm.is_set()
+        place.alarm.clear()
+    [task] = place.queue.claim(9, 1000).tasks
+    place.queue.dead_letter([(task, "bad", None)])
+    place.sweeper.sweep()
+    assert not place.alarm.is_set()
 
 
 def test_pages_of_dead_tasks_and_tasks_in_backoff_do_not_end_the_round(place: Place) -> None:
