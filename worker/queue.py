@@ -31,6 +31,7 @@ down to milliseconds and due times are rounded up, so nothing is ever early.
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,13 +141,17 @@ class DelayQueue:
         #: Whether the queue was paused when a claim or sweep last asked; kept while Redis is away.
         self.last_known_paused = False
         self._redis = client
-        self._scripts = {
-            file.name.removesuffix(".lua"): Script(client, file.read_bytes())
-            for file in (files("worker") / "lua").iterdir()
-        }
+        self._scripts: dict[str, Script] = {}
+        self._script_keys: dict[str, list[str]] = {}
+        for file in (files("worker") / "lua").iterdir():
+            script, text = file.name.removesuffix(".lua"), file.read_text()
+            self._scripts[script] = Script(client, text.encode())
+            # A script's header says which keys it takes; this is where it is believed.
+            header = re.findall(r"^-- KEYS\[\d+\] (\w+)", text, re.MULTILINE)
+            self._script_keys[script] = [getattr(self.keys, key) for key in header]
 
-    def _run(self, script: str, keys: Sequence[str], *args: Any) -> Any:
-        return self._scripts[script](keys=keys, args=args)
+    def _run(self, script: str, *args: Any) -> Any:
+        return self._scripts[script](keys=self._script_keys[script], args=args)
 
     # -- putting in and taking out ---------------------------------------------------------
 
@@ -171,16 +176,6 @@ class DelayQueue:
         for part in _slices([*map(_checked, tasks)]):
             reply = self._run(
                 "schedule",
-                [
-                    self.keys.scheduled,
-                    self.keys.leased,
-                    self.keys.letters,
-                    self.keys.payloads,
-                    self.keys.tokens,
-                    self.keys.failures,
-                    self.keys.deliveries,
-                    self.keys.first_due,
-                ],
                 self.keys.wake,
                 int(only_if_absent),
                 *(value for task in part for value in task),
@@ -198,13 +193,6 @@ class DelayQueue:
         for part in _slices(waiting):
             paused, *counts = self._run(
                 "restore",
-                [
-                    self.keys.scheduled,
-                    self.keys.leased,
-                    self.keys.letters,
-                    self.keys.first_due,
-                    self.keys.paused,
-                ],
                 _clock(now_ms),
                 self.keys.wake,
                 *(value for due in part for value in (_bytes(due.id), math.ceil(due.delay_ms))),
@@ -216,18 +204,7 @@ class DelayQueue:
 
     def cancel(self, task_id: str) -> Cancelled:
         """Take a waiting task off the schedule. One that a worker holds is left to it."""
-        reply = self._run(
-            "cancel",
-            [
-                self.keys.scheduled,
-                self.keys.leased,
-                self.keys.payloads,
-                self.keys.failures,
-                self.keys.deliveries,
-                self.keys.first_due,
-            ],
-            _bytes(task_id),
-        )
+        reply = self._run("cancel", _bytes(task_id))
         return Cancelled(reply.decode())
 
     # -- a worker's side -------------------------------------------------------------------
@@ -239,23 +216,7 @@ class DelayQueue:
         is compared with the server's clock, rounded down.
         """
         token = secrets.token_hex(16)
-        paused, next_in_ms, *fields = self._run(
-            "claim",
-            [
-                self.keys.scheduled,
-                self.keys.leased,
-                self.keys.payloads,
-                self.keys.failures,
-                self.keys.deliveries,
-                self.keys.first_due,
-                self.keys.tokens,
-                self.keys.paused,
-            ],
-            _clock(now_ms),
-            limit,
-            lease_ms,
-            token,
-        )
+        paused, next_in_ms, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
         self.last_known_paused = bool(paused)
         tasks = [
             Task(
@@ -277,15 +238,7 @@ class DelayQueue:
 
         Raises LeaseLost with those that are no longer this worker's; the others are settled.
         """
-        keys = [
-            self.keys.leased,
-            self.keys.tokens,
-            self.keys.payloads,
-            self.keys.failures,
-            self.keys.deliveries,
-            self.keys.first_due,
-        ]
-        self._settle("ack", keys, [_token(tasks)], [(task.id,) for task in tasks])
+        self._settle("ack", [_token(tasks)], [(task.id,) for task in tasks])
 
     def retry(
         self,
@@ -299,26 +252,15 @@ class DelayQueue:
         ``failed`` counts a failure for each. Otherwise it is a new appointment and counts as
         nothing. Raises LeaseLost as `ack` does.
         """
-        keys = [
-            self.keys.leased,
-            self.keys.scheduled,
-            self.keys.tokens,
-            self.keys.failures,
-            self.keys.first_due,
-        ]
         self._settle(
             "retry",
-            keys,
             [_clock(now_ms), self.keys.wake, _token([task for task, _ in retries])],
             [(task.id, math.ceil(delay), int(failed)) for task, delay in retries],
         )
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks of one claim back as they were. Raises LeaseLost as `ack` does."""
-        keys = [self.keys.leased, self.keys.scheduled, self.keys.tokens, self.keys.first_due]
-        self._settle(
-            "release", keys, [self.keys.wake, _token(tasks)], [(task.id,) for task in tasks]
-        )
+        self._settle("release", [self.keys.wake, _token(tasks)], [(task.id,) for task in tasks])
 
     def dead_letter(
         self,
@@ -327,21 +269,17 @@ class DelayQueue:
         now_ms: int | None = None,
     ) -> None:
         """Bury tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
-        keys = [self.keys.leased, self.keys.dead, self.keys.letters, self.keys.tokens]
         self._settle(
             "dead_letter",
-            keys,
             [_clock(now_ms), _token([task for task, _, _ in burials])],
             [(task.id, _letter(task, reason, error)) for task, reason, error in burials],
         )
 
-    def _settle(
-        self, script: str, keys: list[str], head: list[Any], rows: list[tuple[Any, ...]]
-    ) -> None:
+    def _settle(self, script: str, head: list[Any], rows: list[tuple[Any, ...]]) -> None:
         lost: list[bytes] = []
         for part in _slices(rows):
             args = (value for task_id, *rest in part for value in (_bytes(task_id), *rest))
-            lost += self._run(script, keys, *head, *args)
+            lost += self._run(script, *head, *args)
         if lost:
             raise LeaseLost(map(_text, lost))
 
@@ -363,34 +301,16 @@ class DelayQueue:
 
     def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
         """Schedule dead tasks again, due now, with their counts reset. Returns those it found."""
-        keys = [
-            self.keys.dead,
-            self.keys.letters,
-            self.keys.scheduled,
-            self.keys.failures,
-            self.keys.deliveries,
-            self.keys.first_due,
-        ]
-        return self._disinter("requeue", keys, [_clock(now_ms), self.keys.wake], ids)
+        return self._disinter("requeue", [_clock(now_ms), self.keys.wake], ids)
 
     def purge(self, ids: Iterable[str]) -> list[str]:
         """Delete dead tasks for good. Returns those it found."""
-        keys = [
-            self.keys.dead,
-            self.keys.letters,
-            self.keys.payloads,
-            self.keys.failures,
-            self.keys.deliveries,
-            self.keys.first_due,
-        ]
-        return self._disinter("purge", keys, [], ids)
+        return self._disinter("purge", [], ids)
 
-    def _disinter(
-        self, script: str, keys: list[str], head: list[Any], ids: Iterable[str]
-    ) -> list[str]:
+    def _disinter(self, script: str, head: list[Any], ids: Iterable[str]) -> list[str]:
         found: list[str] = []
         for part in _slices([_bytes(task_id) for task_id in ids], size=100):
-            found += map(_text, self._run(script, keys, *head, *part))
+            found += map(_text, self._run(script, *head, *part))
         return found
 
     def dead_ids(self) -> Iterator[list[str]]:
@@ -406,9 +326,7 @@ class DelayQueue:
     def stats(self, *, now_ms: int | None = None) -> Stats:
         """Count what is where, in one moment."""
         scheduled, due, within_minute, leased, dead, paused, next_due = self._run(
-            "stats",
-            [self.keys.scheduled, self.keys.leased, self.keys.letters, self.keys.paused],
-            _clock(now_ms),
+            "stats", _clock(now_ms)
         )
         return Stats(
             scheduled=scheduled,
