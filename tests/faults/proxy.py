@@ -72,11 +72,12 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            with self._lock:
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end.settimeout(None)
+            with self._lock:  # from here on somebody else may close them
                 self._pairs.append((client, server))
             for source, sink, answers in ((client, server, False), (server, client, True)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                source.settimeout(None)
                 pump = threading.Thread(target=self._pump, args=(source, sink, answers))
                 pump.daemon = True
                 pump.start()

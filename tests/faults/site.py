@@ -75,7 +75,8 @@ class Site:
         self.services: Services = bootstrap(
             Settings.from_env({**self.env, "DATABASE_POOL_SIZE": "2"})
         )
-        self.queue = DelayQueue(connect(self.env["REDIS_URL"]), QUEUE)
+        self.client = connect(self.env["REDIS_URL"])
+        self.queue = DelayQueue(self.client, QUEUE)
         self._processes: list[Process] = []
         self._customer = new_id()
         with self.services.engine.begin() as connection:
@@ -95,8 +96,10 @@ class Site:
     def close(self) -> None:
         for process in self._processes:
             process.kill()
-        self.valkey.stop()
+        self.client.close()
+        self.services.redis.close()
         self.services.engine.dispose()
+        self.valkey.stop()
 
     # -- doing -----------------------------------------------------------------------------
 

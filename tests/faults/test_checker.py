@@ -14,7 +14,7 @@ from orders.models import order_events, orders, stock_items
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
-from worker import DelayQueue, Due, LeaseLost, connect
+from worker import DelayQueue, Due, LeaseLost
 
 STOCKED = dict.fromkeys(SKUS, ON_HAND)
 
@@ -166,7 +166,6 @@ def variant(site: Site, name: str, good: str, bad: str) -> DelayQueue:
 
 
 def with_script(site: Site, name: str, text: str) -> DelayQueue:
-    client = connect(site.valkey.url)
-    queue = DelayQueue(client, QUEUE)
-    queue._scripts[name] = client.register_script(text)
+    queue = DelayQueue(site.client, QUEUE)
+    queue._scripts[name] = site.client.register_script(text)
     return queue
