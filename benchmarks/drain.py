@@ -59,13 +59,15 @@ def main() -> None:
     parser.add_argument("--seeds-orders", type=int, default=3_000)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     with _scene() as scene:
         _print_settings(scene)
         rates: dict[str, list[float]] = {"this project": [], "the article's queue": []}
         for _ in range(options.repetitions):
             ids = _load(scene, options.orders)
-            rates["this project"].append(len(ids) / _drain(scene, ids, options.workers))
+            seconds = _drain(scene, ids, options.workers, options.threads)
+            rates["this project"].append(len(ids) / seconds)
             ids = _load(scene, options.seeds_orders)
             rates["the article's queue"].append(len(ids) / _drain_as_the_article(scene, ids))
     base = statistics.median(rates["the article's queue"])
@@ -175,7 +177,7 @@ def _assert_drained(scene: Scene, ids: list[str]) -> None:
     assert (reserved, on_hand) == (0, SKUS * ON_HAND), f"stock is off: {reserved}, {on_hand}"
 
 
-def _drain(scene: Scene, ids: list[str], workers: int) -> float:
+def _drain(scene: Scene, ids: list[str], workers: int, threads: int) -> float:
     """Seconds that this project's worker processes take."""
     client = connect(scene.redis_url, timeout_seconds=10)
     client.flushall()
@@ -184,7 +186,7 @@ def _drain(scene: Scene, ids: list[str], workers: int) -> float:
     queue.schedule_many((order_id, 1_767_225_600_000, b"") for order_id in ids)
     env = {"DATABASE_URL": scene.database_url, "REDIS_URL": scene.redis_url, "LOG_LEVEL": "INFO"}
     logs = [scene.folder / f"worker-{n}.log" for n in range(workers)]
-    processes = [worker(env, log) for log in logs]
+    processes = [worker(env, log, "--threads", str(threads)) for log in logs]
     wait_until(lambda: all(b'"available"' in log.read_bytes() for log in logs), "workers")
     start = time.perf_counter()
     queue.resume()
