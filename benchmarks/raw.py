@@ -1,0 +1,98 @@
+"""What bounds a drain: its statements without a queue, and its scripts without a database."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.types.json import Json
+from psycopg.types.string import TextLoader
+
+from benchmarks.scene import Scene
+from orders import repository
+
+BATCH = 500
+LEASE_MS = 10_000
+
+
+def statements(stage: Scene, ids: Sequence[str], connections: int) -> float:
+    """Seconds for the service's own statements, in its batches, straight from psycopg."""
+    lock = threading.Lock()
+    batches = _batches(ids)
+
+    def drain(connection: psycopg.Connection[Any]) -> None:
+        while True:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            _expire(connection, batch)
+
+    with ThreadPoolExecutor(connections) as pool:
+        opened = [psycopg.connect(stage.dsn) for _ in range(connections)]
+        for connection in opened:
+            connection.adapters.register_loader("uuid", TextLoader)
+        start = time.perf_counter()
+        for done in [pool.submit(drain, connection) for connection in opened]:
+            done.result()
+        seconds = time.perf_counter() - start
+    for connection in opened:
+        connection.close()
+    stage.assert_drained()
+    return seconds
+
+
+def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(ids), BATCH):
+        yield [*ids[start : start + BATCH]]
+
+
+#: Its compiler only; it connects to nothing.
+DIALECT = sa.create_engine("postgresql+psycopg://")
+
+
+def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
+    """A statement as the driver takes it, and the values that are written in it."""
+    compiled = statement.compile(DIALECT)
+    return str(compiled).encode(), compiled.params
+
+
+def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
+    """What `OrderService.expire` sends to the database, and nothing else."""
+
+    def run(statement: sa.ClauseElement, ids: list[str], **values: Any) -> psycopg.Cursor[Any]:
+        text, fixed = COMPILED[statement]
+        return connection.execute(text, {**fixed, "ids": ids, **values})
+
+    with connection.transaction():
+        cancelled = [order_id for (order_id,) in run(repository.CANCEL_EXPIRED, batch)]
+        if cancelled:
+            run(repository.RELEASE, cancelled)
+            data = Json({"reason": "expired"})
+            run(repository.ADD_EVENTS, cancelled, type="order.cancelled", data=data)
+        if rest := {*batch}.difference(cancelled):
+            run(repository.STANDINGS, [*rest]).fetchall()
+
+
+COMPILED: dict[sa.ClauseElement, tuple[bytes, dict[str, Any]]] = {
+    statement: _compiled(statement)
+    for statement in (
+        repository.CANCEL_EXPIRED,
+        repository.RELEASE,
+        repository.ADD_EVENTS,
+        repository.STANDINGS,
+    )
+}
+
+
+def scripts(stage: Scene, ids: Sequence[str]) -> float:
+    """Seconds to claim and ack them all, in the same batches."""
+    queue = stage.schedule(ids)
+    queue.resume()
+    start = time.perf_counter()
+    while tasks := queue.claim(BATCH, LEASE_MS).tasks:
+        queue.ack(tasks)
+    return time.perf_counter() - start

@@ -1,0 +1,232 @@
+"""What every benchmark plays on: real servers with default durability, and orders to let go."""
+
+import contextlib
+import os
+import platform
+import random
+import sqlite3
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+from uuid_utils import uuid7
+
+from examples.processes import Process, Valkey, migrate, wait_until, worker
+from orders.bootstrap import QUEUE
+from orders.database import epoch_ms
+from tests.servers import Postgres
+from worker import DelayQueue, connect
+
+SKUS = 1000
+ON_HAND = 1_000_000
+ITEMS = 3
+#: How many are paid before they are due, though their checks are still scheduled.
+PAID_SHARE = 0.2
+LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: In an order in which they can be emptied.
+TABLES = (
+    "idempotency_keys",
+    "order_events",
+    "payments",
+    "order_items",
+    "orders",
+    "stock_items",
+    "api_clients",
+)
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A Valkey and a database, migrated."""
+
+    database_url: str
+    redis_url: str
+    folder: Path
+
+    @property
+    def dsn(self) -> str:
+        """The database's address as its driver takes it."""
+        return self.database_url.replace("+psycopg", "")
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What the service's processes read."""
+        return {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url, "LOG_LEVEL": "INFO"}
+
+    def client(self) -> redis.Redis:
+        return connect(self.redis_url, timeout_seconds=30)
+
+    def queue(self) -> DelayQueue:
+        """The orders' queue."""
+        return DelayQueue(self.client(), QUEUE)
+
+    def settings(self) -> dict[str, str]:
+        """The versions and settings that figures depend on."""
+        server = self.client().info("server")
+        valkey = server.get("valkey_version") or server["redis_version"]
+        if self.database_url.startswith("sqlite"):
+            database = f"SQLite {sqlite3.sqlite_version}, WAL, synchronous full"
+        else:
+            with psycopg.connect(self.dsn) as connection:
+                fsync, commit = (
+                    (connection.execute(f"SHOW {name}").fetchone() or ["?"])[0]
+                    for name in ("fsync", "synchronous_commit")
+                )
+                version = connection.info.server_version // 10000
+            database = f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}"
+        return {
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+            "python": platform.python_version(),
+            "database": database,
+            "redis": f"Valkey {valkey}, appendonly yes, appendfsync everysec",
+        }
+
+    def load(self, count: int, *, items: int = ITEMS, paid_share: float = PAID_SHARE) -> list[str]:
+        """Fill empty tables with orders that are due, some of them paid. Returns their ids."""
+        long_ago = epoch_ms(LONG_AGO) if self.database_url.startswith("sqlite") else LONG_AGO
+        client = str(uuid7())
+        ids = [str(uuid7()) for _ in range(count)]
+        paid = {order_id for order_id in ids if random.random() < paid_share}
+        lines: list[Row] = [
+            (order_id, f"sku-{sku}", random.randint(1, 3), 1250)
+            for order_id in ids
+            for sku in random.sample(range(SKUS), items)
+        ]
+        held = Counter({f"sku-{n}": 0 for n in range(SKUS)})
+        for order_id, sku, quantity, _ in lines:
+            held[sku] += quantity * (order_id not in paid)
+        self._fill(
+            {
+                "api_clients (id, name, secret_hash, scopes, created_at)": [
+                    (client, "bench", "", "orders", long_ago)
+                ],
+                "stock_items (sku, on_hand, reserved, price_minor, currency)": [
+                    (sku, ON_HAND, reserved, 1250, "EUR") for sku, reserved in held.items()
+                ],
+                "orders (id, customer_id, status, currency, total_minor, created_at, expires_at, "
+                "paid_at)": [
+                    (order_id, client, "paid", "EUR", 3750, long_ago, long_ago, long_ago)
+                    if order_id in paid
+                    else (order_id, client, "unpaid", "EUR", 3750, long_ago, long_ago, None)
+                    for order_id in ids
+                ],
+                "order_items (order_id, sku, quantity, unit_price_minor)": lines,
+            }
+        )
+        return ids
+
+    def _fill(self, tables: dict[str, list[Row]]) -> None:
+        """Empty all tables, then fill these."""
+        if self.database_url.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(self.database_path)) as file, file:
+                for table in TABLES:
+                    file.execute(f"DELETE FROM {table}")
+                for table, rows in tables.items():
+                    marks = ", ".join("?" * len(rows[0]))
+                    file.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+            return
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(f"TRUNCATE {', '.join(TABLES)}")
+            for table, rows in tables.items():
+                with connection.cursor().copy(f"COPY {table} FROM STDIN") as copy:
+                    for row in rows:
+                        copy.write_row(row)
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+
+    def schedule(self, ids: Iterable[str]) -> DelayQueue:
+        """Empty Valkey and schedule these orders' checks, all due; the queue is paused."""
+        self.client().flushall()
+        queue = self.queue()
+        queue.pause()
+        queue.schedule_many((order_id, epoch_ms(LONG_AGO), b"") for order_id in ids)
+        return queue
+
+    @contextlib.contextmanager
+    def workers(self, count: int, threads: int) -> Iterator[list[Process]]:
+        """Worker processes that are up and wait."""
+        logs = [self.folder / f"worker-{n}.log" for n in range(count)]
+        processes = [worker(self.env, log, "--threads", str(threads)) for log in logs]
+        try:
+            wait_until(lambda: all(b'"available"' in log.read_bytes() for log in logs), "workers")
+            yield processes
+        finally:
+            for process in processes:
+                process.stop()
+            for log in logs:
+                log.unlink()
+
+    def drain(self, ids: Sequence[str], workers: int, threads: int) -> float:
+        """Seconds that the service's workers take for orders that are all due."""
+        queue = self.schedule(ids)
+        with self.workers(workers, threads):
+            start = time.perf_counter()
+            queue.resume()
+            wait_until(lambda: not any(_left(queue)), "the queue to drain", seconds=600)
+            seconds = time.perf_counter() - start
+        self.assert_drained()
+        return seconds
+
+    def assert_drained(self) -> None:
+        """Every unpaid order was cancelled with one event, and exactly its stock is back."""
+        unpaid, cancelled = (
+            self.count(f"FROM orders WHERE status = '{status}'")
+            for status in ("unpaid", "cancelled")
+        )
+        events = self.count("FROM order_events WHERE type = 'order.cancelled'")
+        off = self.count(f"FROM stock_items WHERE reserved <> 0 OR on_hand <> {ON_HAND}")
+        assert unpaid == 0, f"{unpaid} orders are still unpaid"
+        assert cancelled == events, f"{cancelled} cancelled, {events} events"
+        assert off == 0, f"the stock of {off} SKUs is off"
+
+    def count(self, what: str) -> int:
+        """How many rows, given from FROM on."""
+        statement = f"SELECT count(*) {what}"
+        if self.database_url.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(self.database_path)) as file:
+                [number] = file.execute(statement).fetchone()
+        else:
+            with psycopg.connect(self.dsn) as connection:
+                [number] = connection.execute(statement).fetchone() or [-1]
+        return int(number)
+
+    @property
+    def database_path(self) -> str:
+        """Where SQLite keeps it."""
+        return self.database_url.removeprefix("sqlite:///")
+
+
+def _left(queue: DelayQueue) -> tuple[int, int]:
+    stats = queue.stats()
+    assert stats.dead == 0
+    return stats.scheduled, stats.leased
+
+
+@contextlib.contextmanager
+def scene(*, sqlite: bool = False) -> Iterator[Scene]:
+    """Start the servers; stop and delete them in the end."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        valkey = Valkey(folder / "valkey", "--appendonly", "yes", "--save", "")
+        stack.callback(valkey.stop)
+        valkey.start()
+        if sqlite:
+            url = f"sqlite:///{folder}/orders.db"
+        else:
+            postgres = Postgres()
+            stack.callback(postgres.remove)
+            postgres.start().execute("CREATE DATABASE bench")
+            url = postgres.url("bench")
+        migrate({"DATABASE_URL": url})
+        yield Scene(url, valkey.url, folder)
