@@ -5,10 +5,11 @@ The rest of the service runs the same statements on both.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
@@ -22,6 +23,9 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from orders.config import Settings
 from orders.errors import SettingsInvalid, StorageUnavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -178,9 +182,34 @@ def passes(error: DBAPIError | PoolTimeout) -> bool:
     return state.startswith(_PASSING_SQLSTATES)
 
 
-def sqlstate(error: DBAPIError) -> str | None:
+#: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
+CONFLICTS = ("40001", "40P01")
+CONFLICT_RETRIES = 3
+
+
+def retried(transaction: Callable[P, R]) -> Callable[P, R]:
+    """Have a function that is one transaction run again when it lost against another one.
+
+    The lock order of `orders.repository` makes that rare: it takes somebody else's statements,
+    or a database whose default isolation is stricter.
+    """
+
+    @wraps(transaction)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return transaction(*args, **kwargs)
+            except StorageUnavailable as error:
+                if sqlstate(error.__cause__) not in CONFLICTS:
+                    raise
+        return transaction(*args, **kwargs)
+
+    return run
+
+
+def sqlstate(error: BaseException | None) -> str | None:
     """PostgreSQL's code for what went wrong."""
-    return getattr(error.orig, "sqlstate", None)
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
 
 
 LOCK_NOT_AVAILABLE = "55P03"

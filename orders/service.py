@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from orders.database import epoch_ms, reading, writing
+from orders.database import epoch_ms, reading, retried, writing
 from orders.domain import (
     CancelReason,
     Client,
@@ -110,6 +110,7 @@ class OrderService:
 
     # -- a customer's side -----------------------------------------------------------------
 
+    @retried
     def place(
         self,
         customer_id: str,
@@ -147,6 +148,7 @@ class OrderService:
         self._scheduler.schedule(order.id, epoch_ms(order.expires_at))
         return Placed(order.id, response, replayed=False)
 
+    @retried
     def pay(
         self,
         customer_id: str,
@@ -186,6 +188,7 @@ class OrderService:
         self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
 
+    @retried
     def cancel(self, customer_id: str, order_id: str) -> Order:
         """Cancel an unpaid order on request; one that is cancelled stays as it is.
 
@@ -242,6 +245,7 @@ class OrderService:
 
     # -- the clock's side ------------------------------------------------------------------
 
+    @retried
     def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
         """Cancel those that are unpaid past their deadline, all in one transaction.
 

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from examples.processes import wait_until
+from orders.database import sqlstate
 from orders.domain import Item, Order, total_minor
-from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock
-from orders.models import stock_items
+from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailable
+from orders.models import orders, stock_items
 from orders.repository import RELEASE, SELL, Repository
 from tests.conftest import Shop
 
@@ -261,10 +262,22 @@ def test_one_key_sent_by_many_makes_one_order(shop: Shop) -> None:
 
 
 @contextmanager
-def holding(engine: sa.Engine, sku: str) -> Iterator[None]:
+def holding(engine: sa.Engine, sku: str) -> Iterator[sa.Connection]:
     with engine.begin() as connection:
         connection.execute(sa.select(stock_items).filter_by(sku=sku).with_for_update())
-        yield
+        yield connection
+
+
+def blocked(engine: sa.Engine) -> bool:
+    """Whether somebody waits for a lock."""
+    with engine.connect() as connection:
+        return bool(connection.execute(WAITING).scalar_one())
+
+
+WAITING = sa.text(
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 @on_postgresql
@@ -273,15 +286,6 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     shop.stock("B")
     paid, cancelled, expired = (shop.place(a=1, B=1) for _ in range(3))
     shop.expire_in(-1, expired)
-    waiting = sa.text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-
-    def blocked() -> bool:
-        with shop.engine.connect() as connection:
-            return bool(connection.execute(waiting).scalar_one())
-
     operations: dict[str, Callable[[], Any]] = {
         "place": lambda: shop.place(a=1, B=1),
         "pay": lambda: shop.pay(paid),
@@ -292,7 +296,7 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     for name, operation in operations.items():
         with ThreadPoolExecutor(1) as pool, holding(shop.engine, "B"):
             running = pool.submit(operation)
-            wait_until(blocked, f"{name} to wait for B")
+            wait_until(lambda: blocked(shop.engine), f"{name} to wait for B")
             try:
                 with shop.engine.begin() as connection:
                     free = sa.select(stock_items).filter_by(sku="a").with_for_update(nowait=True)
@@ -310,3 +314,75 @@ def test_the_order_of_locks_is_the_same_in_every_locale(statement: sa.Update) ->
     """Python sorts by code point; text in a database sorts as its locale does."""
     sql = str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
     assert "ORDER BY CAST(stock_items.sku AS BYTEA) FOR NO KEY UPDATE" in sql
+
+
+# -- conflicts -----------------------------------------------------------------------------
+
+
+@contextmanager
+def conflicts(engine: sa.Engine) -> Iterator[list[str | None]]:
+    """The SQLSTATE of every error meanwhile."""
+    states: list[str | None] = []
+
+    def note(context: sa.engine.ExceptionContext) -> None:
+        states.append(sqlstate(context.sqlalchemy_exception))
+
+    sa.event.listen(engine, "handle_error", note)
+    yield states
+    sa.event.remove(engine, "handle_error", note)
+
+
+@on_postgresql
+def test_a_transaction_that_a_deadlock_ended_is_run_again(shop: Shop) -> None:
+    shop.stock("a")
+    shop.stock("b")
+    with conflicts(shop.engine) as states, ThreadPoolExecutor(1) as pool:
+        with holding(shop.engine, "b") as stranger:
+            placing = pool.submit(shop.place, a=1, b=1)
+            wait_until(lambda: blocked(shop.engine), "the order to wait for b")
+            # The order has waited longer, so it is the one that PostgreSQL ends.
+            stranger.execute(sa.select(stock_items).filter_by(sku="a").with_for_update())
+        order = placing.result()
+    assert states == ["40P01"]
+    assert shop.events(order) == ["order.created"]
+    assert (shop.shelf("a"), shop.shelf("b")) == ((100, 1), (100, 1))
+
+
+@on_postgresql
+def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    strict(shop.engine)
+    with conflicts(shop.engine) as states, ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as stranger:
+            stranger.execute(sa.update(orders).values(version=orders.c.version + 1))
+            cancelling = pool.submit(shop.service.cancel, shop.customer, order.id)
+            wait_until(lambda: blocked(shop.engine), "the cancellation to wait")
+        assert cancelling.result().version == 3
+    assert states == ["40001"]
+    shop.check(tea=100)
+
+
+@on_postgresql
+def test_a_conflict_that_goes_on_is_an_outage(shop: Shop) -> None:
+    shop.stock()
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE SQLSTATE '40001'; END $$;"
+            "CREATE TRIGGER lose BEFORE INSERT ON orders EXECUTE FUNCTION lose()"
+        )
+    with conflicts(shop.engine) as states, pytest.raises(StorageUnavailable):
+        shop.place()
+    assert states == ["40001"] * 4
+    assert shop.shelf() == (100, 0)
+
+
+def strict(engine: sa.Engine) -> None:
+    """Make transactions of this database repeatable reads, unless they say otherwise."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"ALTER DATABASE {engine.url.database} "
+            "SET default_transaction_isolation = 'repeatable read'"
+        )
+    engine.dispose()
