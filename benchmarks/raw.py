@@ -65,16 +65,16 @@ def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
 
     def run(statement: sa.ClauseElement, ids: list[str], **values: Any) -> psycopg.Cursor[Any]:
         text, fixed = COMPILED[statement]
-        return connection.execute(text, {**fixed, "ids": ids, **values})
+        return connection.execute(text, {**fixed, "ids": f"{{{','.join(ids)}}}", **values})
 
     with connection.transaction():
         cancelled = [order_id for (order_id,) in run(repository.CANCEL_EXPIRED, batch)]
-        if cancelled:
-            run(repository.RELEASE, cancelled)
-            data = Json({"reason": "expired"})
-            run(repository.ADD_EVENTS, cancelled, type="order.cancelled", data=data)
         if rest := {*batch}.difference(cancelled):
             run(repository.STANDINGS, [*rest]).fetchall()
+        if cancelled:
+            data = Json({"reason": "expired"})
+            run(repository.ADD_EVENTS, cancelled, type="order.cancelled", data=data)
+            run(repository.RELEASE, cancelled)
 
 
 COMPILED: dict[sa.ClauseElement, tuple[bytes, dict[str, Any]]] = {

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sa
+from psycopg.types.string import TextLoader
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
@@ -79,6 +80,7 @@ def create_engine(settings: Settings) -> sa.Engine:
     def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
         connection = PatientConnection.connect(*cargs, **cparams)
         connection.patience_seconds = patience
+        connection.adapters.register_loader("uuid", TextLoader)  # see `Id`
         return connection
 
     plain_ping = engine.dialect.do_ping
@@ -251,16 +253,18 @@ class Id(sa.types.TypeDecorator[str]):
 
 
 class IdList(sa.types.TypeDecorator[Sequence[str]]):
-    """Many ids in one parameter, so that a batch of any size is one and the same statement."""
+    """Many ids in one parameter, so that a batch of any size is one and the same statement.
+
+    As text: a driver's arrays are checked for what needs quotes, an element at a time.
+    """
 
     impl = sa.Text
     cache_ok = True
 
-    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
-        return sa.Text() if dialect.name == "sqlite" else postgresql.ARRAY(sa.Text)
-
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> Any:
-        return json.dumps(value) if dialect.name == "sqlite" else value
+        if dialect.name == "sqlite":
+            return json.dumps(value)
+        return f"{{{','.join(value or ())}}}"
 
 
 class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does

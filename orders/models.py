@@ -112,7 +112,9 @@ order_events = sa.Table(
         sa.Identity(),
         primary_key=True,
     ),
-    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), nullable=False),
+    # No foreign key: it would look up each order of a batch once more. An event is inserted by a
+    # SELECT from orders, and no order is ever deleted.
+    sa.Column("order_id", Id, nullable=False),
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("data", sa.JSON, nullable=False),

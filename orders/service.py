@@ -176,8 +176,8 @@ class OrderService:
                 return Paid(known, replayed=True)
             facts = {"provider": provider, "reference": reference}
             if repository.pay(order_id, customer_id, amount_minor, currency):
-                repository.sell([order_id])
                 repository.add_events([order_id], "order.paid", facts)
+                repository.sell([order_id])
             else:
                 order = repository.order(order_id, customer_id)
                 assert order is not None
@@ -255,10 +255,10 @@ class OrderService:
         """
         with self._writing() as repository:
             cancelled = repository.cancel_expired(order_ids)
-            if cancelled:
-                _let_go(repository, cancelled, CancelReason.EXPIRED)
             rest = {*order_ids}.difference(cancelled)
             standings = repository.standings([*rest]) if rest else {}
+            if cancelled:
+                _let_go(repository, cancelled, CancelReason.EXPIRED)
         return {
             order_id: delay_ms
             for order_id in rest
@@ -349,9 +349,9 @@ def _hold(repository: Repository, quantities: Mapping[str, int]) -> tuple[list[I
 
 
 def _let_go(repository: Repository, order_ids: Sequence[str], reason: CancelReason) -> None:
-    """What follows a cancellation, by whatever way: the stock goes back, and it is written down."""
-    repository.release(order_ids)
+    """What follows a cancellation, by whatever way: it is written down, and the stock goes back."""
     repository.add_events(order_ids, "order.cancelled", {"reason": reason})
+    repository.release(order_ids)  # last: everybody waits for stock rows
 
 
 def _look_again_ms(standing: Standing | None) -> int | None:

@@ -7,10 +7,10 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:dead        list    task ids, newest first
     {name}:letters     hash    task id -> why it is dead, JSON; what counts as being dead
     {name}:payloads    hash    task id -> opaque bytes, for tasks that have any
-    {name}:tokens      hash    task id -> token of its lease
+    {name}:tokens      hash    task id -> token of its lease, and when the task was first due, ms
     {name}:failures    hash    task id -> times it failed alone
     {name}:deliveries  hash    task id -> times its lease expired
-    {name}:first_due   hash    task id -> when it was first due, ms, for tasks once claimed
+    {name}:first_due   hash    task id -> when it was first due, ms, for tasks put back
     {name}:paused      string  present while the queue is paused
     {name}:wake        channel a message when something is due earlier than it was
 
@@ -49,6 +49,8 @@ T = TypeVar("T")
 
 #: Scripts work on this many tasks at most, so that none holds the server up for long.
 SLICE = 500
+#: As text, twice as long; the scripts count on that.
+TOKEN_BYTES = 32
 #: Due times are zset scores, which are doubles: whole up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
@@ -215,7 +217,7 @@ class DelayQueue:
         A task found under an expired lease counts one more delivery. Never early: a due time
         is compared with the server's clock, rounded down.
         """
-        token = secrets.token_hex(16)
+        token = secrets.token_hex(TOKEN_BYTES)
         paused, next_in_ms, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
         self.last_known_paused = bool(paused)
         tasks = [

@@ -108,7 +108,6 @@ def upgrade() -> None:
         sa.Column("at", INSTANT, nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_order_events"),
-        sa.ForeignKeyConstraint(["order_id"], ["orders.id"], name="fk_order_events_order_id"),
     )
     op.create_index("ix_order_events_order", "order_events", ["order_id", "id"])
     op.create_index(

@@ -47,9 +47,8 @@ def test_a_task_is_claimed_in_the_millisecond_it_is_due(queue: DelayQueue) -> No
     assert claim.next_in_ms == 500
     assert state(queue) == {
         "leased": {"a": 1500},
-        "tokens": {"a": task.token},
+        "tokens": {"a": f"{task.token}1000"},
         "payloads": {"a": b"x"},
-        "first_due": {"a": 1000},
     }
 
 
@@ -82,7 +81,7 @@ def test_each_claim_has_a_token_of_its_own(queue: DelayQueue) -> None:
     second = queue.claim(2, 1000, now_ms=1000).tasks
     assert len({task.token for task in first}) == len({task.token for task in second}) == 1
     assert first[0].token != second[0].token
-    assert len(first[0].token) == 32
+    assert len(first[0].token) == 64
 
 
 def test_a_lease_holds_until_the_millisecond_it_ends(queue: DelayQueue) -> None:
@@ -110,10 +109,9 @@ def test_an_expired_lease_is_claimed_before_due_tasks_and_counts_a_delivery(
     assert state(queue) == {
         "scheduled": {"c": 901},
         "leased": {"orphan": 2500, "b": 2500},
-        "tokens": {"orphan": token, "b": token},
+        "tokens": {"orphan": f"{token}1000", "b": f"{token}900"},
         "payloads": {"orphan": b"x"},
         "deliveries": {"orphan": 1},
-        "first_due": {"orphan": 1000, "b": 900},
     }
 
 
@@ -251,6 +249,16 @@ def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, settle:
     stale = queue.claim(1, 100, now_ms=1000).tasks
     queue.schedule("a", 5000, b"y")
     _assert_writes_nothing(queue, settle, stale)
+
+
+def test_no_token_is_no_proof(queue: DelayQueue, settle: Settle) -> None:
+    queue.schedule("a", 1000)
+    [task] = queue.claim(1, 1000, now_ms=1000).tasks
+    before = state(queue)
+    for token in ("", task.token[:32], f"{task.token}1000"):
+        with pytest.raises(LeaseLost):
+            settle(queue, [task._replace(token=token)])
+    assert state(queue) == before
 
 
 @pytest.mark.parametrize("first", VERBS.values(), ids=VERBS)

@@ -96,7 +96,7 @@ SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
     "release": (DelayQueue.release, {"scheduled", "first_due"}),
     "dead_letter": (
         lambda queue, tasks: queue.dead_letter([(t, "bad", None) for t in tasks]),
-        {"dead", "letters", "first_due"},
+        {"dead", "letters"},
     ),
 }
 
@@ -125,6 +125,12 @@ def test_a_server_whose_memory_is_full_lets_dead_letters_be_requeued_and_purged(
     assert queue.requeue(["a"], now_ms=5) == ["a"]
     assert queue.purge(["b"]) == ["b"]
     assert state(queue) == {"scheduled": {"a": 5}}
+
+
+def test_the_tokens_of_a_batch_are_hashed_not_searched(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    queue.claim(1, 1000, now_ms=1000)
+    assert queue._redis.object("ENCODING", queue.keys.tokens) == b"hashtable"
 
 
 # -- keys of another type ------------------------------------------------------------------

@@ -36,8 +36,9 @@ class Known:
     payload: bytes = b""
     failures: int = 0
     deliveries: int = 0
+    #: Kept for those that were put back; the lease of a leased one says it.
     first_due: int | None = None
-    token: str | None = None
+    token: str = ""
     letter: dict[str, Any] = field(default_factory=dict)
 
 
@@ -123,16 +124,20 @@ class Machine(RuleBasedStateMachine):
             known = self.known[task.id]
             assert known.at <= self.now, "early"
             known.deliveries += known.place == "leased"
-            known.first_due = known.at if known.first_due is None else known.first_due
+            if known.place == "leased":
+                first_due = _first_due(known)
+            else:
+                first_due = known.at if known.first_due is None else known.first_due
             assert task == Task(
                 task.id,
                 known.payload,
                 known.failures,
                 known.deliveries,
-                known.first_due,
+                first_due,
                 task.token,
             )
-            known.place, known.at, known.token = "leased", self.now + lease, task.token
+            known.place, known.at = "leased", self.now + lease
+            known.token = f"{task.token}{first_due}"
         if not self.paused:
             ends = [known.at for known in self.known.values() if known.place != "dead"]
             assert claim.next_in_ms == (max(0, min(ends) - self.now) if ends else None)
@@ -158,16 +163,14 @@ class Machine(RuleBasedStateMachine):
     @rule(task=claimed)
     def release(self, task: Task) -> None:
         if self._settles(task, lambda: self.queue.release([task])):
-            first_due = self.known[task.id].first_due
-            assert first_due is not None
-            self._put_back(task, first_due)
+            self._put_back(task, _first_due(self.known[task.id]))
 
     @rule(task=claimed)
     def dead_letter(self, task: Task) -> None:
         burial = (task, "bad", ValueError("x"))
         if self._settles(task, lambda: self.queue.dead_letter([burial], now_ms=self.now)):
             known = self.known[task.id]
-            known.place, known.at, known.token = "dead", self.now, None
+            known.place, known.at, known.token = "dead", self.now, ""
             known.letter = {
                 "reason": "bad",
                 "error": "ValueError: x",
@@ -224,7 +227,7 @@ class Machine(RuleBasedStateMachine):
     def _settles(self, task: Task, settle: Any) -> bool:
         """Whether the lease was valid; when it was not, nothing may have changed."""
         known = self.known.get(task.id)
-        valid = known is not None and known.token == task.token
+        valid = known is not None and known.token[:64] == task.token
         before = state(self.queue)
         if valid:
             settle()
@@ -237,7 +240,8 @@ class Machine(RuleBasedStateMachine):
 
     def _put_back(self, task: Task, due: int) -> Known:
         known = self.known[task.id]
-        known.place, known.at, known.token = "scheduled", due, None
+        known.first_due = _first_due(known)
+        known.place, known.at, known.token = "scheduled", due, ""
         return known
 
     def _disinter(self, ids: list[str]) -> list[str]:
@@ -279,6 +283,10 @@ class Machine(RuleBasedStateMachine):
             for task_id, known in self.known.items()
             if (known.place == place if place else getattr(known, name))
         }
+
+
+def _first_due(leased: Known) -> int:
+    return int(leased.token[64:])
 
 
 def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) -> None:

@@ -5,14 +5,16 @@
 -- KEYS[3] payloads    hash    task id -> opaque bytes
 -- KEYS[4] failures    hash    task id -> times it failed alone
 -- KEYS[5] deliveries  hash    task id -> times its lease expired
--- KEYS[6] first_due   hash    task id -> when it was first due, ms
--- KEYS[7] tokens      hash    task id -> token of its lease
+-- KEYS[6] first_due   hash    task id -> when it was first due, ms, for tasks put back
+-- KEYS[7] tokens      hash    task id -> token of its lease, and when the task was first due, ms
 -- KEYS[8] paused      string  present while the queue is paused
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] limit   ARGV[3] lease_ms   ARGV[4] token
 --
 -- Returns {paused, next_in_ms (-1: nothing waits), id, payload, failures, deliveries, first_due, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
+-- A token is 64 bytes, so that with the time after it a value is longer than a server packs into
+-- a list, which it would search from the start for each of a batch.
 -- ZREM is the first write, so that a server whose memory is full lets the rest pass.
 
 if redis.call('EXISTS', KEYS[8]) == 1 then return {1, -1} end
@@ -24,20 +26,26 @@ end
 local limit, expiry, token = tonumber(ARGV[2]), now + tonumber(ARGV[3]), ARGV[4]
 
 local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
-local due_at = {}
+local first_due = {}
 if #ids > 0 then
   redis.call('ZREM', KEYS[2], unpack(ids))
-  for _, id in ipairs(ids) do redis.call('HINCRBY', KEYS[5], id, 1) end
+  for i, tokens in ipairs(redis.call('HMGET', KEYS[7], unpack(ids))) do
+    first_due[i] = tokens and string.sub(tokens, 65) or now
+    redis.call('HINCRBY', KEYS[5], ids[i], 1)
+  end
 end
 if #ids < limit then
   local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit - #ids)
-  local fresh = {}
-  for i = 1, #due, 2 do
-    fresh[#fresh + 1] = due[i]
-    ids[#ids + 1] = due[i]
-    due_at[#ids] = math.max(0, math.floor(tonumber(due[i + 1]))) -- others may write any score
+  if #due > 0 then
+    local fresh = {}
+    for i = 1, #due, 2 do fresh[#fresh + 1] = due[i] end
+    redis.call('ZREM', KEYS[1], unpack(fresh))
+    for i, before in ipairs(redis.call('HMGET', KEYS[6], unpack(fresh))) do
+      ids[#ids + 1] = fresh[i]
+      -- Others may write any score.
+      first_due[#ids] = before or string.format('%.0f', math.max(0, math.floor(tonumber(due[2 * i]))))
+    end
   end
-  if #fresh > 0 then redis.call('ZREM', KEYS[1], unpack(fresh)) end
 end
 
 local reply = {0, -1}
@@ -45,23 +53,16 @@ if #ids > 0 then
   local payloads = redis.call('HMGET', KEYS[3], unpack(ids))
   local failures = redis.call('HMGET', KEYS[4], unpack(ids))
   local deliveries = redis.call('HMGET', KEYS[5], unpack(ids))
-  local first_due = redis.call('HMGET', KEYS[6], unpack(ids))
-  local leases, tokens, news = {}, {}, {}
+  local leases, tokens = {}, {}
   for i, id in ipairs(ids) do
     leases[2 * i - 1], leases[2 * i] = expiry, id
-    tokens[2 * i - 1], tokens[2 * i] = id, token
-    if not first_due[i] then
-      first_due[i] = due_at[i] or now
-      news[#news + 1] = id
-      news[#news + 1] = first_due[i]
-    end
+    tokens[2 * i - 1], tokens[2 * i] = id, token .. first_due[i]
     local at = 5 * i - 2
     reply[at], reply[at + 1], reply[at + 2] = id, payloads[i], failures[i]
     reply[at + 3], reply[at + 4] = deliveries[i], first_due[i]
   end
   redis.call('ZADD', KEYS[2], unpack(leases))
   redis.call('HSET', KEYS[7], unpack(tokens))
-  if #news > 0 then redis.call('HSET', KEYS[6], unpack(news)) end
 end
 
 for k = 1, 2 do

@@ -3,7 +3,7 @@
 -- KEYS[1] leased   zset  task id -> lease expiry, ms
 -- KEYS[2] dead     list  task ids, newest first
 -- KEYS[3] letters  hash  task id -> why it is dead, JSON
--- KEYS[4] tokens   hash  task id -> token of its lease
+-- KEYS[4] tokens   hash  task id -> token of its lease, and when the task was first due, ms
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] token
 -- ARGV[3..] id, letter (a JSON object; died_at_ms is added here), ...
 --
@@ -21,7 +21,8 @@ end
 local lost = {}
 for i = 3, #ARGV, 2 do
   local id, letter = ARGV[i], ARGV[i + 1]
-  if redis.call('HGET', KEYS[4], id) == ARGV[2] then
+  local tokens = redis.call('HGET', KEYS[4], id)
+  if tokens and string.sub(tokens, 1, 64) == ARGV[2] then
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[4], id)
     redis.call('LPUSH', KEYS[2], id)

@@ -5,7 +5,7 @@
 -- KEYS[3] payloads    hash  task id -> opaque bytes
 -- KEYS[4] failures    hash  task id -> times it failed alone
 -- KEYS[5] deliveries  hash  task id -> times its lease expired
--- KEYS[6] first_due   hash  task id -> when it was first due, ms
+-- KEYS[6] first_due   hash  task id -> when it was first due, ms, for tasks put back
 -- ARGV[1..] id, ...
 --
 -- Returns {id, ...}: the tasks that were dead and are gone now.

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
--- KEYS[3] tokens     hash  task id -> token of its lease
--- KEYS[4] first_due  hash  task id -> when it was first due, ms
+-- KEYS[3] tokens     hash  task id -> token of its lease, and when the task was first due, ms
+-- KEYS[4] first_due  hash  task id -> when it was first due, ms, for tasks put back
 -- ARGV[1] wake channel   ARGV[2] token   ARGV[3..] id, ...
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
@@ -12,14 +12,15 @@
 -- server whose memory is full lets the rest pass.
 
 local ids = {unpack(ARGV, 3)}
-local tokens = redis.call('HMGET', KEYS[3], unpack(ids))
-local first_due = redis.call('HMGET', KEYS[4], unpack(ids))
 local lost, released = {}, false
-for i, id in ipairs(ids) do
-  if tokens[i] == ARGV[2] then
+for i, tokens in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
+  local id = ids[i]
+  if tokens and string.sub(tokens, 1, 64) == ARGV[2] then
+    local first_due = string.sub(tokens, 65)
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[3], id)
-    redis.call('ZADD', KEYS[2], first_due[i] or 0, id)
+    redis.call('ZADD', KEYS[2], first_due, id)
+    redis.call('HSET', KEYS[4], id, first_due)
     released = true
   else
     lost[#lost + 1] = id

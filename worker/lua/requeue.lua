@@ -5,7 +5,7 @@
 -- KEYS[3] scheduled   zset  task id -> due time, ms
 -- KEYS[4] failures    hash  task id -> times it failed alone
 -- KEYS[5] deliveries  hash  task id -> times its lease expired
--- KEYS[6] first_due   hash  task id -> when it was first due, ms
+-- KEYS[6] first_due   hash  task id -> when it was first due, ms, for tasks put back
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel   ARGV[3..] id, ...
 --
 -- Returns {id, ...}: the tasks that were dead and are scheduled now.

@@ -3,7 +3,7 @@
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
--- KEYS[4] first_due  hash    task id -> when it was first due, ms, for tasks once claimed
+-- KEYS[4] first_due  hash    task id -> when it was first due, ms, for tasks put back
 -- KEYS[5] paused     string  present while the queue is paused
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel
 -- ARGV[3..] id, delay_ms, ...

@@ -2,9 +2,9 @@
 --
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
--- KEYS[3] tokens     hash  task id -> token of its lease
+-- KEYS[3] tokens     hash  task id -> token of its lease, and when the task was first due, ms
 -- KEYS[4] failures   hash  task id -> times it failed alone
--- KEYS[5] first_due  hash  task id -> when it was first due, ms
+-- KEYS[5] first_due  hash  task id -> when it was first due, ms, for tasks put back
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel   ARGV[3] token
 -- ARGV[4..] id, delay_ms, failed ('1': count a failure; '': a new appointment), ...
 --
@@ -27,15 +27,13 @@ local head_before = head()
 local lost = {}
 for i = 4, #ARGV, 3 do
   local id, delay, failed = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
-  if redis.call('HGET', KEYS[3], id) == ARGV[3] then
+  local tokens = redis.call('HGET', KEYS[3], id)
+  if tokens and string.sub(tokens, 1, 64) == ARGV[3] then
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[3], id)
     redis.call('ZADD', KEYS[2], now + delay, id)
-    if failed then
-      redis.call('HINCRBY', KEYS[4], id, 1)
-    else
-      redis.call('HSET', KEYS[5], id, now + delay)
-    end
+    redis.call('HSET', KEYS[5], id, failed and string.sub(tokens, 65) or now + delay)
+    if failed then redis.call('HINCRBY', KEYS[4], id, 1) end
   else
     lost[#lost + 1] = id
   end

@@ -4,10 +4,10 @@
 -- KEYS[2] leased      zset  task id -> lease expiry, ms
 -- KEYS[3] letters     hash  task id -> why it is dead
 -- KEYS[4] payloads    hash  task id -> opaque bytes
--- KEYS[5] tokens      hash  task id -> token of its lease
+-- KEYS[5] tokens      hash  task id -> token of its lease, and when the task was first due, ms
 -- KEYS[6] failures    hash  task id -> times it failed alone
 -- KEYS[7] deliveries  hash  task id -> times its lease expired
--- KEYS[8] first_due   hash  task id -> when it was first due, ms
+-- KEYS[8] first_due   hash  task id -> when it was first due, ms, for tasks put back
 -- ARGV[1] wake channel   ARGV[2] '1': leave a known task alone
 -- ARGV[3..] id, due_at_ms, payload ('' is none), ...
 --
