@@ -15,8 +15,8 @@ class Report:
     def __init__(self, part: str, settings: Mapping[str, str]) -> None:
         self.part = part
         self.settings = dict(settings)
+        self.measured = f"{datetime.now(UTC):%Y-%m-%d}"
         self.figures: dict[str, dict[str, list[float]]] = {}
-        print(", ".join(f"{name}: {value}" for name, value in self.settings.items()), flush=True)
 
     def add(self, row: str, **columns: float) -> None:
         """Note what one repetition measured."""
@@ -31,24 +31,21 @@ class Report:
         """Write the results file, and print the table."""
         RESULTS.mkdir(exist_ok=True)
         content = {
-            "measured": f"{datetime.now(UTC):%Y-%m-%d}",
+            "measured": self.measured,
             "settings": self.settings,
             "figures": self.figures,
         }
         text = json.dumps(content, indent=1, ensure_ascii=False)
         (RESULTS / f"{self.part}.json").write_text(f"{text}\n")
-        print("\n" + table(self.figures))
+        settings = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
+        print(f"\n{settings}\n\n{table(self.figures)}")
 
 
-def load(part: str) -> Report | None:
-    """What was measured last; None when nothing was."""
-    path = RESULTS / f"{part}.json"
-    if not path.exists():
-        return None
-    content = json.loads(path.read_text())
-    report = Report.__new__(Report)
-    report.part, report.settings = part, content["settings"]
-    report.figures = content["figures"]
+def load(part: str) -> Report:
+    """What was measured last."""
+    content = json.loads((RESULTS / f"{part}.json").read_text())
+    report = Report(part, content["settings"])
+    report.measured, report.figures = content["measured"], content["figures"]
     return report
 
 

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +43,28 @@ TABLES = (
 )
 
 Row = Sequence[Any]
+
+#: Unpaid orders that are due in a year, with stock of their own.
+WAITING = (
+    (
+        "INSERT INTO stock_items SELECT 'far-' || n, 2 * %(count)s, 0, 1250, 'EUR' "
+        "FROM generate_series(0, 999) AS n"
+    ),
+    (
+        "INSERT INTO orders (id, customer_id, status, currency, total_minor, created_at, expires_at) "
+        "SELECT md5(n::text)::uuid, (SELECT id FROM api_clients), 'unpaid', 'EUR', 3750, now(), "
+        "now() + interval '1 year' FROM generate_series(1, %(count)s) AS n"
+    ),
+    (
+        "INSERT INTO order_items SELECT md5(n::text)::uuid, 'far-' || (n + 7 * item) %% 1000, 1, 1250 "
+        "FROM generate_series(1, %(count)s) AS n, generate_series(1, 3) AS item"
+    ),
+    (
+        "UPDATE stock_items SET reserved = held.quantity FROM (SELECT sku, sum(quantity) AS quantity "
+        "FROM order_items WHERE sku LIKE 'far-%%' GROUP BY sku) AS held WHERE held.sku = "
+        "stock_items.sku"
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -145,9 +167,37 @@ class Scene:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
 
-    def schedule(self, ids: Iterable[str]) -> DelayQueue:
-        """Empty Valkey and schedule these orders' checks, all due; the queue is paused."""
-        self.client().flushall()
+    def add_waiting(self, count: int) -> None:
+        """Add so many unpaid orders that are far from due, with three items each."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in WAITING:
+                connection.execute(statement, {"count": count})
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+
+    def set_deadlines(self, deadlines: Mapping[str, int]) -> None:
+        """Move orders' deadlines, given in ms since the epoch."""
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(
+                "UPDATE orders SET expires_at = to_timestamp(at / 1000.0) "
+                "FROM unnest(%s::uuid[], %s::bigint[]) AS moved (id, at) "
+                "WHERE moved.id = orders.id",
+                [[*deadlines], [*deadlines.values()]],
+            )
+
+    def lateness_ms(self) -> list[float]:
+        """From each cancelled order's deadline to its cancellation."""
+        with psycopg.connect(self.dsn) as connection:
+            rows = connection.execute(
+                "SELECT extract(epoch FROM cancelled_at - expires_at) * 1000 FROM orders "
+                "WHERE status = 'cancelled'"
+            ).fetchall()
+        return [float(late) for (late,) in rows]
+
+    def schedule(self, ids: Iterable[str], *, among: int = 0) -> DelayQueue:
+        """Schedule these orders' checks, all due; the queue is paused. Among others, or alone."""
+        if not among:
+            self.client().flushall()
         queue = self.queue()
         queue.pause()
         queue.schedule_many((order_id, epoch_ms(LONG_AGO), b"") for order_id in ids)
@@ -167,26 +217,28 @@ class Scene:
             for log in logs:
                 log.unlink()
 
-    def drain(self, ids: Sequence[str], workers: int, threads: int) -> float:
-        """Seconds that the service's workers take for orders that are all due."""
-        queue = self.schedule(ids)
+    def drain(self, queue: DelayQueue, workers: int, threads: int, *, among: int = 0) -> float:
+        """Seconds that the service's workers take for all that is due, among others that wait."""
         with self.workers(workers, threads):
             start = time.perf_counter()
             queue.resume()
-            wait_until(lambda: not any(_left(queue)), "the queue to drain", seconds=600)
-            seconds = time.perf_counter() - start
-        self.assert_drained()
-        return seconds
+            wait_until(lambda: _left(queue) == (among, 0), "the drain", seconds=600, every=0.02)
+            return time.perf_counter() - start
 
-    def assert_drained(self) -> None:
-        """Every unpaid order was cancelled with one event, and exactly its stock is back."""
+    def assert_drained(self, *, waiting: int = 0) -> None:
+        """Every unpaid order was cancelled with one event, and exactly its stock is back.
+
+        All but those that were added to wait.
+        """
         unpaid, cancelled = (
             self.count(f"FROM orders WHERE status = '{status}'")
             for status in ("unpaid", "cancelled")
         )
         events = self.count("FROM order_events WHERE type = 'order.cancelled'")
-        off = self.count(f"FROM stock_items WHERE reserved <> 0 OR on_hand <> {ON_HAND}")
-        assert unpaid == 0, f"{unpaid} orders are still unpaid"
+        off = self.count(
+            f"FROM stock_items WHERE sku LIKE 'sku-%' AND (reserved <> 0 OR on_hand <> {ON_HAND})"
+        )
+        assert unpaid == waiting, f"{unpaid} orders are unpaid"
         assert cancelled == events, f"{cancelled} cancelled, {events} events"
         assert off == 0, f"the stock of {off} SKUs is off"
 

@@ -172,9 +172,13 @@ def wait_until(
     what: str,
     *,
     seconds: float = 10.0,
+    every: float = 0.005,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Return when ``condition`` is true. Raises TimeoutError after ``seconds``."""
+    """Return when ``condition``, looked at ``every`` so many seconds, is true.
+
+    Raises TimeoutError after ``seconds``.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -184,4 +188,4 @@ def wait_until(
             pass
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.005)
+        time.sleep(every)

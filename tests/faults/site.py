@@ -73,7 +73,7 @@ class Site:
         }
         upgrade(database_url)
         self.services: Services = bootstrap(
-            Settings.from_env({**self.env, "DATABASE_POOL_SIZE": "2"})
+            Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env})
         )
         self.client = connect(self.env["REDIS_URL"])
         self.queue = DelayQueue(self.client, QUEUE)

@@ -12,6 +12,7 @@ from tests.faults.failpoints import REPEAT
 from tests.servers import Postgres
 
 ORDERS = 2000
+CUSTOMERS = 8
 
 
 @on_postgresql
@@ -20,7 +21,7 @@ def test_eight_workers_and_paying_customers_never_deadlock(
     build: Build, postgres: Postgres, seed: int
 ) -> None:
     chance = random.Random(seed)
-    site = build(BATCH_SIZE="50", LOOKAHEAD_SECONDS="1")
+    site = build(BATCH_SIZE="50", LOOKAHEAD_SECONDS="1", DATABASE_POOL_SIZE=str(CUSTOMERS))
     workers = [site.start_worker("--threads", "4") for _ in range(2)]
     ids = site.place(ORDERS, 0.5, 2.5)
     with site.services.engine.connect() as connection:
@@ -37,7 +38,7 @@ def test_eight_workers_and_paying_customers_never_deadlock(
         )
         return paid.payment.status
 
-    with ThreadPoolExecutor(8) as customers:
+    with ThreadPoolExecutor(CUSTOMERS) as customers:
         told = [*customers.map(pay, chance.sample(ids, ORDERS // 2))]
     site.wait_until_drained(30)
 

@@ -1,0 +1,40 @@
+"""Every benchmark, each in a process of its own, and then the figures in the documentation.
+
+    python -m benchmarks [--quick]
+
+It takes an hour; ``--quick`` takes minutes, and its figures are only a smoke test: they are not
+published.
+"""
+
+import argparse
+import subprocess
+import sys
+
+from benchmarks import publish
+
+PARTS: dict[str, list[str]] = {
+    "drain": ["--orders", "4000", "--peer-orders", "500", "--repetitions", "1"],
+    "drain --sqlite": ["--orders", "4000", "--repetitions", "1"],
+    "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
+    "enqueue": ["--orders", "500", "--repetitions", "1"],
+    "memory": ["--checks", "100000"],
+    "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
+    "http": ["--seconds", "2", "--repetitions", "1"],
+    "http --sqlite": ["--seconds", "2", "--repetitions", "1"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Every benchmark.")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: small, once")
+    options = parser.parse_args()
+    for part, quick in PARTS.items():
+        print(f"\n== {part}\n", flush=True)
+        command = [sys.executable, "-m", *f"benchmarks.{part}".split()]
+        subprocess.run([*command, *(quick if options.quick else [])], check=True)
+    if not options.quick:
+        publish.main()
+
+
+if __name__ == "__main__":
+    main()

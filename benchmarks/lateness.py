@@ -1,0 +1,174 @@
+"""How late a check comes when its time is there, and what waiting costs.
+
+    python -m benchmarks.lateness [--seconds 20] [--waiting 1000000] [--repetitions 3]
+
+Due times are spread evenly. With a handler that does nothing but look at the clock, lateness is
+from the due time to the handler's start, as for the peers beside it; with the orders' handler it
+is from the deadline to the cancelling statement, by the database's clock, in whole milliseconds.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from uuid_utils import uuid7
+
+from benchmarks import peers
+from benchmarks.noop import QUEUE
+from benchmarks.report import Report
+from benchmarks.scene import Scene, scene
+from examples.processes import Process, python, wait_until
+from worker import DelayQueue
+
+#: From scheduling the first to its due time.
+HEAD_START_SECONDS = 5.0
+FAR_AWAY_MS = 10_000_000_000_000
+RATES = (100, 1000)
+#: Until a worker that was started is at rest.
+SETTLE_SECONDS = 6.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How late a check comes.")
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--waiting", type=int, default=1_000_000)
+    parser.add_argument("--repetitions", type=int, default=3)
+    options = parser.parse_args()
+    with scene() as stage:
+        report = Report("lateness", stage.settings())
+        for _ in range(options.repetitions):
+            for rate in RATES:
+                _measure(report, stage, rate, options.seconds, 0)
+            for rate in RATES:
+                _measure(report, stage, rate, options.seconds, options.waiting)
+            for rate in RATES:
+                late = orders(stage, rate, options.seconds)
+                report.add(f"orders cancelled, {rate}/s", **spread(late))
+            for name, measure in peers.LATENESS.items():
+                late = measure(stage.redis_url, stage.folder, RATES[0], options.seconds)
+                report.add(f"{name}, {RATES[0]}/s", **spread(late))
+            report.add("orders' worker, idle", **idle(stage, options.seconds))
+        report.save()
+
+
+def _measure(report: Report, stage: Scene, rate: int, seconds: float, waiting: int) -> None:
+    among = f", {waiting:,} others waiting" if waiting else ""
+    report.add(f"this project, {rate}/s{among}", **noop(stage, rate, seconds, waiting))
+
+
+def spread(late_ms: Sequence[float]) -> dict[str, float]:
+    """Percentiles of how late they were, ms. Below 0 is early."""
+    cuts = statistics.quantiles(late_ms, n=100)
+    return {
+        "min_ms": min(late_ms),
+        "p50_ms": cuts[49],
+        "p99_ms": cuts[98],
+        "max_ms": max(late_ms),
+    }
+
+
+def due_times(rate: int, seconds: float) -> list[int]:
+    """Evenly spread, ms since the epoch."""
+    start = (time.time() + HEAD_START_SECONDS) * 1000
+    return [round(start + n * 1000 / rate) for n in range(round(rate * seconds))]
+
+
+def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str, float]:
+    """How late a handler is called that does nothing, and what the worker takes for it."""
+    client = stage.client()
+    client.flushall()
+    queue = DelayQueue(client, QUEUE)
+    queue.schedule_many((str(uuid7()), FAR_AWAY_MS, b"") for _ in range(waiting))
+    record = stage.folder / "late.jsonl"
+    record.unlink(missing_ok=True)
+    log = stage.folder / "noop.log"
+    env = {**stage.env, "LATENESS_RECORD": str(record)}
+    process = python(["worker", "run", "benchmarks.noop:flows"], env, log)
+    try:
+        wait_until(lambda: b'"available"' in log.read_bytes(), "the worker")
+        due = due_times(rate, seconds)
+        queue.schedule_many((str(uuid7()), due_at_ms, b"") for due_at_ms in due)
+        with _costs(process, client) as costs:
+            wait_until(
+                lambda: queue.stats().scheduled == waiting and queue.stats().leased == 0,
+                "all to be handled",
+                seconds=seconds + 60,
+                every=0.5,
+            )
+    finally:
+        process.stop()
+        log.unlink()
+    late = [value for line in record.read_text().splitlines() for value in json.loads(line)]
+    assert len(late) == len(due), f"{len(late)} of {len(due)} handled"
+    return {**spread(late), **costs}
+
+
+def orders(stage: Scene, rate: int, seconds: float) -> list[float]:
+    """How late unpaid orders are cancelled, ms, by the database's clock."""
+    ids = stage.load(round(rate * seconds), paid_share=0)
+    stage.client().flushall()
+    deadlines = dict(zip(ids, due_times(rate, seconds), strict=True))
+    stage.set_deadlines(deadlines)  # before there is a worker, which would sweep them
+    with stage.workers(1, 1):
+        stage.queue().schedule_many((order_id, at, b"") for order_id, at in deadlines.items())
+        wait_until(
+            lambda: stage.count("FROM orders WHERE status = 'unpaid'") == 0,
+            "all to be cancelled",
+            seconds=seconds + 60,
+            every=0.5,
+        )
+    stage.assert_drained()
+    return stage.lateness_ms()
+
+
+def idle(stage: Scene, seconds: float) -> dict[str, float]:
+    """What a worker takes that has nothing to do, once it has connected."""
+    client = stage.client()
+    client.flushall()
+    stage.load(1000, paid_share=1)
+    with stage.workers(1, 1) as [process]:
+        time.sleep(SETTLE_SECONDS)
+        monitor: Any = client.monitor()  # type: ignore[no-untyped-call]
+        with monitor:
+            start, cpu = time.perf_counter(), _cpu_seconds(process.pid)
+            time.sleep(seconds)
+            seconds, cpu = time.perf_counter() - start, _cpu_seconds(process.pid) - cpu
+            client.echo("the end")
+            sent = 0
+            for command in iter(monitor.next_command, None):
+                if "the end" in command["command"]:
+                    break
+                sent += command["client_type"] != "lua"
+    return {"cpu_percent": 100 * cpu / seconds, "redis_commands_per_s": sent / seconds}
+
+
+@contextmanager
+def _costs(process: Process, client: redis.Redis) -> Iterator[dict[str, float]]:
+    """A worker's share of one core, and its calls to Redis a second: they are all scripts."""
+    costs: dict[str, float] = {}
+    start, cpu, calls = time.perf_counter(), _cpu_seconds(process.pid), _scripts(client)
+    yield costs
+    seconds = time.perf_counter() - start
+    costs["cpu_percent"] = 100 * (_cpu_seconds(process.pid) - cpu) / seconds
+    costs["redis_commands_per_s"] = (_scripts(client) - calls) / seconds
+
+
+def _scripts(client: redis.Redis) -> int:
+    statistics_: Any = client.info("commandstats")
+    return int(statistics_.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time so far, from Linux's proc."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+if __name__ == "__main__":
+    main()
