@@ -10,6 +10,10 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
+.venv/bench: .venv/installed requirements-bench.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-bench.lock
+	@touch $@
+
 .PHONY: help install demo run test check faults soak bench env lock clean
 
 help: ## Show what there is
@@ -38,8 +42,8 @@ MINUTES ?= 10
 soak: .venv/installed ## A random nemesis for MINUTES=10, then one table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-bench: .venv/installed ## What the README's figures come from
-	$(BIN)/python -m benchmarks.drain
+bench: .venv/bench ## What the README's figures come from
+	$(BIN)/python -m benchmarks
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) examples/make_env.py
@@ -47,6 +51,7 @@ env: ## Write .env with random secrets, once
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 
 clean: ## Remove what was made here
 	rm -rf .venv data build *.egg-info

@@ -1,11 +1,61 @@
-"""Task queues that an application might take instead, doing the same work, an order at a time."""
+"""Task queues that an application might take instead, doing the same work, an order at a time.
+
+Each runs as its users start it, with the settings that were fastest for this work on two cores
+among those that lose no task when a worker crashes. (Huey has none such: it pops a task before it
+runs it.)
+"""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from benchmarks.peers.measure import Peer, drain, lateness
 from benchmarks.scene import Scene
 
+PEERS = {
+    "the article's queue": Peer("article", "benchmarks.peers.article"),
+    # Two workers of threads, as one is bound to one core; processes were slower here. What is
+    # left out is the chatter between workers.
+    "Celery": Peer(
+        "celery",
+        "celery --app benchmarks.peers.celery worker --pool threads --concurrency 4 "
+        "--without-gossip --without-mingle --without-heartbeat --loglevel WARNING",
+        library="celery",
+        processes=2,
+    ),
+    # Its defaults on two cores, but that it looks for due tasks every 0.1 s, not every second.
+    "Dramatiq": Peer(
+        "dramatiq",
+        "dramatiq benchmarks.peers.dramatiq --processes 2 --threads 8",
+        library="dramatiq",
+        env={"dramatiq_worker_timeout": "100"},
+    ),
+    # More threads, processes in place of threads, and a second consumer gained nothing. Its
+    # scheduler looks every second, and cannot more often.
+    "Huey": Peer(
+        "huey",
+        "huey.bin.huey_consumer benchmarks.peers.huey.app --worker-type thread --workers 4 "
+        "--no-periodic --quiet",
+        library="huey",
+    ),
+    # Its defaults, in a process for each core. Its scheduler looks every second, and cannot more
+    # often.
+    "SAQ": Peer("saq", "saq benchmarks.peers.saq.settings --workers 2", library="saq"),
+    # Workers that do not fork for each task, which its guide allows where tasks take milliseconds;
+    # one for each core. Its scheduler looks every second, and cannot more often.
+    "RQ": Peer(
+        "rq",
+        "rq.cli worker-pool --num-workers 2 --worker-class rq.SimpleWorker --serializer json "
+        "--logging-level WARNING",
+        library="rq",
+    ),
+}
+
 #: Orders per second that each lets go.
-DRAINS: dict[str, Callable[[Scene, Sequence[str]], float]] = {}
-#: How late each is, ms: called with Redis's URL, a folder, a rate per second, and seconds.
-LATENESS: dict[str, Callable[[str, Path, int, float], list[float]]] = {}
+DRAINS: dict[str, Callable[[Scene, Sequence[str]], float]] = {
+    name: partial(drain, peer) for name, peer in PEERS.items()
+}
+#: Milliseconds by which each task is late, given Redis's URL, a folder, tasks per second, seconds.
+LATENESS: dict[str, Callable[[str, Path, int, float], list[float]]] = {
+    name: partial(lateness, peer) for name, peer in PEERS.items()
+}

@@ -1,0 +1,142 @@
+"""Runs a peer's worker as its users start it, and measures it from outside."""
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import redis
+
+from benchmarks.scene import Scene
+from examples.processes import ROOT, Process, python, wait_until
+
+#: How long before the first of them is due all tasks are scheduled, and what each may take.
+LEAD_MS = 3000
+SCHEDULE_MS = 3
+#: Tasks that a worker handles before its lateness counts.
+WARM_UP = 20
+
+#: Seconds from the first to the last tenth of the orders that were cancelled.
+MIDDLE = (
+    "SELECT extract(epoch FROM percentile_disc(0.9) WITHIN GROUP (ORDER BY at) "
+    "- percentile_disc(0.1) WITHIN GROUP (ORDER BY at)) "
+    "FROM order_events WHERE type = 'order.cancelled'"
+)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A task queue, and how its users start its worker."""
+
+    module: str  # in this package
+    worker: str  # after python -m
+    library: str | None = None
+    processes: int = 1
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
+    """Orders per second, paid ones included, when a worker finds them all due.
+
+    Only the middle eight tenths count, which spares a peer its start and its end. The tasks are
+    enqueued to run at once, which spares it the work of its scheduler.
+
+    Raises SystemExit when the peer is not installed.
+    """
+    env = _prepare(peer, stage.redis_url, {"DATABASE_URL": stage.dsn})
+    _produce(peer, env, "enqueue", ids)
+    with _workers(peer, env, stage.folder) as workers:
+        unpaid = "FROM orders WHERE status = 'unpaid'"
+        _wait(workers, lambda: stage.count(unpaid) == 0, seconds=600)
+    stage.assert_drained()
+    with psycopg.connect(stage.dsn) as connection:
+        [seconds] = connection.execute(MIDDLE).fetchone() or [0]
+    return 0.8 * len(ids) / float(seconds)
+
+
+def lateness(peer: Peer, redis_url: str, folder: Path, rate: int, seconds: float) -> list[float]:
+    """By how many milliseconds each task starts late, or early when below zero.
+
+    The tasks are due at ``rate`` per second for ``seconds``, and do nothing. All are scheduled
+    before the first is due, with a worker that is up and has handled others.
+
+    Raises SystemExit when the peer is not installed.
+    """
+    notes = folder / "notes.txt"
+    notes.write_text("")
+    env = _prepare(peer, redis_url, {"NOTES": str(notes)})
+    count = round(rate * seconds)
+    with _workers(peer, env, folder) as workers:
+        _produce(peer, env, "schedule", [_now_ms() + LEAD_MS] * WARM_UP)
+        _wait(workers, lambda: len(_noted(notes)) >= WARM_UP, seconds=60)
+        first_ms = _now_ms() + LEAD_MS + count * SCHEDULE_MS
+        _produce(peer, env, "schedule", [first_ms + 1000 * n / rate for n in range(count)])
+        assert _now_ms() < first_ms, f"{peer.module} takes too long to schedule {count} tasks"
+        _wait(workers, lambda: len(_noted(notes)) >= WARM_UP + count, seconds=seconds + 120)
+    return _noted(notes)[WARM_UP:]
+
+
+def _noted(notes: Path) -> list[float]:
+    return [float(line) for line in notes.read_text().splitlines()]
+
+
+def _now_ms() -> float:
+    return time.time() * 1000
+
+
+def _prepare(peer: Peer, redis_url: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Empty Valkey. Returns what the peer's processes read."""
+    if peer.library and importlib.util.find_spec(peer.library) is None:
+        raise SystemExit(
+            f"{peer.library} is not installed: make bench, or pip install -r requirements-bench.lock"
+        )
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    return {"REDIS_URL": redis_url, **env, **peer.env}
+
+
+def _produce(
+    peer: Peer, env: Mapping[str, str], action: str, tasks: Sequence[str] | Sequence[float]
+) -> None:
+    """Hand tasks to a peer, from a process of its own."""
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers.produce", peer.module, action],
+        input="\n".join(map(str, tasks)),
+        cwd=ROOT,
+        env={**os.environ, **env},
+        text=True,
+        check=True,
+    )
+
+
+@contextlib.contextmanager
+def _workers(peer: Peer, env: Mapping[str, str], folder: Path) -> Iterator[list[Process]]:
+    """A peer's worker, in the end killed with all its children."""
+    log = folder / f"{peer.module}.log"
+    workers = [python(peer.worker.split(), env, log) for _ in range(peer.processes)]
+    try:
+        yield workers
+    except Exception as error:
+        error.add_note(log.read_text())
+        raise
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _wait(workers: list[Process], condition: Callable[[], bool], *, seconds: float) -> None:
+    """Wait, looking seldom enough not to disturb what is measured."""
+
+    def done() -> bool:
+        time.sleep(0.25)
+        if not all(worker.running() for worker in workers):
+            raise RuntimeError(f"{workers[0].command} has ended")
+        return condition()
+
+    wait_until(done, f"{workers[0].command} to finish", seconds=seconds)
