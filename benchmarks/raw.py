@@ -1,4 +1,7 @@
-"""What bounds a drain: its statements without a queue, and its scripts without a database."""
+"""What bounds a drain: its statements without a queue, and its scripts without a database.
+
+And what bounds creating orders: the fewest statements that write one, without a server.
+"""
 
 import threading
 import time
@@ -10,7 +13,9 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.types.json import Json
 from psycopg.types.string import TextLoader
+from uuid_utils import uuid7
 
+from benchmarks.load import Measured, measured
 from benchmarks.scene import Scene
 from orders import repository
 
@@ -96,3 +101,54 @@ def scripts(stage: Scene, ids: Sequence[str]) -> float:
     while tasks := queue.claim(BATCH, LEASE_MS).tasks:
         queue.ack(tasks)
     return time.perf_counter() - start
+
+
+HOLD = "UPDATE stock_items SET reserved = reserved + %(quantity)s WHERE sku = %(sku)s"
+INSERT_ORDER = (
+    "INSERT INTO orders (id, customer_id, status, currency, total_minor, created_at, expires_at) "
+    "VALUES (%s, %s, 'unpaid', 'EUR', %s, now(), now() + interval '30 minutes')"
+)
+INSERT_ITEM = (
+    "INSERT INTO order_items (order_id, sku, quantity, unit_price_minor) "
+    "VALUES (%(order_id)s, %(sku)s, %(quantity)s, %(unit_price_minor)s)"
+)
+
+
+def orders(
+    stage: Scene,
+    baskets: Iterator[tuple[str, list[dict[str, Any]]]],
+    connections: int,
+    seconds: float,
+) -> Measured:
+    """Write orders, given as (customer, items), on so many connections for so many seconds."""
+    lock = threading.Lock()
+    latencies: list[float] = []
+
+    def write(connection: psycopg.Connection[Any]) -> None:
+        while (began := time.perf_counter()) < until:
+            with lock:
+                customer, items = next(baskets)
+            _write(connection, customer, items)
+            latencies.append(time.perf_counter() - began)
+
+    opened = [psycopg.connect(stage.dsn) for _ in range(connections)]
+    with ThreadPoolExecutor(connections) as pool:
+        start = time.perf_counter()
+        until = start + seconds
+        for done in [pool.submit(write, connection) for connection in opened]:
+            done.result()
+        elapsed = time.perf_counter() - start
+    for connection in opened:
+        connection.close()
+    return measured(latencies, elapsed)
+
+
+def _write(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
+    order_id = str(uuid7())
+    total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
+    with connection.transaction():
+        for item in items:
+            connection.execute(HOLD, item)
+        connection.execute(INSERT_ORDER, (order_id, customer, total))
+        for item in items:
+            connection.execute(INSERT_ITEM, item | {"order_id": order_id})

@@ -244,14 +244,22 @@ class Scene:
 
     def count(self, what: str) -> int:
         """How many rows, given from FROM on."""
-        statement = f"SELECT count(*) {what}"
+        [[number]] = self.rows(f"SELECT count(*) {what}")
+        return int(number)
+
+    def rows(self, query: str) -> list[Row]:
+        """What a query finds."""
         if self.database_url.startswith("sqlite"):
             with contextlib.closing(sqlite3.connect(self.database_path)) as file:
-                [number] = file.execute(statement).fetchone()
-        else:
+                return [*file.execute(query)]
+        with psycopg.connect(self.dsn) as connection:
+            return [*connection.execute(query.encode())]
+
+    def analyze(self) -> None:
+        """Have plans follow what tables hold now, plans that connections keep included."""
+        if not self.database_url.startswith("sqlite"):
             with psycopg.connect(self.dsn) as connection:
-                [number] = connection.execute(statement).fetchone() or [-1]
-        return int(number)
+                connection.execute("ANALYZE")
 
     @property
     def database_path(self) -> str:

@@ -118,11 +118,15 @@ def valkey_server() -> str:
     )
 
 
-def api(env: Mapping[str, str], port: int, log: Path) -> Process:
-    """The HTTP API under granian."""
-    command = ["granian", "--interface", "wsgi", "--factory", "--port", str(port)]
-    command += ["--blocking-threads", "8", "--no-ws", "orders.app:create_app"]
-    return python(command, env, log)
+#: One process of eight threads.
+GRANIAN = ["--interface", "wsgi", "--workers", "1", "--blocking-threads", "8", "--no-ws"]
+
+
+def api(
+    env: Mapping[str, str], port: int, log: Path, app: str = "orders.app:create_app"
+) -> Process:
+    """The HTTP API under granian, or another application."""
+    return python(["granian", *GRANIAN, "--factory", "--port", str(port), app], env, log)
 
 
 def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
