@@ -1,0 +1,151 @@
+"""What scheduling costs: in a create, and on its own.
+
+    python -m benchmarks.enqueue [--orders 2000] [--tasks 20000] [--repetitions 3]
+
+Creates are done in this process, by the service as it is wired and by one that schedules nothing,
+in short turns on one engine, so that both meet the same machine. Beside the queue's own calls
+stand bare ZADDs in the same batches. How many orders and tasks there are is asserted.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from uuid_utils import uuid7
+
+from benchmarks.report import Report
+from benchmarks.scene import SKUS, Scene, scene
+from orders.bootstrap import bootstrap
+from orders.config import Settings
+from orders.database import epoch_ms
+from orders.schemas import order_json
+from orders.service import OrderService, Timeouts
+from worker.queue import SLICE
+
+#: Orders that the shop had before, all paid. Plans for empty tables are like no others.
+EARLIER = 5_000
+#: Creates in one turn.
+TURN = 100
+WARM_UP_TURNS = 3
+DAY_MS = 86_400_000
+
+#: An id, when it is due, and no payload.
+Task = tuple[str, int, bytes]
+
+
+class NoScheduler:
+    """Leaves deadlines to others."""
+
+    def schedule(self, order_id: str, due_at_ms: int) -> None: ...
+
+    def cancel(self, order_id: str) -> None: ...
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What scheduling costs.")
+    parser.add_argument("--orders", type=int, default=2_000, help=f"in turns of {TURN}")
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--repetitions", type=int, default=3)
+    options = parser.parse_args()
+    turns = max(1, options.orders // TURN)
+    with scene() as stage:
+        report = Report("enqueue", stage.settings())
+        for _ in range(options.repetitions):
+            for threads in (1, 4):
+                without, scheduled = creates(stage, turns, threads)
+                many = f"{threads} thread{'s' * (threads > 1)}"
+                _add(report, f"create without scheduling, {many}", turns * TURN, without, threads)
+                _add(report, f"create, {many}", turns * TURN, scheduled, threads)
+                report.add(f"create: with to without, {many}", ratio=scheduled / without)
+            for name, seconds in schedules(stage, options.tasks):
+                _add(report, name, options.tasks, seconds)
+        report.save()
+
+
+def _add(report: Report, row: str, count: int, seconds: float, threads: int = 1) -> None:
+    report.add(row, per_s=count / seconds, ms_each=1000 * threads * seconds / count)
+
+
+def creates(stage: Scene, turns: int, threads: int) -> tuple[float, float]:
+    """Seconds for so many turns of creates without scheduling, and with it."""
+    stage.client().flushall()
+    stage.load(EARLIER, items=1, paid_share=1)
+    services = bootstrap(Settings(database_url=stage.database_url, redis_url=stage.redis_url))
+    without = OrderService(services.engine, NoScheduler(), Timeouts(1800, 1, 86_400))
+    customer = without.create_key("enqueue", ["orders"]).partition(".")[0]
+    seconds = {without: 0.0, services.orders: 0.0}
+    with ThreadPoolExecutor(threads) as pool:
+        for turn in range(WARM_UP_TURNS + turns):
+            if turn == WARM_UP_TURNS:
+                stage.analyze()
+                seconds = dict.fromkeys(seconds, 0.0)
+            for service in random.sample([*seconds], 2):
+                start = time.perf_counter()
+                placing = [
+                    pool.submit(_place, service, customer, TURN // threads) for _ in range(threads)
+                ]
+                for placed in placing:
+                    placed.result()
+                seconds[service] += time.perf_counter() - start
+    services.engine.dispose()
+    services.redis.close()
+    expected = (WARM_UP_TURNS + turns) * TURN
+    assert stage.count("FROM orders WHERE status = 'unpaid'") == 2 * expected
+    assert stage.queue().stats().scheduled == expected
+    return seconds[without], seconds[services.orders]
+
+
+def _place(service: OrderService, customer: str, count: int) -> None:
+    for _ in range(count):
+        service.place(
+            customer,
+            key=uuid4().hex,
+            fingerprint="",
+            quantities={f"sku-{random.randrange(SKUS)}": 1},
+            timeout_seconds=None,
+            render=order_json,
+        )
+
+
+def schedules(stage: Scene, count: int) -> Iterator[tuple[str, float]]:
+    """Seconds that scheduling so many tasks takes, one way after the other."""
+    client, queue = stage.client(), stage.queue()
+    now_ms = epoch_ms(datetime.now(UTC))
+
+    def zadd(tasks: Iterable[Task]) -> None:
+        for task_id, due_at_ms, _ in tasks:
+            client.zadd(queue.keys.scheduled, {task_id: due_at_ms})
+
+    def zadd_many(tasks: Iterable[Task]) -> None:
+        pipeline = client.pipeline(transaction=False)
+        for task_id, due_at_ms, _ in tasks:
+            pipeline.zadd(queue.keys.scheduled, {task_id: due_at_ms})
+        pipeline.execute()
+
+    def schedule(tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            queue.schedule(*task)
+
+    ways: dict[str, Callable[[list[Task]], object]] = {
+        f"schedule_many, {SLICE} at a time": queue.schedule_many,
+        f"bare ZADD, a pipeline of {SLICE}": zadd_many,
+        "schedule, one at a time": schedule,
+        "bare ZADD, one at a time": zadd,
+    }
+    for name, way in ways.items():
+        client.flushall()
+        due = (now_ms + random.randrange(DAY_MS) for _ in range(count))
+        tasks: list[Task] = [(str(uuid7()), due_at_ms, b"") for due_at_ms in due]
+        start = time.perf_counter()
+        for first in range(0, count, SLICE):
+            way(tasks[first : first + SLICE])
+        yield name, time.perf_counter() - start
+        assert queue.stats().scheduled == count
+
+
+if __name__ == "__main__":
+    main()
