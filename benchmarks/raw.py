@@ -75,7 +75,7 @@ def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
     with connection.transaction():
         cancelled = [order_id for (order_id,) in run(repository.CANCEL_EXPIRED, batch)]
         if rest := {*batch}.difference(cancelled):
-            run(repository.STANDINGS, [*rest]).fetchall()
+            run(repository.STILL_UNPAID, [*rest]).fetchall()
         if cancelled:
             data = Json({"reason": "expired"})
             run(repository.ADD_EVENTS, cancelled, type="order.cancelled", data=data)
@@ -88,7 +88,7 @@ COMPILED: dict[sa.ClauseElement, tuple[bytes, dict[str, Any]]] = {
         repository.CANCEL_EXPIRED,
         repository.RELEASE,
         repository.ADD_EVENTS,
-        repository.STANDINGS,
+        repository.STILL_UNPAID,
     )
 }
 

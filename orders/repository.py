@@ -50,13 +50,6 @@ class Key(NamedTuple):
     response: str
 
 
-class Standing(NamedTuple):
-    """How an order stands that was not cancelled."""
-
-    status: OrderStatus
-    expires_in_ms: int
-
-
 class Waiting(NamedTuple):
     """An unpaid order, and when it expires from now; negative when it is overdue."""
 
@@ -164,10 +157,10 @@ CANCEL_EXPIRED = (
     )
     .returning(orders.c.id)
 )
-# Say how orders stand that did not come back.
-STANDINGS = sa.select(
-    orders.c.id, orders.c.status, ms_until(orders.c.expires_at).label("ms")
-).where(one_of(orders.c.id, "ids"))
+# Of those that did not come back, find the unpaid ones: not due yet, or skipped.
+STILL_UNPAID = sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
+    one_of(orders.c.id, "ids"), orders.c.status == UNPAID
+)
 
 OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
 # Cancel one unpaid order, expired or not.
@@ -387,12 +380,11 @@ class Repository:
 
     def cancel_expired(self, order_ids: Sequence[str]) -> list[str]:
         """Cancel those that are unpaid past their deadline; return which those were."""
-        return list(self._run(CANCEL_EXPIRED, ids=order_ids).scalars())
+        return [*self._run(CANCEL_EXPIRED, ids=order_ids).scalars().all()]
 
-    def standings(self, order_ids: Sequence[str]) -> dict[str, Standing]:
-        """How orders stand, by id; those that do not exist are missing."""
-        rows = self._run(STANDINGS, ids=order_ids)
-        return {row.id: Standing(OrderStatus(row.status), row.ms) for row in rows}
+    def still_unpaid(self, order_ids: Sequence[str]) -> dict[str, int]:
+        """Those that are unpaid, and in how many ms each expires; negative when it is overdue."""
+        return {row.id: row.ms for row in self._run(STILL_UNPAID, ids=order_ids)}
 
     def cancel(self, order_id: str, customer_id: str) -> bool:
         """Cancel an unpaid order; whether it was one."""

@@ -45,7 +45,7 @@ from orders.errors import (
     UnknownSku,
 )
 from orders.models import SCHEMA_VERSION
-from orders.repository import Repository, Standing, Waiting
+from orders.repository import Repository, Waiting
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
@@ -256,14 +256,10 @@ class OrderService:
         with self._writing() as repository:
             cancelled = repository.cancel_expired(order_ids)
             rest = {*order_ids}.difference(cancelled)
-            standings = repository.standings([*rest]) if rest else {}
+            unpaid = repository.still_unpaid([*rest]) if rest else {}
             if cancelled:
                 _let_go(repository, cancelled, CancelReason.EXPIRED)
-        return {
-            order_id: delay_ms
-            for order_id in rest
-            if (delay_ms := _look_again_ms(standings.get(order_id))) is not None
-        }
+        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid.items()}
 
     def waiting(
         self, after_seconds: float | None, before_seconds: float, page_size: int
@@ -352,13 +348,6 @@ def _let_go(repository: Repository, order_ids: Sequence[str], reason: CancelReas
     """What follows a cancellation, by whatever way: it is written down, and the stock goes back."""
     repository.add_events(order_ids, "order.cancelled", {"reason": reason})
     repository.release(order_ids)  # last: everybody waits for stock rows
-
-
-def _look_again_ms(standing: Standing | None) -> int | None:
-    """None when nothing is left to do: the order is paid, cancelled, or does not exist."""
-    if standing is None or standing.status is not OrderStatus.UNPAID:
-        return None
-    return standing.expires_in_ms if standing.expires_in_ms > 0 else LOOK_AGAIN_MS
 
 
 def _hashed(secret: str) -> str:

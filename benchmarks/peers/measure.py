@@ -134,9 +134,8 @@ def _wait(workers: list[Process], condition: Callable[[], bool], *, seconds: flo
     """Wait, looking seldom enough not to disturb what is measured."""
 
     def done() -> bool:
-        time.sleep(0.25)
         if not all(worker.running() for worker in workers):
             raise RuntimeError(f"{workers[0].command} has ended")
         return condition()
 
-    wait_until(done, f"{workers[0].command} to finish", seconds=seconds)
+    wait_until(done, f"{workers[0].command} to finish", seconds=seconds, every=0.25)
