@@ -4,7 +4,9 @@ The rest of the service runs the same statements on both.
 """
 
 import json
+import selectors
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -80,12 +82,16 @@ def create_engine(settings: Settings) -> sa.Engine:
     def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
         connection = PatientConnection.connect(*cargs, **cparams)
         connection.patience_seconds = patience
+        connection.autocommit = True  # begin for ourselves; see below
         connection.adapters.register_loader("uuid", TextLoader)  # see `Id`
         return connection
 
+    sa.event.listen(engine, "begin", _begin_postgresql)
     plain_ping = engine.dialect.do_ping
 
     def ping(connection: Any) -> bool:
+        if connection.is_fresh():
+            return True
         connection.patience_seconds = PING_SECONDS
         try:
             return plain_ping(connection)
@@ -100,6 +106,8 @@ def create_engine(settings: Settings) -> sa.Engine:
 GRACE_SECONDS = 0.5
 #: How soon a server must answer before it is given a request to work on.
 PING_SECONDS = 1.0
+#: How lately it must have answered not to be asked again before the next request.
+FRESH_SECONDS = 1.0
 
 
 class PatientConnection(psycopg.Connection[Any]):
@@ -110,14 +118,26 @@ class PatientConnection(psycopg.Connection[Any]):
     """
 
     patience_seconds: float | None = None
+    #: When it last did, on the monotonic clock.
+    answered_at = 0.0
+
+    def is_fresh(self) -> bool:
+        """Whether it answered lately, and its server has not hung up since: that can be read."""
+        if time.monotonic() - self.answered_at > FRESH_SECONDS:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno(), selectors.EVENT_READ)
+            return not selector.select(0)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Raises OperationalError, the connection closed, when no answer comes in time."""
         try:
-            return super().wait(gen, interval, timeout or self.patience_seconds)
+            answer = super().wait(gen, interval, timeout or self.patience_seconds)
         except psycopg.errors._WaitTimeout as error:  # noqa: SLF001  it has no public name
             self.pgconn.finish()
             raise psycopg.OperationalError("the server does not answer") from error
+        self.answered_at = time.monotonic()
+        return answer
 
 
 def _ms(seconds: float) -> int:
@@ -133,8 +153,18 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     # A deferred transaction that turns into a write fails at once when another writes.
-    reading = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN" if _reads(connection) else "BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    # The driver stays in autocommit: to take it out and put it back, at each use, costs a read
+    # as much as its statement.
+    if not _reads(connection):
+        connection.exec_driver_sql("BEGIN")
+
+
+def _reads(connection: sa.Connection) -> bool:
+    return bool(connection.get_execution_options().get("reading", False))
 
 
 @contextmanager
@@ -147,9 +177,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """One look. Raises StorageUnavailable when the database could not answer."""
-    mode = {"isolation_level": "AUTOCOMMIT"} if engine.name == "postgresql" else {"reading": True}
-    with _translated(), engine.execution_options(**mode).connect() as connection:
-        yield connection
+    with _translated(), engine.connect() as connection:
+        yield connection.execution_options(reading=True)
 
 
 # -- errors that pass ----------------------------------------------------------------------

@@ -112,8 +112,8 @@ order_events = sa.Table(
         sa.Identity(),
         primary_key=True,
     ),
-    # No foreign key: it would look up each order of a batch once more. An event is inserted by a
-    # SELECT from orders, and no order is ever deleted.
+    # No foreign key: it would look up each order of a batch once more. An event is written in the
+    # transaction that wrote its order, and no order is ever deleted.
     sa.Column("order_id", Id, nullable=False),
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),

@@ -187,6 +187,8 @@ PAY = (
     .values(status="paid", paid_at=now(), version=orders.c.version + 1)
     .returning(orders.c.id)
 )
+# Write an event for one order.
+ADD_EVENT = sa.insert(order_events).values(at=now())
 # Write the same event for each order of a set.
 ADD_EVENTS = sa.insert(order_events).from_select(
     ["order_id", "type", "at", "data"],
@@ -222,6 +224,8 @@ LIST_ORDERS = (
     .order_by(orders.c.id.desc())
     .limit(p("page_size"))
 )
+# The items of one order.
+GET_ORDER_ITEMS = sa.select(order_items).where(order_items.c.order_id == p("for_id"))
 # The items of a set of orders.
 GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, "ids"))
 # An order's events, oldest first, from a page's end on.
@@ -232,8 +236,33 @@ LIST_EVENTS = (
     .limit(p("page_size"))
 )
 
-# Note a payment, unless its reference was noted before.
-ADD_PAYMENT = insert(payments).values(created_at=now()).on_conflict_do_nothing().returning(payments)
+# Note a payment of one's own order, unless its reference was noted before.
+ADD_PAYMENT = (
+    insert(payments)
+    .from_select(
+        [
+            "id",
+            "order_id",
+            "provider",
+            "reference",
+            "amount_minor",
+            "currency",
+            "status",
+            "created_at",
+        ],
+        sa.select(
+            p("id", type_=payments.c.id.type),
+            orders.c.id,
+            *(
+                p(name, type_=payments.c[name].type)
+                for name in ("provider", "reference", "amount_minor", "currency", "status")
+            ),
+            now(),
+        ).where(*OWN),
+    )
+    .on_conflict_do_nothing()
+    .returning(payments)
+)
 # The payment that a provider knows by this reference.
 GET_PAYMENT = sa.select(payments).where(
     payments.c.provider == p("for_provider"), payments.c.reference == p("for_reference")
@@ -404,7 +433,9 @@ class Repository:
 
     def order(self, order_id: str, customer_id: str) -> Order | None:
         row = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).one_or_none()
-        return None if row is None else self._orders([row])[0]
+        if row is None:
+            return None
+        return _order(row, self._run(GET_ORDER_ITEMS, for_id=order_id).all())
 
     def orders(
         self,
@@ -430,25 +461,10 @@ class Repository:
         return self._orders(rows.all())
 
     def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
-        items: dict[str, list[Item]] = {row.id: [] for row in rows}
-        for row in self._run(GET_ITEMS, ids=list(items)):
-            items[row.order_id].append(Item(row.sku, row.quantity, row.unit_price_minor))
-        return [
-            Order(
-                id=row.id,
-                status=OrderStatus(row.status),
-                currency=row.currency,
-                total_minor=row.total_minor,
-                items=tuple(sorted(items[row.id], key=lambda item: item.sku)),
-                created_at=row.created_at,
-                expires_at=row.expires_at,
-                paid_at=row.paid_at,
-                cancelled_at=row.cancelled_at,
-                cancel_reason=row.cancel_reason,
-                version=row.version,
-            )
-            for row in rows
-        ]
+        items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
+        for item in self._run(GET_ITEMS, ids=list(items)):
+            items[item.order_id].append(item)
+        return [_order(row, items[row.id]) for row in rows]
 
     def unpaid(
         self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
@@ -466,13 +482,21 @@ class Repository:
     # -- payments --
 
     def add_payment(
-        self, order_id: str, provider: str, reference: str, amount_minor: int, currency: str
+        self,
+        order_id: str,
+        customer_id: str,
+        *,
+        provider: str,
+        reference: str,
+        amount_minor: int,
+        currency: str,
     ) -> Payment | None:
-        """Note a payment as applied; None when its reference was noted before."""
+        """Note a payment as applied; None for a known reference, or when there is no such order."""
         row = self._run(
             ADD_PAYMENT,
             id=new_id(),
-            order_id=order_id,
+            for_id=order_id,
+            for_customer=customer_id,
             provider=provider,
             reference=reference,
             amount_minor=amount_minor,
@@ -492,6 +516,10 @@ class Repository:
         return _payment(self._run(OWE_PAYMENT, for_id=payment.id, reason=reason).one())
 
     # -- events --
+
+    def add_event(self, order_id: str, kind: str, data: Mapping[str, Any]) -> None:
+        """Write an event for an order of this transaction."""
+        self._run(ADD_EVENT, order_id=order_id, type=kind, data=dict(data))
 
     def add_events(self, order_ids: Sequence[str], kind: str, data: Mapping[str, Any]) -> None:
         """Write one event for each order."""
@@ -524,6 +552,25 @@ class Repository:
 
 def _stock_item(row: sa.Row[Any]) -> StockItem:
     return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+
+
+def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
+    return Order(
+        id=row.id,
+        status=OrderStatus(row.status),
+        currency=row.currency,
+        total_minor=row.total_minor,
+        items=tuple(
+            Item(item.sku, item.quantity, item.unit_price_minor)
+            for item in sorted(items, key=lambda item: str(item.sku))
+        ),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        paid_at=row.paid_at,
+        cancelled_at=row.cancelled_at,
+        cancel_reason=row.cancel_reason,
+        version=row.version,
+    )
 
 
 def _payment(row: sa.Row[Any]) -> Payment:

@@ -142,7 +142,7 @@ class OrderService:
                 total_minor=total_minor(items),
                 timeout_ms=timeout_ms,
             )
-            repository.add_events([order.id], "order.created", {})
+            repository.add_event(order.id, "order.created", {})
             response = render(order)
             repository.store_response(customer_id, key, order.id, response)
         self._scheduler.schedule(order.id, epoch_ms(order.expires_at))
@@ -165,10 +165,17 @@ class OrderService:
         is still held. Raises OrderNotFound, ReferenceReused.
         """
         with self._writing() as repository:
-            if repository.order(order_id, customer_id) is None:
-                raise OrderNotFound
-            payment = repository.add_payment(order_id, provider, reference, amount_minor, currency)
+            payment = repository.add_payment(
+                order_id,
+                customer_id,
+                provider=provider,
+                reference=reference,
+                amount_minor=amount_minor,
+                currency=currency,
+            )
             if payment is None:
+                if repository.order(order_id, customer_id) is None:
+                    raise OrderNotFound
                 known = repository.payment(provider, reference)
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
@@ -176,14 +183,14 @@ class OrderService:
                 return Paid(known, replayed=True)
             facts = {"provider": provider, "reference": reference}
             if repository.pay(order_id, customer_id, amount_minor, currency):
-                repository.add_events([order_id], "order.paid", facts)
+                repository.add_event(order_id, "order.paid", facts)
                 repository.sell([order_id])
             else:
                 order = repository.order(order_id, customer_id)
                 assert order is not None
                 reason = refund_reason(order, amount_minor, currency)
                 payment = repository.owe(payment, reason)
-                repository.add_events([order_id], "payment.refund_due", {**facts, "reason": reason})
+                repository.add_event(order_id, "payment.refund_due", {**facts, "reason": reason})
                 return Paid(payment, replayed=False)
         self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
+from examples.processes import wait_until
+from orders.database import FRESH_SECONDS, PING_SECONDS
 from orders.errors import KeyInFlight, StorageUnavailable
 from orders.models import orders
 from orders.service import LOOK_AGAIN_MS
@@ -174,3 +177,36 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
         for page in shop.service.waiting(None, 0, 1):
             assert shop.service.expire([order.id for order in page]) == {}
         assert shop.shelf() == (100, 0)
+
+
+# -- connections ---------------------------------------------------------------------------
+
+
+@on_postgresql
+def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_hung_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection: Any = shop.engine.raw_connection()
+    driver = connection.driver_connection
+    pings: list[float] = []
+    plain_wait = driver.wait
+
+    def wait(*args: Any) -> Any:
+        pings.append(driver.patience_seconds)
+        return plain_wait(*args)
+
+    monkeypatch.setattr(driver, "wait", wait)
+    driver.execute("SELECT 1")
+    assert shop.engine.dialect.do_ping(driver)
+    assert len(pings) == 1
+
+    driver.answered_at -= FRESH_SECONDS
+    assert shop.engine.dialect.do_ping(driver)
+    assert pings[1:] == [PING_SECONDS]
+
+    with shop.engine.begin() as other:
+        other.execute(sa.select(sa.func.pg_terminate_backend(driver.info.backend_pid)))
+    wait_until(lambda: not driver.is_fresh(), "the server's end to be seen")
+    with pytest.raises(psycopg.OperationalError):
+        shop.engine.dialect.do_ping(driver)
+    connection.invalidate()

@@ -39,7 +39,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
                 total_minor=total_minor(items),
                 timeout_ms=-60_000,
             )
-            repository.add_events([order.id], "order.created", {})
+            repository.add_event(order.id, "order.created", {})
             placed.append(order)
     return placed
 
