@@ -2,7 +2,7 @@
 
     python -m benchmarks [--quick]
 
-It takes an hour; ``--quick`` takes minutes, and its figures are only a smoke test: they are not
+It takes most of an hour; ``--quick`` takes minutes, and its figures are only a smoke test: they are not
 published.
 """
 

@@ -1,6 +1,6 @@
 """How fast due orders are let go: everything they need, from the claim to the ack.
 
-    python -m benchmarks.drain [--orders 20000] [--peer-orders 2000] [--repetitions 3]
+    python -m benchmarks.drain [--orders 50000] [--peer-orders 2000] [--repetitions 3]
 
 Each order has three items; a fifth are paid before they are due. What is measured: cancel those
 that are unpaid, give exactly their stock back, write one event each, commit, ack. Beside it, in
@@ -18,7 +18,7 @@ from benchmarks.scene import scene
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How fast due orders are let go.")
-    parser.add_argument("--orders", type=int, default=20_000)
+    parser.add_argument("--orders", type=int, default=50_000)
     parser.add_argument("--peer-orders", type=int, default=2_000)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--sqlite", action="store_true", help="on the embedded default, alone")

@@ -1,6 +1,6 @@
 """How late a check comes when its time is there, and what waiting costs.
 
-    python -m benchmarks.lateness [--seconds 20] [--waiting 1000000] [--repetitions 3]
+    python -m benchmarks.lateness [--seconds 10] [--waiting 1000000] [--repetitions 3]
 
 Due times are spread evenly. With a handler that does nothing but look at the clock, lateness is
 from the due time to the handler's start, as for the peers beside it; with the orders' handler it
@@ -36,7 +36,7 @@ SETTLE_SECONDS = 6.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How late a check comes.")
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--waiting", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
