@@ -134,7 +134,7 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
     stage.load(1000, paid_share=1)
     with stage.workers(1, 1) as [process]:
         time.sleep(SETTLE_SECONDS)
-        monitor: Any = client.monitor()  # type: ignore[no-untyped-call]
+        monitor: Any = stage.client().monitor()  # type: ignore[no-untyped-call]
         with monitor:
             start, cpu = time.perf_counter(), _cpu_seconds(process.pid)
             time.sleep(seconds)

@@ -76,7 +76,7 @@ class Claim(NamedTuple):
 
     tasks: list[Task]
     #: Milliseconds until the next task is due or the next lease ends; None: nothing waits.
-    next_in_ms: int | None
+    next_in_ms: float | None
     paused: bool
 
 
@@ -218,7 +218,7 @@ class DelayQueue:
         is compared with the server's clock, rounded down.
         """
         token = secrets.token_hex(TOKEN_BYTES)
-        paused, next_in_ms, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
+        paused, next_in_us, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
         self.last_known_paused = bool(paused)
         tasks = [
             Task(
@@ -233,7 +233,8 @@ class DelayQueue:
                 *(fields[column::5] for column in range(5)), strict=True
             )
         ]
-        return Claim(tasks, None if next_in_ms < 0 else next_in_ms, self.last_known_paused)
+        next_in_ms = None if next_in_us < 0 else next_in_us / 1000
+        return Claim(tasks, next_in_ms, self.last_known_paused)
 
     def ack(self, tasks: Sequence[Task]) -> None:
         """Forget tasks of one claim: they are done.

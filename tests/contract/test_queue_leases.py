@@ -128,6 +128,12 @@ def test_the_time_to_wait_is_to_the_next_due_task_or_lease_end(queue: DelayQueue
     assert queue.claim(1, 9000, now_ms=4000).next_in_ms == 6000
 
 
+def test_the_time_to_wait_is_not_rounded_up_to_the_millisecond(queue: DelayQueue) -> None:
+    queue.schedule("a", 10_000_000_000_000)
+    waits = [queue.claim(1, 1000).next_in_ms for _ in range(20)]
+    assert any(wait and wait % 1 for wait in waits)
+
+
 # -- settle with a valid token -------------------------------------------------------------
 
 

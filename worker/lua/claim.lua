@@ -10,7 +10,7 @@
 -- KEYS[8] paused      string  present while the queue is paused
 -- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] limit   ARGV[3] lease_ms   ARGV[4] token
 --
--- Returns {paused, next_in_ms (-1: nothing waits), id, payload, failures, deliveries, first_due, ...}
+-- Returns {paused, next_in_us (-1: nothing waits), id, payload, failures, deliveries, first_due, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
 -- A token is 64 bytes, so that with the time after it a value is longer than a server packs into
@@ -19,9 +19,11 @@
 
 if redis.call('EXISTS', KEYS[8]) == 1 then return {1, -1} end
 local now = tonumber(ARGV[1])
+local since_now_us = 0 -- so that whoever waits does not wait for the rest of this millisecond too
 if not now then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
+  since_now_us = time[2] % 1000
 end
 local limit, expiry, token = tonumber(ARGV[2]), now + tonumber(ARGV[3]), ARGV[4]
 
@@ -68,7 +70,7 @@ end
 for k = 1, 2 do
   local head = tonumber(redis.call('ZRANGE', KEYS[k], 0, 0, 'WITHSCORES')[2])
   if head then
-    local wait = math.max(0, head - now)
+    local wait = math.max(0, (head - now) * 1000 - since_now_us)
     if reply[2] == -1 or wait < reply[2] then reply[2] = wait end
   end
 end
