@@ -65,8 +65,8 @@ class Soak:
         urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.load = Load(urls, key, SKUS, customers=customers, seed=seed)
         self.faults: Counter[str] = Counter()
-        #: When a fault began and its effects ended, seconds since the epoch.
-        self.windows: list[tuple[float, float]] = []
+        #: A fault, when it began and when its effects ended, seconds since the epoch.
+        self.windows: list[tuple[str, float, float]] = []
         self.found: list[Violation] = []
         self.checks = 0
         self.nemesis: Sequence[Callable[[], None]] = (
@@ -105,8 +105,9 @@ class Soak:
             fault = deck.pop()
             start = time.time()
             fault()
-            self.faults[fault.__name__.replace("_", " ")] += 1
-            self.windows.append((start, time.time() + AFTERMATH_SECONDS))
+            name = fault.__name__.replace("_", " ")
+            self.faults[name] += 1
+            self.windows.append((name, start, time.time() + AFTERMATH_SECONDS))
             self.pause(1, 9)
             self.check()
 
@@ -245,14 +246,11 @@ class Soak:
                 )
             ).all()
             events = connection.execute(sa.select(order_events.c.type)).scalars().all()
-        during: list[float] = []
-        calm: list[float] = []
+        late_ms: dict[str, list[float]] = {"SQL failed": [], "another part failed": [], "": []}
         for row in rows:
             if row.cancel_reason == "expired":
-                due = row.expires_at.timestamp()
-                late_ms = 1000 * (row.cancelled_at.timestamp() - due)
-                struck = any(start <= due <= end for start, end in self.windows)
-                (during if struck else calm).append(late_ms)
+                due, ended = row.expires_at.timestamp(), row.cancelled_at.timestamp()
+                late_ms[self._failing(due, ended)].append(1000 * (ended - due))
         statuses = Counter(row.status for row in rows)
         lines = [
             ("duration", f"{seconds / 60:.1f} minutes"),
@@ -264,12 +262,21 @@ class Soak:
             *((f"- {name}", f"{count}") for name, count in sorted(self.faults.items())),
             ("checks of the whole history", f"{self.checks:,}"),
             ("violations", f"{len(self.found):,}"),
-            ("late during faults, ms", percentiles(during)),
-            ("late otherwise, ms", percentiles(calm)),
+            *(
+                (f"late while {what}, ms" if what else "late otherwise, ms", percentiles(values))
+                for what, values in late_ms.items()
+            ),
         ]
         return "\n".join(
             f"| {name} | {value} |" for name, value in [("", ""), ("---", "---"), *lines]
         )
+
+    def _failing(self, due: float, ended: float) -> str:
+        """What was failing, or still felt, while an order was due and not yet cancelled."""
+        struck = [name for name, start, end in self.windows if start <= ended and due <= end]
+        if any(name.startswith(("sql", "backend")) for name in struck):
+            return "SQL failed"
+        return "another part failed" if struck else ""
 
 
 def percentiles(late_ms: list[float]) -> str:
