@@ -115,6 +115,15 @@ def test_an_expired_lease_is_claimed_before_due_tasks_and_counts_a_delivery(
     }
 
 
+@pytest.mark.parametrize("kept", ["", "short", "x" * 80])
+def test_a_lease_whose_token_was_spoiled_ends_like_any_other(queue: DelayQueue, kept: str) -> None:
+    queue.schedule("a", 1000)
+    queue.claim(1, 500, now_ms=1000)
+    queue._redis.hset(queue.keys.tokens, "a", kept)
+    [task] = queue.claim(1, 500, now_ms=2000).tasks
+    assert task == Task("a", deliveries=1, due_at_ms=2000, token=task.token)
+
+
 def test_each_further_expired_lease_counts_one_delivery(queue: DelayQueue) -> None:
     queue.schedule("a", 1000)
     for n in range(5):

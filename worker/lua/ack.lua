@@ -12,8 +12,8 @@
 
 local ids = {unpack(ARGV, 2)}
 local held, lost = {}, {}
-for i, tokens in ipairs(redis.call('HMGET', KEYS[2], unpack(ids))) do
-  local list = tokens and string.sub(tokens, 1, 64) == ARGV[1] and held or lost
+for i, kept in ipairs(redis.call('HMGET', KEYS[2], unpack(ids))) do
+  local list = kept and string.sub(kept, 1, 64) == ARGV[1] and held or lost
   list[#list + 1] = ids[i]
 end
 if #held > 0 then

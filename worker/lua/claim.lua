@@ -31,8 +31,8 @@ local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
 local first_due = {}
 if #ids > 0 then
   redis.call('ZREM', KEYS[2], unpack(ids))
-  for i, tokens in ipairs(redis.call('HMGET', KEYS[7], unpack(ids))) do
-    first_due[i] = tokens and string.sub(tokens, 65) or now
+  for i, kept in ipairs(redis.call('HMGET', KEYS[7], unpack(ids))) do
+    first_due[i] = kept and string.match(kept, '^%d+$', 65) or now
     redis.call('HINCRBY', KEYS[5], ids[i], 1)
   end
 end

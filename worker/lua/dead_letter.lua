@@ -21,8 +21,8 @@ end
 local lost = {}
 for i = 3, #ARGV, 2 do
   local id, letter = ARGV[i], ARGV[i + 1]
-  local tokens = redis.call('HGET', KEYS[4], id)
-  if tokens and string.sub(tokens, 1, 64) == ARGV[2] then
+  local kept = redis.call('HGET', KEYS[4], id)
+  if kept and string.sub(kept, 1, 64) == ARGV[2] then
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[4], id)
     redis.call('LPUSH', KEYS[2], id)

@@ -13,10 +13,10 @@
 
 local ids = {unpack(ARGV, 3)}
 local lost, released = {}, false
-for i, tokens in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
+for i, kept in ipairs(redis.call('HMGET', KEYS[3], unpack(ids))) do
   local id = ids[i]
-  if tokens and string.sub(tokens, 1, 64) == ARGV[2] then
-    local first_due = string.sub(tokens, 65)
+  if kept and string.sub(kept, 1, 64) == ARGV[2] then
+    local first_due = string.sub(kept, 65)
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[3], id)
     redis.call('ZADD', KEYS[2], first_due, id)

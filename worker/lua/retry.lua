@@ -27,12 +27,12 @@ local head_before = head()
 local lost = {}
 for i = 4, #ARGV, 3 do
   local id, delay, failed = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
-  local tokens = redis.call('HGET', KEYS[3], id)
-  if tokens and string.sub(tokens, 1, 64) == ARGV[3] then
+  local kept = redis.call('HGET', KEYS[3], id)
+  if kept and string.sub(kept, 1, 64) == ARGV[3] then
     redis.call('ZREM', KEYS[1], id)
     redis.call('HDEL', KEYS[3], id)
     redis.call('ZADD', KEYS[2], now + delay, id)
-    redis.call('HSET', KEYS[5], id, failed and string.sub(tokens, 65) or now + delay)
+    redis.call('HSET', KEYS[5], id, failed and string.sub(kept, 65) or now + delay)
     if failed then redis.call('HINCRBY', KEYS[4], id, 1) end
   else
     lost[#lost + 1] = id
