@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from uuid_utils import uuid7
 
 from benchmarks.lateness import FAR_AWAY_MS, noop
-from benchmarks.memory import used_bytes
+from benchmarks.memory import emptied_bytes, used_bytes
 from benchmarks.report import Report
 from benchmarks.scene import Scene, scene
 
@@ -45,8 +45,7 @@ def _measure(
     ids = stage.load(count * repetitions)
     stage.add_waiting(min(waiting, MOST_ROWS))
     client = stage.client()
-    client.flushall()
-    before = used_bytes(client)
+    before = emptied_bytes(client)
     stage.queue().schedule_many((str(uuid7()), FAR_AWAY_MS, b"") for _ in range(waiting))
     yield {"bytes_each": (used_bytes(client) - before) / waiting}
     for start in range(0, len(ids), count):
