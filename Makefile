@@ -42,8 +42,8 @@ MINUTES ?= 10
 soak: .venv/installed ## A random nemesis for MINUTES=10, then one table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-bench: .venv/bench ## What the README's figures come from
-	$(BIN)/python -m benchmarks
+bench: .venv/bench ## What the README's figures come from; PART=drain for one part
+	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) examples/make_env.py

@@ -107,7 +107,7 @@ class Scene:
                 version = connection.info.server_version // 10000
             database = f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}"
         return {
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+            "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
             "python": platform.python_version(),
             "database": database,
             "redis": f"Valkey {valkey}, appendonly yes, appendfsync everysec",
