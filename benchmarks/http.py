@@ -12,7 +12,7 @@ import argparse
 import http.client
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -36,7 +36,11 @@ BARE = {
     "/insert": "Flask + SQLAlchemy: one INSERT",
     "/order": "Flask + SQLAlchemy: stock, order and items in three statements",
 }
-RAW = f"psycopg without HTTP: the same three statements, {CONNECTIONS} connections"
+#: Without HTTP, straight from the driver.
+RAW = {
+    f"psycopg without HTTP: the same three statements, {CONNECTIONS} connections": raw.plain,
+    f"psycopg without HTTP: a create's own statements, {CONNECTIONS} connections": raw.create,
+}
 
 
 def main() -> None:
@@ -79,7 +83,8 @@ class Bench:
         for path, name in BARE.items():
             yield name, self._bare(path)
         if not self.stage.database_url.startswith("sqlite"):
-            yield RAW, self._raw()
+            for name, write_order in RAW.items():
+                yield name, self._raw(write_order)
 
     def _reopen(self) -> str:
         """Empty the scene but for the earlier orders; return a new client's key."""
@@ -151,10 +156,10 @@ class Bench:
             _assert_all(measured.answered, orders=self.stage.count("FROM orders") - EARLIER)
         return measured
 
-    def _raw(self) -> Measured:
+    def _raw(self, write_order: Callable[..., None]) -> Measured:
         customer = _client(self._reopen())
         orders = ((customer, _priced(skus)) for skus in self._baskets())
-        measured = raw.orders(self.stage, orders, CONNECTIONS, self.seconds)
+        measured = raw.orders(self.stage, orders, write_order, CONNECTIONS, self.seconds)
         self._assert_written(measured.answered)
         return measured
 

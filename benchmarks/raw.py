@@ -3,9 +3,10 @@
 And what bounds creating orders: the fewest statements that write one, without a server.
 """
 
+import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -59,9 +60,12 @@ def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
 DIALECT = sa.create_engine("postgresql+psycopg://")
 
 
-def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
-    """A statement as the driver takes it, and the values that are written in it."""
-    compiled = statement.compile(DIALECT)
+def _compiled(statement: sa.ClauseElement, *columns: str) -> tuple[bytes, dict[str, Any]]:
+    """A statement as the driver takes it, and the values that are written in it.
+
+    An INSERT is told the columns that come with its values.
+    """
+    compiled = statement.compile(DIALECT, column_keys=[*columns] or None)
     return str(compiled).encode(), compiled.params
 
 
@@ -117,6 +121,7 @@ INSERT_ITEM = (
 def orders(
     stage: Scene,
     baskets: Iterator[tuple[str, list[dict[str, Any]]]],
+    write_order: Callable[[psycopg.Connection[Any], str, list[dict[str, Any]]], None],
     connections: int,
     seconds: float,
 ) -> Measured:
@@ -128,7 +133,7 @@ def orders(
         while (began := time.perf_counter()) < until:
             with lock:
                 customer, items = next(baskets)
-            _write(connection, customer, items)
+            write_order(connection, customer, items)
             latencies.append(time.perf_counter() - began)
 
     opened = [psycopg.connect(stage.dsn) for _ in range(connections)]
@@ -143,7 +148,8 @@ def orders(
     return measured(latencies, elapsed)
 
 
-def _write(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
+def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
+    """Stock, order and items: the least there is to write."""
     order_id = str(uuid7())
     total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
     with connection.transaction():
@@ -152,3 +158,40 @@ def _write(connection: psycopg.Connection[Any], customer: str, items: list[dict[
         connection.execute(INSERT_ORDER, (order_id, customer, total))
         for item in items:
             connection.execute(INSERT_ITEM, item | {"order_id": order_id})
+
+
+CREATE = {
+    "key": _compiled(repository.ADD_KEY),
+    "hold": _compiled(repository.HOLD),
+    "order": _compiled(repository.ADD_ORDER),
+    "item": _compiled(repository.ADD_ITEMS),
+    "event": _compiled(repository.ADD_EVENT, "order_id", "type", "data"),
+    "response": _compiled(repository.STORE_RESPONSE),
+}
+
+
+def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
+    """What `OrderService.place` sends to the database, and nothing else."""
+    order_id, key = str(uuid7()), str(uuid7())
+    total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
+
+    def run(name: str, **values: Any) -> psycopg.Cursor[Any]:
+        text, fixed = CREATE[name]
+        return connection.execute(text, {**fixed, **values})
+
+    with connection.transaction():
+        run("key", client_id=customer, key=key, fingerprint=FINGERPRINT).fetchall()
+        for item in items:
+            run("hold", for_sku=item["sku"], quantity=item["quantity"]).fetchall()
+        facts = {"currency": "EUR", "total_minor": total, "timeout_ms": 1_800_000}
+        run("order", id=order_id, customer_id=customer, **facts).fetchall()
+        for item in items:
+            run("item", order_id=order_id, **item)
+        run("event", order_id=order_id, type="order.created", data=Json({}))
+        stored = {"for_client": customer, "for_key": key, "order_id": order_id}
+        run("response", response=RESPONSE, **stored)
+
+
+FINGERPRINT = 64 * "f"
+#: As long as a rendered order.
+RESPONSE = json.dumps({"id": 330 * "x"})
