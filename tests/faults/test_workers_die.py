@@ -20,6 +20,16 @@ def start_and_see_it_die(site: Site, moment: str) -> None:
     assert doomed.wait() == -signal.SIGKILL
 
 
+def assert_another_makes_it_good(site: Site, ids: list[str]) -> None:
+    site.start_worker()
+    site.wait_until_drained()
+
+    assert site.latest_ms() < LATEST_MS
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    site.assert_the_queue_is_empty()
+
+
 @pytest.mark.parametrize("moment", MOMENTS * REPEAT)
 def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, moment: str) -> None:
     site = build(**HURRIED)
@@ -28,13 +38,7 @@ def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, mom
     assert site.queue.stats().leased == 20
     assert site.violations(complete=moment != "after_commit") == []
 
-    site.start_worker()
-    site.wait_until_drained()
-
-    assert site.latest_ms() < LATEST_MS
-    assert site.violations(drained=True) == []
-    site.assert_each_was_cancelled_once(ids)
-    site.assert_the_queue_is_empty()
+    assert_another_makes_it_good(site, ids)
 
 
 @on_postgresql
@@ -49,13 +53,7 @@ def test_a_worker_killed_as_it_puts_off_what_is_not_due_yet_is_made_good(
     assert site.queue.stats().leased == (20 if moment == "before_retry" else 0)
     assert site.violations(complete=True) == []
 
-    site.start_worker()
-    site.wait_until_drained()
-
-    assert site.latest_ms() < LATEST_MS
-    assert site.violations(drained=True) == []
-    site.assert_each_was_cancelled_once(ids)
-    site.assert_the_queue_is_empty()
+    assert_another_makes_it_good(site, ids)
 
 
 @on_sqlite
@@ -87,13 +85,7 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
     found = site.queue.stats()
     assert found.scheduled + found.leased == (0 if moment == "before_restore" else 20)
 
-    site.start_worker()
-    site.wait_until_drained()
-
-    assert site.latest_ms() < LATEST_MS
-    assert site.violations(drained=True) == []
-    site.assert_each_was_cancelled_once(ids)
-    site.assert_the_queue_is_empty()
+    assert_another_makes_it_good(site, ids)
 
 
 @on_postgresql
