@@ -110,7 +110,8 @@ def read_queue(client: redis.Redis) -> Queue:
         pipeline.hgetall("{order-timeout}:tokens")
         *places, tokens = pipeline.execute()
     scheduled, leased, dead = ({task_id.decode() for task_id in ids} for ids in places)
-    held = {task_id.decode(): token.decode() for task_id, token in tokens.items()}
+    # Behind each token stands when its task was first due.
+    held = {task_id.decode(): kept.decode()[:64] for task_id, kept in tokens.items()}
     return Queue(scheduled, leased, dead, held)
 
 
