@@ -36,7 +36,7 @@ check: .venv/installed ## Lint, format and types
 	$(BIN)/mypy
 
 faults: .venv/installed ## The fault tests, repeated
-	REPEAT=30 $(BIN)/python -m pytest -q -x tests/faults --timeout 0
+	REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
 
 MINUTES ?= 10
 soak: .venv/installed ## A random nemesis for MINUTES=10, then one table

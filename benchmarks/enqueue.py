@@ -18,7 +18,7 @@ from uuid import uuid4
 from uuid_utils import uuid7
 
 from benchmarks.report import Report
-from benchmarks.scene import SKUS, Scene, scene
+from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.database import epoch_ms
@@ -26,8 +26,6 @@ from orders.schemas import order_json
 from orders.service import OrderService, Timeouts
 from worker.queue import SLICE
 
-#: Orders that the shop had before, all paid. Plans for empty tables are like no others.
-EARLIER = 5_000
 #: Creates in one turn.
 TURN = 100
 WARM_UP_TURNS = 3

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from uuid_utils import uuid7
 
-from benchmarks.lateness import FAR_AWAY_MS, noop
+from benchmarks.lateness import noop
 from benchmarks.memory import emptied_bytes, used_bytes
 from benchmarks.report import Report
-from benchmarks.scene import Scene, scene
+from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 
 LEAST = 10_000
 MOST_ROWS = 1_000_000

@@ -21,11 +21,9 @@ from uuid import uuid4
 from benchmarks import raw
 from benchmarks.load import Measured, load, request
 from benchmarks.report import Report
-from benchmarks.scene import SKUS, Scene, scene
+from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from examples.processes import GRANIAN, api, create_key, free_port, wait_until
 
-#: Orders that the shop had before, all paid. Plans for empty tables are like no others.
-EARLIER = 5_000
 WARM_UP_SECONDS = 1.0
 CONNECTIONS = 4
 PRICE_MINOR = 1250

@@ -22,13 +22,12 @@ from uuid_utils import uuid7
 from benchmarks import peers
 from benchmarks.noop import QUEUE
 from benchmarks.report import Report
-from benchmarks.scene import Scene, scene
+from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from examples.processes import Process, python, wait_until
 from worker import DelayQueue
 
 #: From scheduling the first to its due time.
 HEAD_START_SECONDS = 5.0
-FAR_AWAY_MS = 10_000_000_000_000
 RATES = (100, 1000)
 #: Until a worker that was started is at rest.
 SETTLE_SECONDS = 6.0

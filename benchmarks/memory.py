@@ -10,9 +10,8 @@ from typing import Any
 import redis
 from uuid_utils import uuid7
 
-from benchmarks.lateness import FAR_AWAY_MS
 from benchmarks.report import Report
-from benchmarks.scene import Scene, scene
+from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from examples.processes import Process, wait_until
 
 

@@ -57,7 +57,7 @@ def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
 
 
 #: Its compiler only; it connects to nothing.
-DIALECT = sa.create_engine("postgresql+psycopg://")
+ENGINE = sa.create_engine("postgresql+psycopg://")
 
 
 def _compiled(statement: sa.ClauseElement, *columns: str) -> tuple[bytes, dict[str, Any]]:
@@ -65,7 +65,7 @@ def _compiled(statement: sa.ClauseElement, *columns: str) -> tuple[bytes, dict[s
 
     An INSERT is told the columns that come with its values.
     """
-    compiled = statement.compile(DIALECT, column_keys=[*columns] or None)
+    compiled = statement.compile(ENGINE, column_keys=[*columns] or None)
     return str(compiled).encode(), compiled.params
 
 

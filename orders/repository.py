@@ -236,30 +236,18 @@ LIST_EVENTS = (
     .limit(p("page_size"))
 )
 
+_payment_row: dict[str, sa.ColumnElement[Any]] = {
+    "order_id": orders.c.id,
+    "created_at": now(),
+    **{
+        name: p(name, type_=payments.c[name].type)
+        for name in ("id", "provider", "reference", "amount_minor", "currency", "status")
+    },
+}
 # Note a payment of one's own order, unless its reference was noted before.
 ADD_PAYMENT = (
     insert(payments)
-    .from_select(
-        [
-            "id",
-            "order_id",
-            "provider",
-            "reference",
-            "amount_minor",
-            "currency",
-            "status",
-            "created_at",
-        ],
-        sa.select(
-            p("id", type_=payments.c.id.type),
-            orders.c.id,
-            *(
-                p(name, type_=payments.c[name].type)
-                for name in ("provider", "reference", "amount_minor", "currency", "status")
-            ),
-            now(),
-        ).where(*OWN),
-    )
+    .from_select([*_payment_row], sa.select(*_payment_row.values()).where(*OWN))
     .on_conflict_do_nothing()
     .returning(payments)
 )
