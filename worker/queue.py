@@ -205,9 +205,18 @@ class DelayQueue:
         return Restored(restored, pending, self.last_known_paused)
 
     def cancel(self, task_id: str) -> Cancelled:
-        """Take a waiting task off the schedule. One that a worker holds is left to it."""
-        reply = self._run("cancel", _bytes(task_id))
-        return Cancelled(reply.decode())
+        """Take one task off the schedule; see `cancel_many`."""
+        return self.cancel_many([task_id])[0]
+
+    def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
+        """Take waiting tasks off the schedule, and say of each what was found.
+
+        One that a worker holds is left to it.
+        """
+        answers: list[Cancelled] = []
+        for part in _slices([_bytes(task_id) for task_id in ids]):
+            answers += [Cancelled(answer.decode()) for answer in self._run("cancel", *part)]
+        return answers
 
     # -- a worker's side -------------------------------------------------------------------
 

@@ -258,6 +258,21 @@ def test_cancelling_what_is_dead_or_absent_says_missing_and_changes_nothing(
     assert state(queue) == before
 
 
+def test_many_are_cancelled_in_one_call_and_each_gets_its_own_answer(queue: DelayQueue) -> None:
+    queue.schedule("leased", 1000)
+    queue.claim(1, 1000, now_ms=1000)
+    ids = [f"task-{n}" for n in range(1001)]  # more than one slice
+    queue.schedule_many((task_id, 2000, b"x") for task_id in ids)
+    queue.schedule("kept", 2000, b"y")
+    answers = queue.cancel_many([*ids[:700], "leased", "absent", *ids[700:], ids[0]])
+    assert answers[700:702] == [Cancelled.LEASED, Cancelled.MISSING]
+    assert answers[-1] is Cancelled.MISSING, "it was removed before"
+    assert {*answers[:700], *answers[702:-1]} == {Cancelled.REMOVED}
+    left = state(queue)
+    assert {*left["scheduled"]} == {*left["payloads"]} == {"kept"}
+    assert queue.cancel_many([]) == []
+
+
 # -- restore -------------------------------------------------------------------------------
 
 
