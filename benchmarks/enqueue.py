@@ -22,7 +22,7 @@ from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.database import epoch_ms
-from orders.schemas import order_json
+from orders.schemas import order_out
 from orders.service import OrderService, Timeouts
 from worker.queue import SLICE
 
@@ -89,8 +89,7 @@ def creates(stage: Scene, turns: int, threads: int) -> tuple[float, float]:
                 for placed in placing:
                     placed.result()
                 seconds[service] += time.perf_counter() - start
-    services.engine.dispose()
-    services.redis.close()
+    services.close()
     expected = (WARM_UP_TURNS + turns) * TURN
     assert stage.count("FROM orders WHERE status = 'unpaid'") == 2 * expected
     assert stage.queue().stats().scheduled == expected
@@ -105,7 +104,7 @@ def _place(service: OrderService, customer: str, count: int) -> None:
             fingerprint="",
             quantities={f"sku-{random.randrange(SKUS)}": 1},
             timeout_seconds=None,
-            render=order_json,
+            render=order_out,
         )
 
 

@@ -3,7 +3,6 @@
 And what bounds creating orders: the fewest statements that write one, without a server.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -166,13 +165,12 @@ CREATE = {
     "order": _compiled(repository.ADD_ORDER),
     "item": _compiled(repository.ADD_ITEMS),
     "event": _compiled(repository.ADD_EVENT, "order_id", "type", "data"),
-    "response": _compiled(repository.STORE_RESPONSE),
 }
 
 
 def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
     """What `OrderService.place` sends to the database, and nothing else."""
-    order_id, key = str(uuid7()), str(uuid7())
+    order_id = str(uuid7())
     total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
 
     def run(name: str, **values: Any) -> psycopg.Cursor[Any]:
@@ -180,18 +178,17 @@ def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[
         return connection.execute(text, {**fixed, **values})
 
     with connection.transaction():
-        run("key", client_id=customer, key=key, fingerprint=FINGERPRINT).fetchall()
+        key = {"client_id": customer, "key": str(uuid7()), "order_id": order_id}
+        run("key", fingerprint=FINGERPRINT, **key).fetchall()
         for item in items:
             run("hold", for_sku=item["sku"], quantity=item["quantity"]).fetchall()
         facts = {"currency": "EUR", "total_minor": total, "timeout_ms": 1_800_000}
         run("order", id=order_id, customer_id=customer, **facts).fetchall()
         for item in items:
             run("item", order_id=order_id, **item)
-        run("event", order_id=order_id, type="order.created", data=Json({}))
-        stored = {"for_client": customer, "for_key": key, "order_id": order_id}
-        run("response", response=RESPONSE, **stored)
+        run("event", order_id=order_id, type="order.created", data=Json(PLACED))
 
 
 FINGERPRINT = 64 * "f"
 #: As long as a rendered order.
-RESPONSE = json.dumps({"id": 330 * "x"})
+PLACED = {"id": 330 * "x"}

@@ -1,11 +1,12 @@
 """The HTTP API: parse, call one method of the service, render."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from apiflask import APIBlueprint, HTTPTokenAuth
-from flask import Response, current_app, url_for
+from flask import Response, current_app, jsonify, url_for
 from flask.typing import ResponseReturnValue
 
 from orders import schemas
@@ -43,10 +44,11 @@ def caller() -> str:
     return client.id
 
 
-def _json(text: str, status: int = HTTPStatus.OK, **headers: str) -> Response:
-    response = Response(text, status, content_type="application/json")
-    for name, value in headers.items():
-        response.headers[name.replace("_", "-")] = value
+def _json(value: Mapping[str, Any], status: HTTPStatus, **headers: str) -> Response:
+    response = jsonify(value)
+    response.status_code = status
+    for name, text in headers.items():
+        response.headers[name.replace("_", "-")] = text
     return response
 
 
@@ -67,11 +69,11 @@ def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> Respon
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
         timeout_seconds=body.timeout_seconds,
-        render=schemas.order_json,
+        render=schemas.order_out,
     )
-    location = url_for("orders.get_order", order_id=placed.order_id)
+    location = url_for("orders.get_order", order_id=placed.order["id"])
     headers = _replayed(placed.replayed)
-    return _json(placed.response, HTTPStatus.CREATED, Location=location, **headers)
+    return _json(placed.order, HTTPStatus.CREATED, Location=location, **headers)
 
 
 @orders.get("/orders")
@@ -122,7 +124,7 @@ def create_payment(order_id: object, body: schemas.PaymentIn) -> ResponseReturnV
     """Take a payment. Money that the order cannot take is kept, and due back."""
     paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
     status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
-    return _json(schemas.payment_json(paid.payment), status, **_replayed(paid.replayed))
+    return _json(schemas.payment_out(paid.payment), status, **_replayed(paid.replayed))
 
 
 @orders.post("/orders/<uuid:order_id>/cancel")

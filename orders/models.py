@@ -136,8 +136,7 @@ idempotency_keys = sa.Table(
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), primary_key=True),
     sa.Column("key", sa.String(255), primary_key=True),
     sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of the request's body
-    # Both are set in the transaction that inserts the row.
-    sa.Column("order_id", Id, sa.ForeignKey("orders.id")),
-    sa.Column("response", sa.Text),
+    # No foreign key: the key comes first, so that its twin waits for it and not for stock.
+    sa.Column("order_id", Id, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
 )

@@ -47,7 +47,6 @@ class Key(NamedTuple):
 
     fingerprint: str
     order_id: str
-    response: str
 
 
 class Waiting(NamedTuple):
@@ -61,22 +60,19 @@ class Waiting(NamedTuple):
 # Insert a key, waiting for a transaction that is inserting the same one.
 ADD_KEY = (
     insert(idempotency_keys)
-    .values(client_id=p("client_id"), key=p("key"), fingerprint=p("fingerprint"), created_at=now())
+    .values(
+        client_id=p("client_id"),
+        key=p("key"),
+        fingerprint=p("fingerprint"),
+        order_id=p("order_id"),
+        created_at=now(),
+    )
     .on_conflict_do_nothing()
     .returning(idempotency_keys.c.key)
 )
-SAME_KEY = sa.and_(
-    idempotency_keys.c.client_id == p("for_client"), idempotency_keys.c.key == p("for_key")
-)
 # Read a key that was there before.
-GET_KEY = sa.select(
-    idempotency_keys.c.fingerprint, idempotency_keys.c.order_id, idempotency_keys.c.response
-).where(SAME_KEY)
-# Keep a key's response, in the transaction that inserted the key.
-STORE_RESPONSE = (
-    sa.update(idempotency_keys)
-    .where(SAME_KEY)
-    .values(order_id=p("order_id"), response=p("response"))
+GET_KEY = sa.select(idempotency_keys.c.fingerprint, idempotency_keys.c.order_id).where(
+    idempotency_keys.c.client_id == p("for_client"), idempotency_keys.c.key == p("for_key")
 )
 
 # Hold some of a SKU if that much is free.
@@ -297,14 +293,14 @@ class Repository:
 
     # -- idempotency keys --
 
-    def add_key(self, client_id: str, key: str, fingerprint: str) -> Key | None:
-        """Take a key; None when it is ours, else what it was used for before.
+    def add_key(self, client_id: str, key: str, fingerprint: str, order_id: str) -> Key | None:
+        """Take a key for an order; None when it is ours, else what it was used for before.
 
         Raises KeyInFlight when whoever is using it takes too long.
         """
         try:
             row = self._run(
-                ADD_KEY, client_id=client_id, key=key, fingerprint=fingerprint
+                ADD_KEY, client_id=client_id, key=key, fingerprint=fingerprint, order_id=order_id
             ).one_or_none()
         except sa.exc.OperationalError as error:
             if sqlstate(error) == LOCK_NOT_AVAILABLE:
@@ -313,16 +309,7 @@ class Repository:
         if row is not None:
             return None
         row = self._run(GET_KEY, for_client=client_id, for_key=key).one()
-        return Key(row.fingerprint, row.order_id, row.response)
-
-    def store_response(self, client_id: str, key: str, order_id: str, response: str) -> None:
-        self._run(
-            STORE_RESPONSE,
-            for_client=client_id,
-            for_key=key,
-            order_id=order_id,
-            response=response,
-        )
+        return Key(row.fingerprint, row.order_id)
 
     # -- stock --
 
@@ -356,6 +343,7 @@ class Repository:
 
     def add_order(
         self,
+        order_id: str,
         customer_id: str,
         items: Sequence[Item],
         *,
@@ -364,7 +352,6 @@ class Repository:
         timeout_ms: int,
     ) -> Order:
         """Insert an order with its items."""
-        order_id = new_id()
         times = self._run(
             ADD_ORDER,
             id=order_id,

@@ -320,11 +320,11 @@ class ProblemOut(_Out):
     detail: str | None = None
 
 
-def order_json(order: Order) -> str:
-    """The response to a create."""
-    return OrderOut.of(order).model_dump_json()
+def order_out(order: Order) -> dict[str, Any]:
+    """An order, as JSON has it."""
+    return OrderOut.of(order).model_dump(mode="json")
 
 
-def payment_json(payment: Payment) -> str:
-    """The response to a payment."""
-    return PaymentOut.of(payment).model_dump_json()
+def payment_out(payment: Payment) -> dict[str, Any]:
+    """A payment, as JSON has it."""
+    return PaymentOut.of(payment).model_dump(mode="json")

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -45,14 +46,17 @@ from orders.errors import (
     UnknownSku,
 )
 from orders.models import SCHEMA_VERSION
-from orders.repository import Repository, Waiting
+from orders.repository import Repository, Waiting, new_id
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
+#: How long a client is remembered: it costs SQL as much as half a request to look it up, and a
+#: key that was taken back is good for this much longer.
+REMEMBER_SECONDS = 5.0
 
 
 class Scheduler(Protocol):
-    """Who looks after deadlines. Neither method raises."""
+    """Who looks after deadlines. Neither method raises, and none waits."""
 
     def schedule(self, order_id: str, due_at_ms: int) -> None: ...
 
@@ -76,11 +80,18 @@ class Timeouts:
 
 
 class Placed(NamedTuple):
-    """The response to a create, whether it is the first or a replay."""
+    """An order as it was placed, and whether that was before."""
 
-    order_id: str
-    response: str
+    order: Mapping[str, Any]
     replayed: bool
+
+
+class _Remembered(NamedTuple):
+    """A client, the hash of its secret, and until when that is believed."""
+
+    client: Client
+    secret_hash: str
+    until: float
 
 
 class Paid(NamedTuple):
@@ -97,6 +108,7 @@ class OrderService:
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
+        self._clients: dict[str, _Remembered] = {}
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
@@ -119,34 +131,36 @@ class OrderService:
         fingerprint: str,
         quantities: Mapping[str, int],
         timeout_seconds: float | None,
-        render: Callable[[Order], str],
+        render: Callable[[Order], Mapping[str, Any]],
     ) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
-        ``render`` makes the response, which is kept with the key in the same transaction.
+        ``render`` makes of an order what its first event keeps, and a replay gives again.
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
         KeyReused, KeyInFlight.
         """
+        order_id = new_id()
         with self._writing() as repository:
-            known = repository.add_key(customer_id, key, fingerprint)
+            known = repository.add_key(customer_id, key, fingerprint, order_id)
             if known is not None:
                 if known.fingerprint != fingerprint:
                     raise KeyReused
-                return Placed(known.order_id, known.response, replayed=True)
+                [created] = repository.events(known.order_id, after_id=0, page_size=1)
+                return Placed(created.data, replayed=True)
             timeout_ms = self._timeouts.ms(timeout_seconds)
             items, currency = _hold(repository, quantities)
             order = repository.add_order(
+                order_id,
                 customer_id,
                 items,
                 currency=currency,
                 total_minor=total_minor(items),
                 timeout_ms=timeout_ms,
             )
-            repository.add_event(order.id, "order.created", {})
-            response = render(order)
-            repository.store_response(customer_id, key, order.id, response)
-        self._scheduler.schedule(order.id, epoch_ms(order.expires_at))
-        return Placed(order.id, response, replayed=False)
+            placed = render(order)
+            repository.add_event(order_id, "order.created", placed)
+        self._scheduler.schedule(order_id, epoch_ms(order.expires_at))
+        return Placed(placed, replayed=False)
 
     @retried
     def pay(
@@ -325,14 +339,24 @@ class OrderService:
     def authenticate(self, api_key: str) -> Client | None:
         """The client whose key this is."""
         client_id, _, secret = api_key.partition(".")
+        found = self._clients.get(client_id)
+        if found is None or found.until < monotonic():
+            found = self._look_up(client_id)
+        if found is None or not hmac.compare_digest(found.secret_hash, _hashed(secret)):
+            return None
+        return found.client
+
+    def _look_up(self, client_id: str) -> "_Remembered | None":
         if not is_order_id(client_id):  # all ids are of one form, and PostgreSQL takes no other
             return None
+        until = monotonic() + REMEMBER_SECONDS
         with self._reading() as repository:
-            found = repository.client(client_id)
-        if found is None:
+            row = repository.client(client_id)
+        if row is None:
+            self._clients.pop(client_id, None)
             return None
-        client, secret_hash = found
-        return client if hmac.compare_digest(secret_hash, _hashed(secret)) else None
+        self._clients[client_id] = found = _Remembered(*row, until)
+        return found
 
 
 def _hold(repository: Repository, quantities: Mapping[str, int]) -> tuple[list[Item], str]:

@@ -25,6 +25,7 @@ from orders.config import Settings
 from orders.database import create_engine, later, now
 from orders.domain import Order
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
+from orders.schemas import order_out
 from orders.service import OrderService, Paid, Timeouts
 from tests.servers import Postgres
 from worker import connect
@@ -128,9 +129,9 @@ class Shop:
             fingerprint=repr(quantities),
             quantities=quantities,
             timeout_seconds=None,
-            render=lambda order: order.id,
+            render=order_out,
         )
-        return self.service.order(owner, placed.order_id)
+        return self.service.order(owner, placed.order["id"])
 
     def pay(self, order: Order, reference: str = "", amount_minor: int | None = None) -> Paid:
         return self.service.pay(
@@ -271,9 +272,7 @@ class Api:
         return self.send("POST", f"/v1/orders/{order_id}/payments", payment)
 
     def close(self) -> None:
-        self.services.engine.dispose()
-        self.services.redis.close()
-        self.services.redis.connection_pool.disconnect()
+        self.services.close()
 
 
 @contextmanager

@@ -123,14 +123,12 @@ def upgrade() -> None:
         sa.Column("client_id", ID, nullable=False),
         sa.Column("key", sa.String(255), nullable=False),
         sa.Column("fingerprint", sa.String(64), nullable=False),
-        sa.Column("order_id", ID),
-        sa.Column("response", sa.Text()),
+        sa.Column("order_id", ID, nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("client_id", "key", name="pk_idempotency_keys"),
         sa.ForeignKeyConstraint(
             ["client_id"], ["api_clients.id"], name="fk_idempotency_keys_client_id"
         ),
-        sa.ForeignKeyConstraint(["order_id"], ["orders.id"], name="fk_idempotency_keys_order_id"),
     )
 
 

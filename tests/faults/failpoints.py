@@ -34,10 +34,10 @@ from worker import DelayQueue, Flow, Outcome, Task
 REPEAT = int(os.environ.get("REPEAT", "1"))
 #: A batch that is handled passes these.
 MOMENTS = ("after_claim", "after_update", "before_commit", "after_commit")
-#: An order that is placed passes these.
-API_MOMENTS = ("before_commit", "after_commit", "after_schedule")
-#: Before and after each of these scripts there is a moment too: ``before_retry``, ...
-SCRIPTS = ("retry", "dead_letter", "restore")
+#: An order that is placed passes these before it is answered.
+API_MOMENTS = ("before_commit", "after_commit")
+#: Before and after each of these methods of the queue there is a moment too: ``before_retry``, ...
+METHODS = ("schedule_many", "retry", "dead_letter", "restore")
 
 #: How a script makes milliseconds of the server's time.
 SCRIPT_CLOCK = "time[1] * 1000"
@@ -57,8 +57,7 @@ def flows() -> list[Flow]:
         return outcomes
 
     _watch(services.engine)
-    for script in SCRIPTS:
-        setattr(DelayQueue, script, _between(script, getattr(DelayQueue, script)))
+    _between_methods()
     return [dataclasses.replace(flow, handler=handler)]
 
 
@@ -68,6 +67,7 @@ def create_app() -> Flask:
     services = made.extensions["orders"]
     _watch(services.engine)
     services.orders._scheduler = _Scheduler(services.orders._scheduler)
+    _between_methods()
     return made
 
 
@@ -79,7 +79,6 @@ class _Scheduler:
     def schedule(self, order_id: str, due_at_ms: int) -> None:
         _pass("after_commit")
         self._scheduler.schedule(order_id, due_at_ms)
-        _pass("after_schedule")
 
 
 def _watch(engine: sa.Engine) -> None:
@@ -93,11 +92,16 @@ def _watch(engine: sa.Engine) -> None:
         _pass("before_commit")
 
 
-def _between(script: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _between_methods() -> None:
+    for name in METHODS:
+        setattr(DelayQueue, name, _between(name, getattr(DelayQueue, name)))
+
+
+def _between(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        _pass(f"before_{script}")
+        _pass(f"before_{name}")
         answer = method(*args, **kwargs)
-        _pass(f"after_{script}")
+        _pass(f"after_{name}")
         return answer
 
     return wrapped

@@ -97,8 +97,7 @@ class Site:
         for process in self._processes:
             process.kill()
         self.client.close()
-        self.services.redis.close()
-        self.services.engine.dispose()
+        self.services.close()
         self.valkey.stop()
 
     # -- doing -----------------------------------------------------------------------------

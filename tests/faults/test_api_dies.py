@@ -6,13 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from examples.processes import free_port
+from examples.processes import free_port, wait_until
 from tests.faults.conftest import Build
 from tests.faults.failpoints import API_MOMENTS, REPEAT
 from tests.faults.site import Answer, Customer
 
 #: How much later than its deadline an order may be cancelled when its check was never scheduled.
 LATEST_MS = 3000
+#: It dies in another thread than the one that answers: the answer may have gone by then.
+SCHEDULING = ("before_schedule_many", "after_schedule_many")
 
 
 @pytest.mark.parametrize("run", range(REPEAT))
@@ -21,7 +23,7 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
 ) -> None:
     site = build()
     customer = Customer(site)
-    doomed = {free_port(): moment for moment in API_MOMENTS}
+    doomed = {free_port(): moment for moment in (*API_MOMENTS, *SCHEDULING)}
     dying = {port: site.launch_doomed_api(port, doomed[port]) for port in doomed}
     healthy = free_port()
     site.start_api(healthy)
@@ -30,10 +32,10 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
 
     for port, moment in doomed.items():
         answer = customer.order(port, key=f"{run} {moment}", timeout_seconds=1)
-        assert answer.status == 0, f"the API was to die {moment}"
+        assert answer.status == 0 or moment in SCHEDULING, f"the API was to die {moment}"
         dying[port].wait()
     assert site.violations(customer) == []
-    assert site.unpaid() == 2, "the transaction of the first was not to be committed"
+    assert site.unpaid() == 3, "the transaction of the first was not to be committed"
     assert site.queue.stats().scheduled == 1, "only the last check was to be scheduled"
 
     site.start_worker()
@@ -78,6 +80,7 @@ def test_one_key_from_fifty_clients_on_two_apis_makes_one_order(build: Build) ->
     made = [answer for answer in answers if answer.status == 201]
     assert sum("idempotent-replayed" not in answer.headers for answer in made) == 1
     assert len({answer.body["id"] for answer in made}) == 1
+    wait_until(lambda: site.queue.stats().scheduled, "the check to be scheduled")
     assert site.violations(customer, complete=True) == []
     assert site.unpaid() == 1
 

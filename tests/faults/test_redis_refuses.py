@@ -205,21 +205,22 @@ def _refuses(server: Client, prefix: str) -> bool:
 def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
-    site.start_api(port)
+    api = site.start_api(port)
     worker = site.start_worker()
     customer = Customer(site)
     assert [customer.order(port).status for _ in range(10)] == [201] * 10
-    assert site.queue.stats().scheduled == 10
+    wait_until(lambda: site.queue.stats().scheduled == 10, "their checks to be scheduled")
 
     with client(site) as server, full(server):
         assert [customer.order(port).status for _ in range(10)] == [201] * 10
-        assert site.queue.stats().scheduled == 10, "the second ten were to be refused"
+        wait_until(lambda: "left to the sweep" in site.log(api), "them to be refused")
+        assert site.queue.stats().scheduled == 10
         site.wait_until_drained()
 
     assert site.latest_ms() <= LATEST_MS
     assert site.violations(customer, drained=True) == []
     assert customer.order(port).status == 201
-    assert site.queue.stats().scheduled == 1
+    wait_until(lambda: site.queue.stats().scheduled == 1, "Redis to take checks again")
     site.wait_until_drained(RESUMED_SECONDS)
     assert site.violations(customer, drained=True) == []
     assert "task failed" not in site.log(worker)

@@ -15,8 +15,10 @@ import sqlalchemy as sa
 
 from examples.processes import wait_until
 from orders.database import FRESH_SECONDS, PING_SECONDS
+from orders.domain import Order
 from orders.errors import KeyInFlight, StorageUnavailable
 from orders.models import orders
+from orders.schemas import order_out
 from orders.service import LOOK_AGAIN_MS
 from tests.conftest import Shop, opened
 
@@ -83,10 +85,10 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
     hurried.stock()
     inside, leave = threading.Event(), threading.Event()
 
-    def slow(order: Any) -> str:
+    def slow(order: Order) -> dict[str, Any]:
         inside.set()
         assert leave.wait(30)
-        return str(order.id)
+        return order_out(order)
 
     def place(render: Any) -> Any:
         return hurried.service.place(
@@ -103,12 +105,12 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
         try:
             assert inside.wait(10)
             with bounded(), pytest.raises(KeyInFlight):
-                place(str)
+                place(order_out)
         finally:
             leave.set()
-        order_id = first.result().order_id
-    again = place(str)
-    assert (again.replayed, again.order_id) == (True, order_id)
+        order = first.result().order
+    again = place(order_out)
+    assert (again.replayed, again.order) == (True, order)
 
 
 @on_postgresql

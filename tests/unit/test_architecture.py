@@ -31,7 +31,12 @@ class Rule:
 
 RULES = [
     Rule("worker.*", never=("orders", *WEB, *SQL)),
-    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", "orders.timeouts")),
+    Rule(
+        "orders.*",
+        never=("worker",),
+        but_not=("orders.bootstrap", "orders.scheduler", "orders.timeouts"),
+    ),
+    Rule("orders.scheduler", only=(STANDARD, "redis", "structlog", "worker")),
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),

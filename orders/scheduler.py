@@ -1,0 +1,82 @@
+"""Tells Redis of deadlines, after the customer was answered."""
+
+import atexit
+import time
+from collections.abc import Mapping
+from threading import Condition, Thread
+
+import redis
+import structlog
+
+from worker import DelayQueue
+
+#: How long a change waits for others to go with it: in a call of its own each would cost as much as
+#: twenty of them together.
+GATHER_SECONDS = 0.01
+#: Changes that wait while Redis is slow.
+MOST_WAITING = 10_000
+
+log = structlog.get_logger("orders")
+
+
+class RedisScheduler:
+    """Schedules and cancels checks from a thread of its own, many in one call.
+
+    No request waits for Redis. What Redis does not take, and what this process had not said yet
+    when it was killed, the sweep finds in SQL.
+    """
+
+    def __init__(self, queue: DelayQueue) -> None:
+        self._queue = queue
+        #: When each order's check is due; None: there is nothing left to check.
+        self._changes: dict[str, int | None] = {}
+        self._changed = Condition()
+        self._closing = False
+        self._thread = Thread()
+
+    def schedule(self, order_id: str, due_at_ms: int) -> None:
+        self._change(order_id, due_at_ms)
+
+    def cancel(self, order_id: str) -> None:
+        self._change(order_id, None)
+
+    def close(self) -> None:
+        """Say what was not said yet, for a second at most."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def _change(self, order_id: str, due_at_ms: int | None) -> None:
+        with self._changed:
+            if len(self._changes) >= MOST_WAITING:
+                log.warning("check left to the sweep", order=order_id)
+                return
+            self._changes[order_id] = due_at_ms
+            if not self._thread.is_alive():
+                self._thread = Thread(target=self._run, name="scheduler", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._changes or self._closing)
+            if not self._closing:
+                time.sleep(GATHER_SECONDS)
+            with self._changed:
+                changes, self._changes = self._changes, {}
+            if not changes:
+                return
+            try:
+                self._say(changes)
+            except redis.RedisError as error:
+                log.warning("checks left to the sweep", orders=len(changes), error=str(error))
+
+    def _say(self, changes: Mapping[str, int | None]) -> None:
+        self._queue.cancel_many(order_id for order_id, due in changes.items() if due is None)
+        self._queue.schedule_many(
+            (order_id, due, b"") for order_id, due in changes.items() if due is not None
+        )
