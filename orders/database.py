@@ -4,7 +4,7 @@ The rest of the service runs the same statements on both.
 """
 
 import json
-import selectors
+import select
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,6 @@ def create_engine(settings: Settings) -> sa.Engine:
     def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
         connection = PatientConnection.connect(*cargs, **cparams)
         connection.patience_seconds = patience
-        connection.autocommit = True  # begin for ourselves; see below
         connection.adapters.register_loader("uuid", TextLoader)  # see `Id`
         return connection
 
@@ -125,9 +124,9 @@ class PatientConnection(psycopg.Connection[Any]):
         """Whether it answered lately, and its server has not hung up since: that can be read."""
         if time.monotonic() - self.answered_at > FRESH_SECONDS:
             return False
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.fileno(), selectors.EVENT_READ)
-            return not selector.select(0)
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Raises OperationalError, the connection closed, when no answer comes in time."""
@@ -157,10 +156,12 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def _begin_postgresql(connection: sa.Connection) -> None:
-    # The driver stays in autocommit: to take it out and put it back, at each use, costs a read
-    # as much as its statement.
-    if not _reads(connection):
-        connection.exec_driver_sql("BEGIN")
+    # One look needs no BEGIN and no COMMIT. The driver is told directly: as an isolation level of
+    # SQLAlchemy's it would cost a read as much as its statement.
+    driver: Any = connection.connection.driver_connection
+    reads = _reads(connection)
+    if driver.autocommit != reads:
+        driver.autocommit = reads
 
 
 def _reads(connection: sa.Connection) -> bool:

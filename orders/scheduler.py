@@ -1,8 +1,8 @@
 """Tells Redis of deadlines, after the customer was answered."""
 
-import atexit
 import time
 from collections.abc import Mapping
+from multiprocessing.util import Finalize
 from threading import Condition, Thread
 
 import redis
@@ -57,7 +57,7 @@ class RedisScheduler:
             if not self._thread.is_alive():
                 self._thread = Thread(target=self._run, name="scheduler", daemon=True)
                 self._thread.start()
-                atexit.register(self.close)
+                Finalize(None, self.close, exitpriority=0)  # a server's workers run no atexit
             self._changed.notify()
 
     def _run(self) -> None:

@@ -60,12 +60,7 @@ class StrictRequest(Request):
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in ``body``. Raises BadRequest for anything else."""
     try:
-        value = json.loads(
-            body.decode(),
-            object_pairs_hook=_unique,
-            parse_constant=_refuse,
-            parse_float=_finite,
-        )
+        value = STRICT.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"The body is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -89,6 +84,9 @@ def _finite(text: str) -> float:
     if math.isinf(number):
         raise ValueError("a number is too large")
     return number
+
+
+STRICT = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 
 
 # -- in ------------------------------------------------------------------------------------

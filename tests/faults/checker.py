@@ -79,8 +79,9 @@ def read(
     """Read the history; without a client, Redis is left out."""
     # What a client was told before the snapshot is in the snapshot.
     told = [*responses]
-    mode = {"isolation_level": "REPEATABLE READ"} if engine.name == "postgresql" else {}
-    with engine.execution_options(**mode, reading=True).begin() as connection:
+    snapshot: dict[str, Any] = {"isolation_level": "REPEATABLE READ"}
+    mode = snapshot if engine.name == "postgresql" else {"reading": True}
+    with engine.execution_options(**mode).begin() as connection:
         tables = [
             connection.execute(sa.select(table)).all()
             for table in (orders, order_items, order_events, stock_items, payments)

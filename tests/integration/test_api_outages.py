@@ -119,6 +119,7 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place("before").get_data())["id"]
+        wait_until(redis_client.dbsize, "its check to be scheduled")
         scheduled = redis_client.dbsize()
         private_postgres.stop()
         for method, path, body in (

@@ -197,6 +197,7 @@ def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_h
         pings.append(driver.patience_seconds)
         return plain_wait(*args)
 
+    driver.autocommit = True  # as a look leaves it
     monkeypatch.setattr(driver, "wait", wait)
     driver.execute("SELECT 1")
     assert shop.engine.dialect.do_ping(driver)
