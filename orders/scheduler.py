@@ -30,26 +30,26 @@ class RedisScheduler:
         self._queue = queue
         #: When each order's check is due; None: there is nothing left to check.
         self._changes: dict[str, int | None] = {}
-        self._changed = Condition()
+        self._told = Condition()
         self._closing = False
         self._thread = Thread()
 
     def schedule(self, order_id: str, due_at_ms: int) -> None:
-        self._change(order_id, due_at_ms)
+        self._tell(order_id, due_at_ms)
 
     def cancel(self, order_id: str) -> None:
-        self._change(order_id, None)
+        self._tell(order_id, None)
 
     def close(self) -> None:
         """Say what was not said yet, for a second at most."""
-        with self._changed:
+        with self._told:
             self._closing = True
-            self._changed.notify()
+            self._told.notify()
         if self._thread.is_alive():
             self._thread.join(1.0)
 
-    def _change(self, order_id: str, due_at_ms: int | None) -> None:
-        with self._changed:
+    def _tell(self, order_id: str, due_at_ms: int | None) -> None:
+        with self._told:
             if len(self._changes) >= MOST_WAITING:
                 log.warning("check left to the sweep", order=order_id)
                 return
@@ -58,15 +58,15 @@ class RedisScheduler:
                 self._thread = Thread(target=self._run, name="scheduler", daemon=True)
                 self._thread.start()
                 Finalize(None, self.close, exitpriority=0)  # a server's workers run no atexit
-            self._changed.notify()
+            self._told.notify()
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._changes or self._closing)
+            with self._told:
+                self._told.wait_for(lambda: self._changes or self._closing)
             if not self._closing:
                 time.sleep(GATHER_SECONDS)
-            with self._changed:
+            with self._told:
                 changes, self._changes = self._changes, {}
             if not changes:
                 return

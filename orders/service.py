@@ -50,8 +50,8 @@ from orders.repository import Repository, Waiting, new_id
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
-#: How long a client is remembered: it costs SQL as much as half a request to look it up, and a
-#: key that was taken back is good for this much longer.
+#: How long a client is remembered. To look it up at each request costs half as much as to read an
+#: order; a key that was taken back is good for this much longer.
 REMEMBER_SECONDS = 5.0
 
 
