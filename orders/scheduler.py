@@ -1,9 +1,9 @@
 """Tells Redis of deadlines, after the customer was answered."""
 
-import time
 from collections.abc import Mapping
 from multiprocessing.util import Finalize
 from threading import Condition, Thread
+from time import sleep
 
 import redis
 import structlog
@@ -65,7 +65,7 @@ class RedisScheduler:
             with self._told:
                 self._told.wait_for(lambda: self._changes or self._closing)
             if not self._closing:
-                time.sleep(GATHER_SECONDS)
+                sleep(GATHER_SECONDS)
             with self._told:
                 changes, self._changes = self._changes, {}
             if not changes:

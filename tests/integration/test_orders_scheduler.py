@@ -49,6 +49,29 @@ def test_checks_are_scheduled_and_cancelled_many_in_a_call(
     assert calls(redis_client) - before < 100
 
 
+def test_what_is_told_while_it_gathers_goes_in_one_call(
+    scheduler: RedisScheduler,
+    queue: DelayQueue,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gathering, enough = threading.Event(), threading.Event()
+
+    def sleep(_seconds: float) -> None:
+        gathering.set()
+        assert enough.wait(10)
+
+    monkeypatch.setattr("orders.scheduler.sleep", sleep)
+    scheduler.schedule("first", DUE_AT_MS)
+    assert gathering.wait(10)
+    before = calls(redis_client)
+    for n in range(10):
+        scheduler.schedule(f"order-{n}", DUE_AT_MS)
+    enough.set()
+    wait_until(lambda: redis_client.zcard(queue.keys.scheduled) == 11, "them to be scheduled")
+    assert calls(redis_client) - before == 1
+
+
 def test_the_last_word_on_an_order_counts(
     scheduler: RedisScheduler, queue: DelayQueue, redis_client: redis.Redis
 ) -> None:
@@ -70,11 +93,23 @@ def test_closing_says_what_is_left_and_need_not_be_the_end(
         assert queue.stats().scheduled == n + 1
 
 
-def test_a_process_that_ends_says_what_is_left(queue: DelayQueue, valkey: Valkey) -> None:
+@pytest.mark.parametrize("where", ["Thread", "get_context('fork').Process"])
+def test_a_process_that_ends_says_what_is_left(
+    queue: DelayQueue, valkey: Valkey, where: str
+) -> None:
+    """A server's workers are forked, and end otherwise than a program does."""
     program = f"""
+from multiprocessing import get_context
+from threading import Thread
 from orders.scheduler import RedisScheduler
 from worker import DelayQueue, connect
-RedisScheduler(DelayQueue(connect({valkey.url!r}), {QUEUE!r})).schedule("last", {DUE_AT_MS})
+
+def say():
+    RedisScheduler(DelayQueue(connect({valkey.url!r}), {QUEUE!r})).schedule("last", {DUE_AT_MS})
+
+said = {where}(target=say)
+said.start()
+said.join()
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=30)
     assert queue.stats().scheduled == 1
