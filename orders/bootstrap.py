@@ -37,7 +37,6 @@ class Services:
         self.scheduler.close()
         self.engine.dispose()
         self.redis.close()
-        self.redis.connection_pool.disconnect()
 
 
 def bootstrap(settings: Settings) -> Services:

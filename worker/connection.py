@@ -88,6 +88,10 @@ class _Cluster:
         self._lock = threading.Lock()
         self._client: RedisCluster | None = None
 
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
