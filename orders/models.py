@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0001_first_tables"
 
 metadata = sa.MetaData(
     naming_convention={

@@ -1,4 +1,4 @@
-"""Tells Redis of deadlines, after the customer was answered."""
+"""Tells Redis of deadlines, in a thread beside the requests."""
 
 from collections.abc import Mapping
 from multiprocessing.util import Finalize
@@ -22,8 +22,9 @@ log = structlog.get_logger("orders")
 class RedisScheduler:
     """Schedules and cancels checks from a thread of its own, many in one call.
 
-    No request waits for Redis. What Redis does not take, and what this process had not said yet
-    when it was killed, the sweep finds in SQL.
+    No customer waits for Redis. What Redis does not take, and what this process had not said yet
+    when it was killed, the sweep finds in SQL; a check that was to be cancelled finds, when it is
+    due, that there is nothing to do.
     """
 
     def __init__(self, queue: DelayQueue) -> None:
@@ -45,20 +46,30 @@ class RedisScheduler:
         with self._told:
             self._closing = True
             self._told.notify()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
+            thread = self._thread
+        if thread.is_alive():
+            thread.join(1.0)
 
     def _tell(self, order_id: str, due_at_ms: int | None) -> None:
         with self._told:
-            if len(self._changes) >= MOST_WAITING:
-                log.warning("check left to the sweep", order=order_id)
-                return
-            self._changes[order_id] = due_at_ms
+            full = len(self._changes) >= MOST_WAITING
+            if not full:
+                self._changes[order_id] = due_at_ms
+                self._told.notify()
             if not self._thread.is_alive():
-                self._thread = Thread(target=self._run, name="scheduler", daemon=True)
-                self._thread.start()
-                Finalize(None, self.close, exitpriority=0)  # a server's workers run no atexit
-            self._told.notify()
+                self._start()
+        if full:
+            log.warning("not told to Redis", order=order_id)
+
+    def _start(self) -> None:
+        # Not before it is needed: a server forks its workers after it has wired them.
+        self._thread = Thread(target=self._run, name="scheduler", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads: the next change tries again
+            log.warning("scheduler not started", error=str(error))
+        else:
+            Finalize(None, self.close, exitpriority=0)  # a server's workers run no atexit
 
     def _run(self) -> None:
         while True:
@@ -68,12 +79,15 @@ class RedisScheduler:
                 sleep(GATHER_SECONDS)
             with self._told:
                 changes, self._changes = self._changes, {}
-            if not changes:
-                return
+                if not changes:
+                    self._thread = Thread()  # whoever comes now starts another
+                    return
             try:
                 self._say(changes)
             except redis.RedisError as error:
                 log.warning("checks left to the sweep", orders=len(changes), error=str(error))
+            except Exception:
+                log.exception("checks left to the sweep", orders=len(changes))
 
     def _say(self, changes: Mapping[str, int | None]) -> None:
         self._queue.cancel_many(order_id for order_id, due in changes.items() if due is None)

@@ -93,6 +93,9 @@ class _Remembered(NamedTuple):
     secret_hash: str
     until: float
 
+    def has(self, secret: str) -> bool:
+        return hmac.compare_digest(self.secret_hash, _hashed(secret))
+
 
 class Paid(NamedTuple):
     """A payment, and whether it was noted before."""
@@ -339,14 +342,12 @@ class OrderService:
     def authenticate(self, api_key: str) -> Client | None:
         """The client whose key this is."""
         client_id, _, secret = api_key.partition(".")
-        found = self._clients.get(client_id)
-        if found is None or found.until < monotonic():
-            found = self._look_up(client_id)
-        if found is None or not hmac.compare_digest(found.secret_hash, _hashed(secret)):
-            return None
-        return found.client
+        known = self._clients.get(client_id)
+        if known is None or known.until < monotonic() or not known.has(secret):
+            known = self._look_up(client_id)
+        return known.client if known is not None and known.has(secret) else None
 
-    def _look_up(self, client_id: str) -> "_Remembered | None":
+    def _look_up(self, client_id: str) -> _Remembered | None:
         if not is_order_id(client_id):  # all ids are of one form, and PostgreSQL takes no other
             return None
         until = monotonic() + REMEMBER_SECONDS

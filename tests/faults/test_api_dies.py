@@ -32,7 +32,7 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
 
     for port, moment in doomed.items():
         answer = customer.order(port, key=f"{run} {moment}", timeout_seconds=1)
-        assert answer.status == 0 or moment in SCHEDULING, f"the API was to die {moment}"
+        assert answer.status in ((0, 201) if moment in SCHEDULING else (0,)), moment
         dying[port].wait()
     assert site.violations(customer) == []
     assert site.unpaid() == 3, "the transaction of the first was not to be committed"

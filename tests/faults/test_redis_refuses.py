@@ -208,11 +208,14 @@ def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Bui
     api = site.start_api(port)
     worker = site.start_worker()
     customer = Customer(site)
-    assert [customer.order(port).status for _ in range(10)] == [201] * 10
-    wait_until(lambda: site.queue.stats().scheduled == 10, "their checks to be scheduled")
 
+    def place_ten() -> None:
+        assert [customer.order(port, timeout_seconds=3).status for _ in range(10)] == [201] * 10
+
+    place_ten()
+    wait_until(lambda: site.queue.stats().scheduled == 10, "their checks to be scheduled")
     with client(site) as server, full(server):
-        assert [customer.order(port).status for _ in range(10)] == [201] * 10
+        place_ten()
         wait_until(lambda: "left to the sweep" in site.log(api), "them to be refused")
         assert site.queue.stats().scheduled == 10
         site.wait_until_drained()

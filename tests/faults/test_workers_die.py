@@ -4,8 +4,10 @@ import signal
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from examples.processes import Process, wait_until
+from orders.models import SCHEMA_VERSION
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import MOMENTS, REPEAT
 from tests.faults.site import HURRIED, Site
@@ -180,7 +182,9 @@ def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> No
     assert site.queue.stats().leased == 0
 
     with site.services.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+        connection.execute(
+            sa.text("UPDATE alembic_version SET version_num = :newest"), {"newest": SCHEMA_VERSION}
+        )
     site.wait_until_drained()
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)

@@ -185,8 +185,9 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
 
 
 @on_postgresql
+@pytest.mark.parametrize("reads", [True, False])
 def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_hung_up(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> None:
     connection: Any = shop.engine.raw_connection()
     driver = connection.driver_connection
@@ -197,15 +198,17 @@ def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_h
         pings.append(driver.patience_seconds)
         return plain_wait(*args)
 
-    driver.autocommit = True  # as a look leaves it
-    monkeypatch.setattr(driver, "wait", wait)
+    driver.autocommit = reads  # as a look leaves it, or a change
     driver.execute("SELECT 1")
+    driver.rollback()
+    monkeypatch.setattr(driver, "wait", wait)
     assert shop.engine.dialect.do_ping(driver)
-    assert len(pings) == 1
+    assert pings == []
 
     driver.answered_at -= FRESH_SECONDS
     assert shop.engine.dialect.do_ping(driver)
-    assert pings[1:] == [PING_SECONDS]
+    assert set(pings) == {PING_SECONDS}
+    assert driver.autocommit == reads
 
     with shop.engine.begin() as other:
         other.execute(sa.select(sa.func.pg_terminate_backend(driver.info.backend_pid)))

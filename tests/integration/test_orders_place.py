@@ -282,11 +282,28 @@ def test_a_key_that_was_taken_back_is_refused_within_seconds(
         connection.execute(sa.delete(api_clients).where(api_clients.c.name == "new"))
     now += REMEMBER_SECONDS
     assert shop.service.authenticate(key)
-    assert shop.service.authenticate(f"{key}x") is None
     now += 0.001
     assert shop.service.authenticate(key) is None
     now -= 0.001
     assert shop.service.authenticate(key) is None, "it was to be forgotten"
+
+
+def test_a_secret_that_was_changed_is_good_at_once(shop: Shop) -> None:
+    key = shop.service.create_key("new", ["orders"])
+    other = shop.service.create_key("newer", ["orders"])
+    assert shop.service.authenticate(key)
+    with shop.engine.begin() as connection:
+        [secret_hash] = connection.scalars(
+            sa.select(api_clients.c.secret_hash).where(api_clients.c.name == "newer")
+        )
+        connection.execute(
+            sa.update(api_clients)
+            .where(api_clients.c.name == "new")
+            .values(secret_hash=secret_hash)
+        )
+    client_id, secret = key.partition(".")[0], other.partition(".")[2]
+    assert shop.service.authenticate(f"{client_id}.{secret}")
+    assert shop.service.authenticate(key) is None
 
 
 def test_a_client_that_was_seen_is_not_looked_up_again(shop: Shop) -> None:
