@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=50_000)
     parser.add_argument("--peer-orders", type=int, default=2_000)
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--sqlite", action="store_true", help="on the embedded default, alone")
+    parser.add_argument("--sqlite", action="store_true", help="on SQLite, alone")
     options = parser.parse_args()
     with scene(sqlite=options.sqlite) as stage:
         report = Report("drain-sqlite" if options.sqlite else "drain", stage.settings())

@@ -1,4 +1,4 @@
-"""What every benchmark plays on: real servers with default durability, and orders to let go."""
+"""What every benchmark plays on: real servers that keep what they commit, and orders to let go."""
 
 import contextlib
 import os

@@ -9,7 +9,7 @@ from orders.models import metadata
 
 
 def run() -> None:
-    """Migrate in one transaction, so that a migration that fails changes nothing."""
+    """Migrate; on PostgreSQL in one transaction, so that what fails changes nothing."""
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
     with engine.connect() as connection:
         context.configure(

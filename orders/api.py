@@ -15,7 +15,9 @@ from orders.domain import Client
 from orders.errors import SchemaOutdated, StorageUnavailable
 
 log = structlog.get_logger("orders")
-auth = HTTPTokenAuth(description="An API key: flask --app orders.app keys create NAME")
+auth = HTTPTokenAuth(
+    description="An API key: flask --app orders.app keys create NAME --scope orders"
+)
 orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
 stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
 health = APIBlueprint("health", __name__, tag="Health")

@@ -47,7 +47,8 @@ from worker.flow import Due, Task
 
 T = TypeVar("T")
 
-#: Scripts work on this many tasks at most, so that none holds the server up for long.
+#: Scripts work on this many tasks at most, so that none holds the server up for long; a claim, on
+#: as many as it is asked for.
 SLICE = 500
 #: As text, twice as long; the scripts count on that.
 TOKEN_BYTES = 32

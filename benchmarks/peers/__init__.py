@@ -13,7 +13,7 @@ from benchmarks.peers.measure import Peer, drain, lateness
 from benchmarks.scene import Scene
 
 PEERS = {
-    "the article's queue": Peer("article", "benchmarks.peers.article"),
+    "a polled sorted set": Peer("polled_zset", "benchmarks.peers.polled_zset"),
     # Two workers of threads, as one is bound to one core; processes were slower here. What is
     # left out is the chatter between workers.
     "Celery": Peer(

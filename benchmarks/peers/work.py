@@ -30,7 +30,7 @@ def cancel(order_id: str) -> None:
 def _cancel(run: Run, order_id: str) -> None:
     """Five plain statements: for a single order they are faster than those made for batches.
 
-    The first is conditional, as it must be: the article's check, then write, would lose payments.
+    The first is conditional, as it must be: a check, and then a write, would lose payments.
     """
     cancelled = run(
         "UPDATE orders SET status = 'cancelled', cancelled_at = now(), cancel_reason = 'expired', "

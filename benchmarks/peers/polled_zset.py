@@ -1,7 +1,8 @@
-"""The production queue of the article that this project started from.
+"""A sorted set that is polled: what articles on delay queues in Redis end with.
 
-Its script, its loop and its five threads. Kinder than the original in two ways: it writes no log,
-and it acks with the text that it popped, not with one that was parsed and serialised again.
+One script that pops, five threads that sleep a second when it gives them nothing. Kinder than what
+they print in two ways: it writes no log, and it acks with the text that it popped, not with one that
+was parsed and serialised again.
 """
 
 import json
@@ -60,7 +61,7 @@ def process(text: str) -> None:
         else:
             work.note(message["due_ms"])
         client.zrem(PROCESSING, text)
-    except Exception:  # noqa: BLE001 - the article's
+    except Exception:  # noqa: BLE001 - as they do it
         nack(text)
 
 
