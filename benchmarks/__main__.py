@@ -2,7 +2,7 @@
 
     python -m benchmarks [--quick]
 
-It takes most of an hour; ``--quick`` takes minutes and is only a smoke test: its figures are neither
+It takes about an hour; ``--quick`` takes minutes and is only a smoke test: its figures are neither
 kept nor published.
 """
 

@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How fast due orders are let go.")
     parser.add_argument("--orders", type=int, default=50_000)
     parser.add_argument("--peer-orders", type=int, default=2_000)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--sqlite", action="store_true", help="on SQLite, alone")
     options = parser.parse_args()
     with scene(sqlite=options.sqlite) as stage:
