@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn
 
 from flask import Request
 from pydantic import (
@@ -26,7 +26,6 @@ from orders.domain import (
     CancelReason,
     Order,
     OrderStatus,
-    Payment,
     PaymentStatus,
     is_order_id,
 )
@@ -233,10 +232,6 @@ Moment = Annotated[datetime, PlainSerializer(rfc3339, when_used="json")]
 class _Out(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
-    @classmethod
-    def of(cls, thing: object) -> Self:
-        return cls.model_validate(thing)
-
 
 class LineOut(_Out):
     """Some of one SKU, at its price when the order was placed."""
@@ -320,9 +315,4 @@ class ProblemOut(_Out):
 
 def order_out(order: Order) -> dict[str, Any]:
     """An order, as JSON has it."""
-    return OrderOut.of(order).model_dump(mode="json")
-
-
-def payment_out(payment: Payment) -> dict[str, Any]:
-    """A payment, as JSON has it."""
-    return PaymentOut.of(payment).model_dump(mode="json")
+    return OrderOut.model_validate(order).model_dump(mode="json")

@@ -343,8 +343,9 @@ class OrderService:
         """The client whose key this is."""
         client_id, _, secret = api_key.partition(".")
         known = self._clients.get(client_id)
-        if known is None or known.until < monotonic() or not known.has(secret):
-            known = self._look_up(client_id)
+        if known is not None and monotonic() <= known.until and known.has(secret):
+            return known.client
+        known = self._look_up(client_id)
         return known.client if known is not None and known.has(secret) else None
 
     def _look_up(self, client_id: str) -> _Remembered | None:

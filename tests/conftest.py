@@ -52,7 +52,6 @@ def redis_client(valkey: Valkey) -> Iterator[redis.Redis]:
     client.config_resetstat()
     yield client
     client.close()
-    client.connection_pool.disconnect()
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,6 @@ def test_orders_are_placed_while_redis_is_full_and_scheduled_again_when_it_is_ba
             lambda: client.zscore(queue.keys.scheduled, order_id), "the check to be scheduled"
         )
     client.close()
-    client.connection_pool.disconnect()
 
 
 def test_every_route_says_when_to_come_back_while_sql_is_down(
