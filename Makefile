@@ -25,7 +25,7 @@ demo: .venv/installed ## Play the whole story in under a minute
 	$(BIN)/python -m examples.demo
 
 run: .venv/installed ## API on port 8000, worker, Valkey, SQLite under data/
-	$(BIN)/python -m examples.run
+	$(BIN)/python -m devtools.run
 
 test: .venv/installed ## All tests, on real Valkey and real PostgreSQL
 	$(BIN)/python -m pytest -q
@@ -46,7 +46,7 @@ bench: .venv/bench ## What the README's figures come from; PART=drain for one pa
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 env: ## Write .env with random secrets, once
-	@test -e .env && echo '.env is there already' || $(PYTHON) examples/make_env.py
+	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate pyproject.toml -o requirements.lock

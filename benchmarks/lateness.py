@@ -24,7 +24,7 @@ from benchmarks import peers
 from benchmarks.noop import QUEUE
 from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
-from examples.processes import Process, python, wait_until
+from devtools.processes import Process, python, wait_until
 from worker import DelayQueue
 
 #: From scheduling the first to its due time.

@@ -12,7 +12,7 @@ from uuid_utils import uuid7
 
 from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
-from examples.processes import Process, wait_until
+from devtools.processes import Process, wait_until
 
 
 def main() -> None:

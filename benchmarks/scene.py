@@ -18,11 +18,12 @@ import psycopg
 import redis
 from uuid_utils import uuid7
 
-from examples.processes import Process, Valkey, migrate, wait_until, worker
+from devtools.postgres import Postgres
+from devtools.processes import Process, migrate, wait_until, worker
+from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE
 from orders.database import epoch_ms
 from orders.models import metadata
-from tests.servers import Postgres
 from worker import DelayQueue, connect
 
 SKUS = 1000

@@ -25,9 +25,9 @@ from uuid import uuid4
 
 import redis
 
-from examples import processes
-from examples.processes import wait_until
-from examples.service import Service
+from devtools import processes
+from devtools.processes import wait_until
+from devtools.service import Service
 
 TIMEOUT_SECONDS = 2
 LEASE_SECONDS = 3

@@ -18,7 +18,9 @@ from alembic import command
 from alembic.config import Config
 from werkzeug.test import TestResponse
 
-from examples.processes import ROOT, Valkey
+from devtools.postgres import Postgres
+from devtools.processes import ROOT
+from devtools.valkey import Valkey
 from orders.app import create_app
 from orders.bootstrap import Services
 from orders.config import Settings
@@ -27,7 +29,6 @@ from orders.domain import Order
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
 from orders.schemas import order_out
 from orders.service import OrderService, Paid, Timeouts
-from tests.servers import Postgres
 from worker import connect
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")

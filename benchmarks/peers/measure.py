@@ -14,7 +14,7 @@ import psycopg
 import redis
 
 from benchmarks.scene import Scene
-from examples.processes import ROOT, Process, python, wait_until
+from devtools.processes import ROOT, Process, python, wait_until
 
 #: How long before the first of them is due all tasks are scheduled, and what each may take.
 LEAD_MS = 3000

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 import redis
 
+from devtools.valkey import private_valkey
 from tests.contract.state import state
-from tests.servers import private_valkey
 from worker import DelayQueue, Due, Task, UnsafeServer
 
 MANY = 100_000

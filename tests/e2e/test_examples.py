@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from examples import processes
-from examples.processes import ROOT, Process, free_port, wait_until
-from examples.service import Service
+from devtools import processes
+from devtools.processes import ROOT, Process, free_port, wait_until
+from devtools.service import Service
 
 
 def test_the_demo_plays_and_every_outcome_is_right() -> None:
@@ -42,7 +42,7 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     port = free_port()
     log = tmp_path / "run.log"
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
-    run = Process([sys.executable, "-m", "examples.run"], log, env)
+    run = Process([sys.executable, "-m", "devtools.run"], log, env)
     wait_until(lambda: "curl" in log.read_text(), "the session", seconds=30)
     assert re.search(r"export KEY=\S{60,}", log.read_text())
     with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
@@ -61,7 +61,7 @@ def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         log = tmp_path / "run.log"
         env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
-        run = Process([sys.executable, "-m", "examples.run"], log, env)
+        run = Process([sys.executable, "-m", "devtools.run"], log, env)
         assert run.wait(30) == 1
         assert f"port {port} is taken" in log.read_text()
     assert _with_environment(f"DATA={tmp_path}/data") == []

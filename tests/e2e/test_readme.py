@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from examples import processes
-from examples.processes import ROOT, Valkey, free_port, wait_until
-from examples.service import Service
+from devtools import processes
+from devtools.processes import ROOT, free_port, wait_until
+from devtools.service import Service
+from devtools.valkey import Valkey
 from orders.config import Settings
 
 README = (ROOT / "README.md").read_text()

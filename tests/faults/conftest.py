@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.processes import Valkey
+from devtools.valkey import Valkey
 from tests.faults.site import Site
 
 Build = Callable[..., Site]

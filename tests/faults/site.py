@@ -18,8 +18,9 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from examples import processes
-from examples.processes import Process, Valkey, wait_until
+from devtools import processes
+from devtools.processes import Process, wait_until
+from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE, Services, bootstrap
 from orders.config import Settings
 from orders.database import later, now

@@ -25,13 +25,13 @@ import psycopg
 import redis
 import sqlalchemy as sa
 
-from examples.processes import Process, free_port, wait_until
+from devtools.postgres import Postgres
+from devtools.processes import Process, free_port, wait_until
 from orders.models import order_events, orders
 from tests.faults.checker import Violation, read, violations
 from tests.faults.load import Load
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
-from tests.servers import Postgres
 
 LEASE_SECONDS = 3
 SETTINGS = {

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from examples.processes import free_port, wait_until
+from devtools.processes import free_port, wait_until
 from tests.faults.conftest import Build
 from tests.faults.failpoints import API_MOMENTS, REPEAT
 from tests.faults.site import Answer, Customer

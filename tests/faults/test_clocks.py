@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from examples.processes import Process
+from devtools.processes import Process
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.site import Site
 

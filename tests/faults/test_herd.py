@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import wait_until
+from devtools.processes import wait_until
 from orders.repository import new_id
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.site import Site

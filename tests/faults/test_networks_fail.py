@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from examples.processes import Process, free_port, wait_until
+from devtools.processes import Process, free_port, wait_until
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import HURRIED, Customer, Site, last

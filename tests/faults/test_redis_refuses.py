@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from examples.processes import Process, Valkey, free_port, wait_until
+from devtools.processes import Process, free_port, wait_until
+from devtools.valkey import Valkey
 from tests.faults.conftest import Build, on_sqlite
 from tests.faults.site import HURRIED, Customer, Site, last, small_disk
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import Valkey, wait_until
+from devtools.processes import wait_until
+from devtools.valkey import Valkey
 from tests.faults.conftest import Build, on_sqlite
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import HURRIED, Site

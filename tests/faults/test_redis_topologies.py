@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import Process, Valkey, free_port, valkey_server, wait_until
+from devtools.processes import Process, free_port, wait_until
+from devtools.valkey import Valkey, valkey_server
 from orders.bootstrap import QUEUE
 from tests.faults.site import Site
 

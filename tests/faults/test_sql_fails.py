@@ -10,11 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from examples.processes import free_port, wait_until
+from devtools.postgres import Postgres
+from devtools.processes import free_port, wait_until
 from tests.faults.checker import violations
 from tests.faults.load import Load
 from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, small_disk
-from tests.servers import Postgres
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}

@@ -6,7 +6,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from examples.processes import Process, wait_until
+from devtools.processes import Process, wait_until
 from orders.models import SCHEMA_VERSION
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import MOMENTS, REPEAT

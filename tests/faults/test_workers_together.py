@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
+from devtools.postgres import Postgres
 from orders.models import orders
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.failpoints import REPEAT
-from tests.servers import Postgres
 
 ORDERS = 2000
 CUSTOMERS = 8

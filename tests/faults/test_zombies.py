@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from examples.processes import Process, wait_until
+from devtools.processes import Process, wait_until
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import HURRIED, Site

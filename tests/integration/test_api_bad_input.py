@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from examples.processes import Valkey
+from devtools.valkey import Valkey
 from orders.schemas import encoded
 from tests.conftest import Api, serving, upgrade
 from tests.unit.test_orders_schemas import ODDITIES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from examples.processes import free_port
+from devtools.processes import free_port
 from tests.conftest import Api
 
 

@@ -12,10 +12,11 @@ import pytest
 import redis
 from werkzeug.test import TestResponse
 
-from examples.processes import Valkey, free_port, wait_until
+from devtools.postgres import Postgres
+from devtools.processes import free_port, wait_until
+from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE
 from tests.conftest import Api, serving, upgrade
-from tests.servers import Postgres
 from worker import DelayQueue, connect
 
 PAYMENT = {"provider": "bank", "reference": "r-1", "amount_minor": 250, "currency": "EUR"}

@@ -8,7 +8,7 @@ from uuid import uuid4
 import redis
 from werkzeug.test import TestResponse
 
-from examples.processes import wait_until
+from devtools.processes import wait_until
 from orders.bootstrap import QUEUE
 from orders.database import later, now
 from orders.models import orders

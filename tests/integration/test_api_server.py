@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from examples import processes
-from examples.processes import Valkey, free_port, wait_until
+from devtools import processes
+from devtools.processes import free_port, wait_until
+from devtools.valkey import Valkey
 from tests.conftest import Api, upgrade
 
 ORDER = json.dumps({"items": [{"sku": "tea", "quantity": 1}]}).encode()

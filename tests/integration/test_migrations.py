@@ -10,7 +10,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from examples.processes import ROOT, run
+from devtools.processes import ROOT, run
 from orders.models import SCHEMA_VERSION, metadata
 
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from examples.processes import wait_until
+from devtools.processes import wait_until
 from orders.database import FRESH_SECONDS, PING_SECONDS
 from orders.domain import Order
 from orders.errors import KeyInFlight, StorageUnavailable

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from examples.processes import wait_until
+from devtools.processes import wait_until
 from orders.database import sqlstate
 from orders.domain import Item, Order, total_minor
 from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailable

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from examples.processes import ROOT, Valkey, free_port, wait_until
+from devtools.processes import ROOT, free_port, wait_until
+from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE
 from orders.scheduler import MOST_WAITING, RedisScheduler
 from worker import DelayQueue, connect

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import Valkey, run
+from devtools.processes import run
+from devtools.valkey import Valkey
 from tests.contract.state import state
 from worker import DelayQueue, Flow
 from worker.cli import main

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from examples.processes import Valkey, wait_until
+from devtools.processes import wait_until
+from devtools.valkey import Valkey, private_valkey
 from tests.contract.state import state
-from tests.servers import private_valkey
 from worker import (
     Backoff,
     DeadLetter,

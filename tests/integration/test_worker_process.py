@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import Process, Valkey, python, wait_until
+from devtools.processes import Process, python, wait_until
+from devtools.valkey import Valkey, private_valkey
 from tests.contract.state import state
 from tests.integration.flows import DOWN, HANDLED
-from tests.servers import private_valkey
 from worker import DelayQueue
 
 Start = Callable[..., Process]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from examples.processes import Valkey
+from devtools.valkey import Valkey
 from tests.contract.state import state
 from worker import DelayQueue, LeaseLost, connect
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.processes import ROOT
+from devtools.processes import ROOT
 
 #: Stands for every module that comes with Python.
 STANDARD = "the standard library"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from examples.make_env import write_env
-from examples.processes import ROOT, Valkey
+from devtools.make_env import write_env
+from devtools.processes import ROOT
+from devtools.valkey import Valkey
 from worker import DelayQueue, connect
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text()

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Self
 from urllib.request import urlopen
 
-from examples import processes
-from examples.processes import Process, Valkey, wait_until
+from devtools import processes
+from devtools.processes import Process, wait_until
+from devtools.valkey import Valkey
 
 
 class Service:

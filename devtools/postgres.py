@@ -1,4 +1,4 @@
-"""Real servers for tests: PostgreSQL from a wheel, and a Valkey that a test may break."""
+"""A private PostgreSQL server, from a wheel."""
 
 import atexit
 import functools
@@ -8,27 +8,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from examples.processes import Valkey, free_port, wait_until
+from devtools.processes import free_port, wait_until
 
 #: PostgreSQL refuses to run as root. This is nobody, on Linux.
 UNPRIVILEGED = 65534
-
-
-@contextmanager
-def private_valkey(folder: Path, *args: str, port: int | None = None) -> Iterator[Valkey]:
-    """A Valkey of a test's own, to be killed, filled and misconfigured."""
-    server = Valkey(folder, *args, port=port).start()
-    try:
-        yield server
-    finally:
-        server.stop()
 
 
 class Postgres:

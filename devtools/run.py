@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from examples import processes
-from examples.service import Service
+from devtools import processes
+from devtools.service import Service
 
 SESSION = """
 The API is at {url}, with its documentation at {url}/docs.
