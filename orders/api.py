@@ -75,17 +75,17 @@ def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> Respon
 @orders.input(schemas.OrdersQuery, location="query", arg_name="query")
 @orders.output(schemas.OrdersOut)
 def list_orders(query: schemas.OrdersQuery) -> Any:
-    """One's own orders, newest first."""
+    """Your orders: newest first, or with expires_before those with the latest deadline first."""
     found = services().orders.orders(
         caller(),
         page_size=query.limit,
         status=query.status,
         created_after=query.created_after,
         expires_before=query.expires_before,
-        before_id=query.before_id,
+        after=query.after,
     )
     more = len(found) == query.limit
-    return {"data": found, "next_cursor": schemas.encoded(found[-1].id) if more else None}
+    return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
 
 
 @orders.get("/orders/<uuid:order_id>")

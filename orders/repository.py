@@ -21,7 +21,17 @@ from orders.database import (
     one_of,
     sqlstate,
 )
-from orders.domain import Client, Event, Item, Order, OrderStatus, Payment, PaymentStatus, StockItem
+from orders.domain import (
+    Client,
+    Event,
+    Item,
+    Order,
+    OrderStatus,
+    Payment,
+    PaymentStatus,
+    Position,
+    StockItem,
+)
 from orders.errors import KeyInFlight
 from orders.models import (
     UNPAID,
@@ -218,13 +228,6 @@ FIRST_PAGE: dict[str, Any] = {
 
 # One order of one customer.
 GET_ORDER = sa.select(orders).where(*OWN)
-# A customer's orders, newest first, from a page's end on.
-LIST_ORDERS = (
-    sa.select(orders)
-    .where(orders.c.customer_id == p("for_customer"))
-    .order_by(orders.c.id.desc())
-    .limit(p("page_size"))
-)
 # The items of one order.
 GET_ORDER_ITEMS = sa.select(order_items).where(order_items.c.order_id == p("for_id"))
 # The items of a set of orders.
@@ -425,18 +428,38 @@ class Repository:
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
-        before_id: str | None = None,
+        after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders, newest first."""
-        query = LIST_ORDERS
-        if status is not None:
-            query = query.where(orders.c.status == status)
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first.
+
+        Each status is read from an index in the order of the list, so that a page costs the same
+        however many orders there are and whatever is known of them.
+        """
+        moment = orders.c.created_at if expires_before is None else orders.c.expires_at
+        bounds = [orders.c.customer_id == p("for_customer")]
         if created_after is not None:
-            query = query.where(orders.c.created_at > created_after)
+            bounds.append(orders.c.created_at > created_after)
         if expires_before is not None:
-            query = query.where(orders.c.expires_at < expires_before)
-        if before_id is not None:
-            query = query.where(orders.c.id < before_id)
+            bounds.append(orders.c.expires_at < expires_before)
+        if created_after is not None and expires_before is not None:
+            bounds.append(orders.c.expires_at > created_after)  # as every deadline of these is
+        if after is not None:
+            last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, orders.c.id.type))
+            bounds.append(sa.tuple_(moment, orders.c.id) < last)
+        pages = [
+            sa.select(orders)
+            .where(*bounds, orders.c.status == one)
+            .order_by(moment.desc(), orders.c.id.desc())
+            .limit(p("page_size"))
+            .subquery()
+            for one in ([status] if status else OrderStatus)
+        ]
+        found = sa.union_all(*map(sa.select, pages)).subquery()
+        query = (
+            sa.select(found)
+            .order_by(found.c[moment.name].desc(), found.c.id.desc())
+            .limit(p("page_size"))
+        )
         rows = self._run(query, for_customer=customer_id, page_size=page_size)
         return self._orders(rows.all())
 

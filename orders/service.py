@@ -26,6 +26,7 @@ from orders.domain import (
     Order,
     OrderStatus,
     Payment,
+    Position,
     StockItem,
     is_order_id,
     one_currency,
@@ -245,9 +246,9 @@ class OrderService:
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
-        before_id: str | None = None,
+        after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders, newest first."""
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
         with self._reading() as repository:
             return repository.orders(
                 customer_id,
@@ -255,7 +256,7 @@ class OrderService:
                 status=status,
                 created_after=created_after,
                 expires_before=expires_before,
-                before_id=before_id,
+                after=after,
             )
 
     def events(
@@ -307,7 +308,7 @@ class OrderService:
                 revision = repository.revision()
         except sa.exc.DBAPIError as error:
             raise SchemaOutdated("It has none: run alembic upgrade head.") from error
-        if revision != SCHEMA_VERSION:
+        if revision is None or revision < SCHEMA_VERSION:  # numbered; a newer one has only added
             raise SchemaOutdated(f"It has {revision}, not {SCHEMA_VERSION}.")
 
     # -- the shop's side -------------------------------------------------------------------
