@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from orders import schemas
 from orders.bootstrap import Services
 from orders.domain import Client
-from orders.errors import SchemaOutdated, StorageUnavailable
+from orders.errors import StorageUnavailable
 
 log = structlog.get_logger("orders")
 auth = HTTPTokenAuth(
@@ -154,14 +154,14 @@ def healthz() -> ResponseReturnValue:
 
 @health.get("/readyz")
 def readyz() -> ResponseReturnValue:
-    """The database has this code's schema. Without Redis the service works, degraded."""
+    """The database has the schema and takes writes. Without Redis the service works, degraded."""
     redis = "ok" if services().redis_answers() else "unavailable"
     try:
         services().orders.check_ready()
     except StorageUnavailable as error:
         log.warning("not ready", error=str(error))
         # Anybody may ask: what a driver says of its server is for the log.
-        database = str(error) if isinstance(error, SchemaOutdated) else "unavailable"
+        database = "unavailable" if type(error) is StorageUnavailable else str(error)
         report = {"status": "unavailable", "database": database, "redis": redis}
         return report, HTTPStatus.SERVICE_UNAVAILABLE
     status = "ready" if redis == "ok" else "degraded"

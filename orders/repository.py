@@ -19,6 +19,7 @@ from orders.database import (
     ms_until,
     now,
     one_of,
+    read_only,
     sqlstate,
 )
 from orders.domain import (
@@ -57,6 +58,13 @@ class Key(NamedTuple):
 
     fingerprint: str
     order_id: str
+
+
+class State(NamedTuple):
+    """What a database is good for."""
+
+    revision: str
+    read_only: bool
 
 
 class Waiting(NamedTuple):
@@ -286,8 +294,10 @@ ADD_CLIENT = (
 )
 # One API client.
 GET_CLIENT = sa.select(api_clients).where(api_clients.c.id == p("for_id"))
-# The revision that migrations brought the database to.
-GET_REVISION = sa.text("SELECT version_num FROM alembic_version")
+# The revision that migrations brought the database to, and whether it refuses to write.
+GET_STATE = sa.select(
+    sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
+).select_from(sa.table("alembic_version"))
 
 
 class Repository:
@@ -548,9 +558,10 @@ class Repository:
             return None
         return Client(row.id, row.name, frozenset(row.scopes.split())), row.secret_hash
 
-    def revision(self) -> str | None:
-        """The schema's revision."""
-        return self._run(GET_REVISION).scalar_one_or_none()
+    def state(self) -> State:
+        """The schema's revision, "" when there is none, and whether the database is read-only."""
+        row = self._run(GET_STATE).one_or_none()
+        return State("", read_only=False) if row is None else State(row.revision, row.read_only)
 
 
 def _stock_item(row: sa.Row[Any]) -> StockItem:

@@ -43,6 +43,7 @@ from orders.errors import (
     SchemaOutdated,
     SkuNotFound,
     StockReserved,
+    StorageReadOnly,
     TimeoutOutOfRange,
     UnknownSku,
 )
@@ -302,14 +303,17 @@ class OrderService:
                 return
 
     def check_ready(self) -> None:
-        """Raises StorageUnavailable, or SchemaOutdated when the database answers."""
+        """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
         try:
             with self._reading() as repository:
-                revision = repository.revision()
+                state = repository.state()
         except sa.exc.DBAPIError as error:
             raise SchemaOutdated("It has none: run alembic upgrade head.") from error
-        if revision is None or revision < SCHEMA_VERSION:  # numbered; a newer one has only added
-            raise SchemaOutdated(f"It has {revision}, not {SCHEMA_VERSION}.")
+        if state.read_only:
+            self._engine.dispose()  # the next connection may find the new primary
+            raise StorageReadOnly
+        if state.revision < SCHEMA_VERSION:  # numbered; a newer one has only added
+            raise SchemaOutdated(f"It has {state.revision}, not {SCHEMA_VERSION}.")
 
     # -- the shop's side -------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ TIMEOUT = timedelta(minutes=30)
 #: One order a second until now: those of the last half hour are not due yet.
 NOW = datetime.now(UTC).replace(microsecond=0)
 OLDEST = NOW - timedelta(seconds=COUNT)
+#: Filling a table takes longer than a statement may.
+PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
 GROWING = ("orders", "order_items", "order_events", "payments", "idempotency_keys")
 
 
@@ -200,7 +202,7 @@ def pair(
 def filled(url: str) -> Iterator[Shop]:
     """A shop with many orders, in tables that nothing analyses by itself."""
     upgrade(url)
-    with opened(url) as shop:
+    with opened(url, **PATIENT) as shop:
         if shop.engine.dialect.name == "postgresql":
             with writing(shop.engine) as connection:
                 for table in metadata.sorted_tables:
