@@ -11,6 +11,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
 from orders.models import metadata
@@ -187,6 +188,36 @@ def test_a_database_that_was_never_analysed_is_drained(
         site.wait_until_drained(60)
         site.assert_each_was_cancelled_once(ids)
         assert "unavailable" not in site.log(worker)  # no statement took longer than it may
+
+
+def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: Path) -> None:
+    with opened(own_postgres, tmp_path, "migrated", **HURRIED) as site:
+        processes.run(["alembic", "downgrade", "-1"], site.env)
+        port = free_port()
+        site.start_api(port)
+        assert site.ready(port)[0] == 503
+        worker = site.start_worker(ready=False)
+        key = site.services.orders.create_key("load", ["orders"])
+        load = Load([f"http://127.0.0.1:{port}"], key, SKUS, customers=8, seed=23)
+
+        def placed() -> int:
+            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
+
+        load.start()
+        try:
+            wait_until(lambda: placed() >= 8, "some orders", seconds=60)
+            processes.run(["alembic", "upgrade", "head"], site.env)
+            before = placed()
+            wait_until(lambda: placed() >= before + 8, "more orders", seconds=60)
+        finally:
+            load.stop()
+        assert site.ready(port) == (200, "ok")
+        site.wait_until_drained(60)
+
+        history = site.history(load.responses)
+        assert violations(history, stocked=STOCKED, drained=True) == []
+        assert {response.status for response in load.responses} <= {200, 201, 202, 409}
+        assert "task failed" not in site.log(worker)
 
 
 def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
