@@ -41,19 +41,15 @@ PAGE_SIZE = 50
 class StrictRequest(Request):
     """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
 
-    _parsed: dict[str, Any] | None = None
-
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Raises UnsupportedMediaType, RequestEntityTooLarge or BadRequest."""
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
-        if self._parsed is None:
-            body = self.get_data()
-            # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
-            if self.content_length is None and len(body) == self.max_content_length:
-                raise RequestEntityTooLarge
-            self._parsed = parse_object(body)
-        return self._parsed
+        body = self.get_data()
+        # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
+        if self.content_length is None and len(body) == self.max_content_length:
+            raise RequestEntityTooLarge
+        return parse_object(body)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
