@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -37,6 +38,14 @@ PAGE_SIZE = 50
 
 # -- reading JSON --------------------------------------------------------------------------
 
+#: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
+#: The others leave room to name the wrong field of an invalid one. Python's parser has a limit too,
+#: but a different one in each version.
+MAX_DEPTH = 20
+#: A bracket, or a whole string, whose brackets do not count. An unterminated string extends to the
+#: end of the text; otherwise the search would start again at each quote in it.
+STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
+
 
 class StrictRequest(Request):
     """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
@@ -55,12 +64,30 @@ class StrictRequest(Request):
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in ``body``. Raises BadRequest for anything else."""
     try:
-        value = STRICT.decode(body.decode())
-    except (ValueError, RecursionError) as error:
+        text = body.decode()
+        _check_depth(text)
+        value = STRICT.decode(text)
+    except ValueError as error:
         raise BadRequest(f"The body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadRequest("The body is not a JSON object.")
     return value
+
+
+def _check_depth(text: str) -> None:
+    """Raises BadRequest for more than `MAX_DEPTH` levels, JSON or not.
+
+    To be called before the parser, which recurses. Up to the first syntax error both see the same
+    strings and brackets, so the parser never goes deeper than what is counted here.
+    """
+    depth = 0
+    for found in STRING_OR_BRACKET.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+        elif found[0] in "]}":
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
