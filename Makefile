@@ -37,8 +37,8 @@ demo: $(VENV)/demo ## Play the whole story in under a minute
 run: $(VENV)/demo ## API on port 8000, worker, Valkey, SQLite under data/
 	$(BIN)/python -m devtools.run
 
-test: $(VENV)/installed ## All tests, on real Valkey and real PostgreSQL
-	$(BIN)/python -m pytest -q
+test: $(VENV)/installed ## All tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
+	$(BIN)/python -m pytest -q $(TESTS)
 
 check: $(VENV)/installed ## Lint, format and types
 	$(BIN)/ruff check .
