@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -27,6 +28,7 @@ from orders.domain import (
     Order,
     OrderStatus,
     PaymentStatus,
+    Position,
     is_order_id,
 )
 from orders.errors import SkuNotFound
@@ -37,34 +39,56 @@ PAGE_SIZE = 50
 
 # -- reading JSON --------------------------------------------------------------------------
 
+#: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
+#: The others leave room to name the wrong field of an invalid one. Python's parser has a limit too,
+#: but a different one in each version.
+MAX_DEPTH = 20
+#: A bracket, or a whole string, whose brackets do not count. An unterminated string extends to the
+#: end of the text; otherwise the search would start again at each quote in it.
+STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
+
 
 class StrictRequest(Request):
     """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
-
-    _parsed: dict[str, Any] | None = None
 
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Raises UnsupportedMediaType, RequestEntityTooLarge or BadRequest."""
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
-        if self._parsed is None:
-            body = self.get_data()
-            # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
-            if self.content_length is None and len(body) == self.max_content_length:
-                raise RequestEntityTooLarge
-            self._parsed = parse_object(body)
-        return self._parsed
+        body = self.get_data()
+        # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
+        if self.content_length is None and len(body) == self.max_content_length:
+            raise RequestEntityTooLarge
+        return parse_object(body)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in ``body``. Raises BadRequest for anything else."""
     try:
-        value = STRICT.decode(body.decode())
-    except (ValueError, RecursionError) as error:
+        text = body.decode()
+        _check_depth(text)
+        value = STRICT.decode(text)
+    except ValueError as error:
         raise BadRequest(f"The body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadRequest("The body is not a JSON object.")
     return value
+
+
+def _check_depth(text: str) -> None:
+    """Raises BadRequest for more than `MAX_DEPTH` levels, JSON or not.
+
+    To be called before the parser, which recurses. Up to the first syntax error both see the same
+    strings and brackets, so the parser never goes deeper than what is counted here.
+    """
+    depth = 0
+    for found in STRING_OR_BRACKET.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+        elif found[0] in "]}":
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -176,14 +200,27 @@ class OrdersQuery(_Query):
     expires_before: AwareDatetime | None = None
 
     @property
-    def before_id(self) -> str | None:
+    def sorted_by(self) -> Literal["created_at", "expires_at"]:
+        """Newest first; among deadlines, the latest first."""
+        return "created_at" if self.expires_before is None else "expires_at"
+
+    @property
+    def after(self) -> Position | None:
         """Where the page before ended. Raises BadRequest."""
         if self.cursor is None:
             return None
-        order_id = _decoded(self.cursor)
-        if not is_order_id(order_id):
-            raise BadRequest("This cursor is none of ours.")
-        return order_id
+        sorted_by, _, position = _decoded(self.cursor).partition(" ")
+        at, _, order_id = position.partition(" ")
+        if sorted_by != self.sorted_by or not MOMENT.fullmatch(at) or not is_order_id(order_id):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        try:
+            return Position(datetime.fromisoformat(at), order_id)
+        except ValueError as error:
+            raise BadRequest("This cursor is none of ours.") from error
+
+    def cursor_after(self, order: Order) -> str:
+        """The cursor of the page that follows this order."""
+        return encoded(f"{self.sorted_by} {rfc3339(getattr(order, self.sorted_by))} {order.id}")
 
 
 class EventsQuery(_Query):
@@ -219,6 +256,10 @@ def checked_sku(text: str) -> str:
 
 
 # -- out -----------------------------------------------------------------------------------
+
+
+#: What `rfc3339` writes.
+MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 
 
 def rfc3339(moment: datetime) -> str:
@@ -258,7 +299,7 @@ class OrderOut(_Out):
 
 
 class OrdersOut(_Out):
-    """A page of orders, newest first."""
+    """A page of orders."""
 
     data: list[OrderOut]
     next_cursor: str | None

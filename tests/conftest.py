@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -127,7 +128,7 @@ class Shop:
         placed = self.service.place(
             owner,
             key=key or uuid4().hex,
-            fingerprint=repr(quantities),
+            fingerprint=sha256(repr(quantities).encode()).hexdigest(),
             quantities=quantities,
             timeout_seconds=None,
             render=order_out,

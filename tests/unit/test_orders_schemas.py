@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
 
+from orders.domain import Order, OrderStatus, Position
 from orders.schemas import (
+    MAX_DEPTH,
     EventsQuery,
     OrderIn,
     OrdersQuery,
@@ -90,6 +92,65 @@ def test_every_json_object_is_read_as_it_was_written(value: dict[str, Any]) -> N
     assert parse_object(json.dumps(value).encode()) == value
 
 
+# -- nesting -------------------------------------------------------------------------------
+
+
+def nested(value: Any, levels: int, *, key: str | None = None) -> Any:
+    """``value`` inside so many lists, or objects when there is a key."""
+    for _ in range(levels):
+        value = [value] if key is None else {key: value}
+    return value
+
+
+@pytest.mark.parametrize("key", [None, "a", "]", "}", '\\"', '"}'])
+def test_an_object_of_20_levels_is_read_and_one_of_21_is_not(key: str | None) -> None:
+    assert MAX_DEPTH == 20
+    deepest = {"a": nested(1, 19, key=key)}
+    assert parse_object(json.dumps(deepest).encode()) == deepest
+    with pytest.raises(BadRequest, match="nested more than 20 levels deep"):
+        parse_object(json.dumps({"a": nested(1, 20, key=key)}).encode())
+
+
+def test_levels_beside_each_other_do_not_add_up() -> None:
+    wide = {"a": [nested({}, 17), nested(1, 18)] * 50, "b": nested(1, 19)}
+    assert parse_object(json.dumps(wide).encode()) == wide
+
+
+@given(st.lists(st.none() | st.text('[]{}"\\\n/u0041'), max_size=2 * MAX_DEPTH), st.text())
+def test_only_brackets_outside_of_strings_count(keys: list[str | None], text: str) -> None:
+    value: Any = text
+    for key in keys:
+        value = nested(value, 1, key=key)
+    body = json.dumps({"[[[{{{": value}).encode()
+    if len(keys) < MAX_DEPTH:
+        assert parse_object(body) == {"[[[{{{": value}
+    else:
+        with pytest.raises(BadRequest, match="levels deep"):
+            parse_object(body)
+
+
+ENDLESS = {
+    "lists": b'{"a": ' + b"[" * 100_000,
+    "lists that end": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "objects": b'{"a": ' * 100_000,
+    "objects that end": b'{"a": ' * 100_000 + b"1" + b"}" * 100_000,
+    "both": b'{"a": [' * 100_000,
+    "lists after what ends more than began": b"]}" * 100_000 + b"[" * 200_100,
+    "quotes": b'"' * 100_001,
+    "escaped quotes": b'{"a": "' + rb"\"" * 100_000,
+    "backslashes": b'{"a": "' + b"\\" * 100_001,
+}
+
+
+@pytest.mark.timeout(10)  # a scan that starts again at each quote takes minutes
+@pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_hundred_thousand_levels_or_quotes_are_refused_at_once(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_object(body)
+
+
+# -- any bytes -----------------------------------------------------------------------------
+
 tokens = st.sampled_from(
     [b"{", b"}", b"[", b"]", b'"a"', b":", b",", b"1", b"e9", b"null", b"\xff"]
 )
@@ -127,11 +188,27 @@ def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
 ORDER_ID = "018e0000-0000-7000-8000-000000000000"
 
 
+CREATED = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+EXPIRES = CREATED + timedelta(minutes=30)
+ORDER = Order(ORDER_ID, OrderStatus.UNPAID, "EUR", 250, (), CREATED, EXPIRES)
+
+
 def test_a_cursor_comes_back_as_the_position_it_was() -> None:
-    assert OrdersQuery(cursor=encoded(ORDER_ID)).before_id == ORDER_ID
-    assert OrdersQuery().before_id is None
+    newest = OrdersQuery(cursor=OrdersQuery().cursor_after(ORDER))
+    assert newest.after == Position(CREATED, ORDER_ID)
+    latest = OrdersQuery(expires_before=EXPIRES)
+    latest = OrdersQuery(expires_before=EXPIRES, cursor=latest.cursor_after(ORDER))
+    assert latest.after == Position(EXPIRES, ORDER_ID)
+    assert OrdersQuery().after is None
     assert EventsQuery(cursor=encoded(12_345)).after_id == 12_345
     assert EventsQuery().after_id == 0
+
+
+def test_a_cursor_belongs_to_lists_of_one_order() -> None:
+    cursor = OrdersQuery().cursor_after(ORDER)
+    assert OrdersQuery(status="paid", cursor=cursor).after == Position(CREATED, ORDER_ID)
+    with pytest.raises(BadRequest, match="not from a list with these filters"):
+        _ = OrdersQuery(expires_before=EXPIRES, cursor=cursor).after
 
 
 @given(st.integers(0, 10**18 - 1))
@@ -159,11 +236,19 @@ def test_every_position_among_events_survives(position: int) -> None:
         encoded("\u0661"),
         encoded(ORDER_ID.upper().replace("E", "e").upper()),
         encoded(f"{ORDER_ID}\n"),
+        encoded("created_at"),
+        encoded(f"created_at {ORDER_ID}"),
+        encoded(f"created_at 2026-01-02T03:04:05.678Z {ORDER_ID}\n"),
+        encoded(f"created_at 2026-01-02T03:04:05Z {ORDER_ID}"),
+        encoded(f"created_at 2026-13-02T03:04:05.678Z {ORDER_ID}"),
+        encoded(f"created_at 2026-01-02T03:04:05.67\u0661Z {ORDER_ID}"),
+        encoded("created_at 2026-01-02T03:04:05.678Z x"),
+        encoded(f"total_minor 2026-01-02T03:04:05.678Z {ORDER_ID}"),
     ],
 )
 def test_any_other_cursor_is_a_bad_request(cursor: str) -> None:
-    with pytest.raises(BadRequest, match="none of ours"):
-        _ = OrdersQuery(cursor=cursor).before_id
+    with pytest.raises(BadRequest, match="This cursor is no"):
+        _ = OrdersQuery(cursor=cursor).after
     with pytest.raises(BadRequest, match="none of ours"):
         _ = EventsQuery(cursor=cursor).after_id
 
