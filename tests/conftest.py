@@ -41,7 +41,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     try:
         server = Valkey(tmp_path_factory.mktemp("valkey"), *DURABLE).start()
     except (RuntimeError, OSError) as error:
-        _missing("Valkey", error)
+        missing("Valkey", error)
     yield server
     server.stop()
 
@@ -64,7 +64,7 @@ def postgres() -> Iterator[Postgres]:
         server.start()
     except (RuntimeError, OSError) as error:
         server.remove()
-        _missing("PostgreSQL", error)
+        missing("PostgreSQL", error)
     yield server
     server.remove()
 
@@ -86,7 +86,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-def _missing(server: str, error: Exception) -> None:
+def missing(server: str, error: Exception) -> None:
+    """Skip the test, or fail it where CI is set."""
     say = pytest.fail if os.environ.get("CI") else pytest.skip
     say(f"{server} does not start: {error}")
 

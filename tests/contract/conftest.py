@@ -1,22 +1,52 @@
-"""Every test of the contract runs on a real Valkey, and on the fake held to the same contract."""
+"""Every test of the contract runs on each server, and on the fake held to the same contract."""
 
+import os
 from collections.abc import Iterator
 
 import fakeredis
 import pytest
 import redis
 
-from worker import DelayQueue
+from devtools.valkey import Valkey, redis_62_server
+from tests.conftest import DURABLE, missing
+from worker import DelayQueue, connect
 
 
-@pytest.fixture(params=["valkey", "fakeredis"])
-def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
-    if request.param == "valkey":
-        yield request.getfixturevalue("redis_client")
+def _servers() -> list[str]:
+    """Those that come as wheels; where VALKEY_SERVER chooses one, that one alone."""
+    if "VALKEY_SERVER" in os.environ:
+        return ["chosen"]
+    return ["valkey", *(["redis-6.2"] if redis_62_server() else []), "fakeredis"]
+
+
+SERVERS = _servers()
+
+
+@pytest.fixture(scope="session", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Valkey | None]:
+    """Each server, started once; None for the fake."""
+    if request.param == "fakeredis":
+        yield None
         return
-    fake = fakeredis.FakeRedis(protocol=2)
-    yield fake
-    fake.close()
+    program = redis_62_server() if request.param == "redis-6.2" else None
+    started = Valkey(tmp_path_factory.mktemp("server"), *DURABLE, program=program)
+    try:
+        started.start()
+    except (RuntimeError, OSError) as error:
+        missing(f"{request.param} server", error)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def client(server: Valkey | None) -> Iterator[redis.Redis]:
+    """A client of the empty server."""
+    client = connect(server.url, timeout_seconds=5) if server else fakeredis.FakeRedis(protocol=2)
+    client.flushall()
+    yield client
+    client.close()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What only a real server does: memory, refusals, its own settings."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -8,23 +9,21 @@ from uuid import UUID
 import pytest
 import redis
 
-from devtools.valkey import private_valkey
+from devtools.valkey import Valkey, private_valkey
+from tests.contract.conftest import SERVERS
 from tests.contract.state import state
 from worker import DelayQueue, Due, Task, UnsafeServer
 
 MANY = 100_000
-
-
-@pytest.fixture
-def queue(redis_client: redis.Redis) -> DelayQueue:
-    return DelayQueue(redis_client, "contract")
+REAL = [name for name in SERVERS if name != "fakeredis"]
+pytestmark = pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
 
 
 # -- memory --------------------------------------------------------------------------------
 
 
 def test_a_hundred_thousand_waiting_tasks_cost_no_more_than_their_zset(
-    redis_client: redis.Redis, queue: DelayQueue
+    client: redis.Redis, queue: DelayQueue
 ) -> None:
     due_at = 1_700_000_000_000
     ids = [str(UUID(int=(n * 0x9E3779B97F4A7C15F39CC0605CEDC835) % 2**128)) for n in range(MANY)]
@@ -32,14 +31,14 @@ def test_a_hundred_thousand_waiting_tasks_cost_no_more_than_their_zset(
     def bare() -> None:
         for start in range(0, MANY, 1000):
             members = {ids[n]: due_at + n for n in range(start, start + 1000)}
-            redis_client.zadd("bare", members)
+            client.zadd("bare", members)
 
     def scheduled() -> None:
         queue.schedule_many((task_id, due_at + n, b"") for n, task_id in enumerate(ids))
 
-    expected = _growth(redis_client, bare)
-    redis_client.flushall()
-    assert _growth(redis_client, scheduled) <= 1.1 * expected
+    expected = _growth(client, bare)
+    client.flushall()
+    assert _growth(client, scheduled) <= 1.1 * expected
 
 
 def _growth(client: Any, fill: Callable[[], None]) -> int:
@@ -48,39 +47,39 @@ def _growth(client: Any, fill: Callable[[], None]) -> int:
     return int(client.info("memory")["used_memory"] - before)
 
 
-@pytest.fixture
-def full(redis_client: redis.Redis) -> Iterator[Callable[[], None]]:
-    """Leaves the server no memory for anything more."""
+@contextmanager
+def full(client: redis.Redis) -> Iterator[None]:
+    """The server has no memory for anything more.
 
-    def fill() -> None:
-        redis_client.config_set("maxmemory", 1)
-
-    yield fill
-    redis_client.config_set("maxmemory", 0)
+    Redis then refuses all of a transaction, reads too: compare states afterwards.
+    """
+    client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
 
 
 def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
-    queue: DelayQueue, full: Callable[[], None]
+    client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
     before = state(queue)
-    full()
-    for refused in (
-        lambda: queue.schedule("b", 1000),
-        lambda: queue.restore([Due("b", 1)], now_ms=1000),
-    ):
+    with full(client):
         with pytest.raises(redis.RedisError, match="maxmemory"):
-            refused()
-        assert state(queue) == before
+            queue.schedule("b", 1000)
+        with pytest.raises(redis.RedisError, match="maxmemory"):
+            queue.restore([Due("b", 1)], now_ms=1000)
+    assert state(queue) == before
 
 
 def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
-    queue: DelayQueue, full: Callable[[], None]
+    client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000, b"x")
-    full()
-    assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
-    assert [task.deliveries for task in queue.claim(9, 10, now_ms=1010).tasks] == [1]
+    with full(client):
+        assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
+        assert [task.deliveries for task in queue.claim(9, 10, now_ms=1010).tasks] == [1]
 
 
 SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
@@ -103,27 +102,27 @@ SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
 
 @pytest.mark.parametrize(("settle", "keys"), SETTLE.values(), ids=SETTLE)
 def test_a_server_whose_memory_is_full_lets_what_is_leased_be_settled(
+    client: redis.Redis,
     queue: DelayQueue,
-    full: Callable[[], None],
     settle: Callable[[DelayQueue, list[Task]], None],
     keys: set[str],
 ) -> None:
     queue.schedule_many((name, 1000, b"") for name in "abc")
     tasks = queue.claim(9, 10_000, now_ms=1000).tasks
-    full()
-    settle(queue, tasks)
+    with full(client):
+        settle(queue, tasks)
     assert set(state(queue)) == keys
 
 
 def test_a_server_whose_memory_is_full_lets_dead_letters_be_requeued_and_purged(
-    queue: DelayQueue, full: Callable[[], None]
+    client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = queue.claim(9, 10_000, now_ms=1000).tasks
     queue.dead_letter([(task, "bad", None) for task in tasks])
-    full()
-    assert queue.requeue(["a"], now_ms=5) == ["a"]
-    assert queue.purge(["b"]) == ["b"]
+    with full(client):
+        assert queue.requeue(["a"], now_ms=5) == ["a"]
+        assert queue.purge(["b"]) == ["b"]
     assert state(queue) == {"scheduled": {"a": 5}}
 
 
@@ -148,12 +147,12 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
 
 @pytest.mark.parametrize(("key", "use"), USES.items(), ids=USES)
 def test_a_key_of_another_type_raises_a_redis_error(
-    redis_client: redis.Redis, queue: DelayQueue, key: str, use: Callable[[DelayQueue], object]
+    client: redis.Redis, queue: DelayQueue, key: str, use: Callable[[DelayQueue], object]
 ) -> None:
     queue.schedule("a", 1000, b"x")
     name = getattr(queue.keys, key)
-    redis_client.delete(name)
-    redis_client.set(name, "a string")
+    client.delete(name)
+    client.set(name, "a string")
     with pytest.raises(redis.RedisError, match="WRONGTYPE"):
         use(queue)
 
@@ -162,9 +161,9 @@ def test_a_key_of_another_type_raises_a_redis_error(
 
 
 @pytest.fixture
-def policy(redis_client: redis.Redis) -> Iterator[Callable[[str], object]]:
-    yield lambda name: redis_client.config_set("maxmemory-policy", name)
-    redis_client.config_set("maxmemory-policy", "noeviction")
+def policy(client: redis.Redis) -> Iterator[Callable[[str], object]]:
+    yield lambda name: client.config_set("maxmemory-policy", name)
+    client.config_set("maxmemory-policy", "noeviction")
 
 
 def test_a_server_that_evicts_nothing_and_keeps_a_log_passes(queue: DelayQueue) -> None:
@@ -180,16 +179,19 @@ def test_a_server_that_may_evict_keys_is_unsafe(
         queue.check_server()
 
 
-def test_a_server_without_an_append_only_file_is_warned_of(tmp_path: Path) -> None:
-    with private_valkey(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+def test_a_server_without_an_append_only_file_is_warned_of(server: Valkey, tmp_path: Path) -> None:
+    with (
+        private_valkey(tmp_path, program=server.program) as forgetful,
+        redis.Redis.from_url(forgetful.url) as client,
+    ):
         [warning] = DelayQueue(client, "contract").check_server()
     assert warning == "appendonly is off: a restart of Redis loses what it held"
 
 
-def test_a_server_that_refuses_info_is_warned_of(redis_client: redis.Redis) -> None:
-    redis_client.acl_setuser("shy", enabled=True, nopass=True, commands=["+@all", "-info"])
-    settings = redis_client.connection_pool.connection_kwargs
+def test_a_server_that_refuses_info_is_warned_of(client: redis.Redis) -> None:
+    client.acl_setuser("shy", enabled=True, nopass=True, commands=["+@all", "-info"])
+    settings = client.connection_pool.connection_kwargs
     with redis.Redis(host=settings["host"], port=settings["port"], username="shy") as shy:
         [warning] = DelayQueue(shy, "contract").check_server()
-    redis_client.acl_deluser("shy")
+    client.acl_deluser("shy")
     assert "INFO was refused" in warning

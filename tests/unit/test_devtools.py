@@ -1,0 +1,57 @@
+"""Which server's program is started."""
+
+from pathlib import Path
+
+import pytest
+
+from devtools import postgres, valkey
+
+
+def program(folder: Path, name: str) -> str:
+    made = folder / name
+    made.touch(mode=0o755)
+    return str(made)
+
+
+def test_a_chosen_valkey_is_a_path_or_a_name_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = program(tmp_path, "redis-6")
+    monkeypatch.setenv("VALKEY_SERVER", made)
+    assert valkey.valkey_server() == made
+    monkeypatch.setenv("VALKEY_SERVER", "redis-6")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert valkey.valkey_server() == made
+
+
+def test_a_chosen_valkey_that_is_none_is_an_error_and_no_other_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VALKEY_SERVER", "/nowhere/redis-server")
+    with pytest.raises(RuntimeError, match=r"VALKEY_SERVER is /nowhere/redis-server"):
+        valkey.valkey_server()
+
+
+def test_where_no_wheel_fits_a_server_on_the_path_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VALKEY_SERVER", raising=False)
+    monkeypatch.setattr(valkey, "_in_wheel", lambda *_: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert valkey.redis_62_server() is None
+    with pytest.raises(RuntimeError, match="There is no Valkey here"):
+        valkey.valkey_server()
+    redis = program(tmp_path, "redis-server")
+    assert valkey.valkey_server() == redis
+    first = program(tmp_path, "valkey-server")
+    assert valkey.valkey_server() == first
+
+
+def test_a_chosen_postgresql_is_a_folder_of_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTGRES_BIN", str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"POSTGRES_BIN is .*there is no initdb"):
+        postgres.binary("initdb")
+    initdb = program(tmp_path, "initdb")
+    assert postgres.binary("initdb") == initdb
