@@ -66,6 +66,12 @@ def create_engine(settings: Settings) -> sa.Engine:
         "statement_timeout": _ms(settings.statement_timeout_seconds),
         # A client that froze inside a transaction lets go of its locks.
         "idle_in_transaction_session_timeout": _ms(settings.lease_seconds),
+        # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
+        # planner guesses, and may guess that reading and sorting all of it costs less.
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+        # Compiling such a statement takes longer than running it.
+        "jit": "off",
     }
     connect_args = {
         "connect_timeout": 3,
@@ -313,7 +319,9 @@ class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
 @compiles(one_of)
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     column, ids = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"{column} = ANY (CAST({ids} AS uuid[]))"
+    # The sub-select is evaluated once. A cast parameter is not a constant: as a filter it would be
+    # parsed again for every row, and without statistics a planner may well filter.
+    return f"{column} = ANY (ARRAY(SELECT unnest(CAST({ids} AS uuid[]))))"
 
 
 @compiles(one_of, "sqlite")
