@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,10 @@ import pytest
 
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
+from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load
-from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, small_disk
+from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, frozen, last, small_disk
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}
@@ -59,16 +59,16 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
 ) -> None:
     with opened(own_postgres, tmp_path, "down", **SETTINGS) as site:
         worker = site.start_worker()
-        ids = site.place(200, 1, 1)
-        own_postgres.stop()
+        with frozen(worker):
+            ids = site.place(200, 1, 1)
+            own_postgres.stop()
         wait_until(lambda: "unavailable" in site.log(worker), "the worker to notice")
-        end = time.monotonic() + 10 * RETRY_BUDGET_SECONDS
-        wait_until(lambda: time.monotonic() > end, "the outage to have lasted", seconds=30)
+        last(10 * RETRY_BUDGET_SECONDS)
         stats = site.queue.stats()
         assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 200)
 
         own_postgres.start()
-        site.wait_until_drained(15)
+        site.wait_until_drained()
 
         assert site.violations(drained=True) == []
         site.assert_each_was_cancelled_once(ids)
@@ -97,10 +97,11 @@ def test_a_database_killed_and_started_under_load_breaks_no_promise(
             own_postgres.kill()
             own_postgres.start()
             before = placed()
-            wait_until(lambda: placed() >= before + 16, "more orders", seconds=RESUMED_SECONDS)
+            soon = bound(RESUMED_SECONDS)
+            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
         finally:
             load.stop()
-        site.wait_until_drained(RESUMED_SECONDS)
+        site.wait_until_drained(bound(RESUMED_SECONDS))
 
         history = site.history(load.responses)
         assert violations(history, stocked=STOCKED, drained=True) == []
@@ -123,9 +124,9 @@ def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_pat
         try:
             answers = [customer.order(port) for _ in range(3)]
             assert {answer.status for answer in answers} <= {201, 503}
-            assert max(answer.seconds for answer in answers) <= PATIENCE_SECONDS
+            assert max(answer.seconds for answer in answers) <= bound(PATIENCE_SECONDS)
             wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-            site.wait_until_drained(RESUMED_SECONDS)
+            site.wait_until_drained(bound(RESUMED_SECONDS))
         finally:
             for pid in frozen:
                 os.kill(pid, signal.SIGCONT)
@@ -157,13 +158,13 @@ def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> Non
     def refused() -> bool:
         answer = customer.order(port)
         assert answer.status in {201, 503}
-        assert answer.seconds <= PATIENCE_SECONDS
+        assert answer.seconds <= bound(PATIENCE_SECONDS)
         return answer.status == 503
 
-    wait_until(refused, "an order to be refused", seconds=30)
+    wait_until(refused, "an order to be refused")
     filler.unlink()
     server.start()  # where it could not write its log, it has ended
     wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-    site.wait_until_drained(RESUMED_SECONDS)
+    site.wait_until_drained(bound(RESUMED_SECONDS))
     assert site.violations(customer, drained=True) == []
     assert "task failed" not in site.log(worker)
