@@ -17,6 +17,7 @@ from benchmarks import publish
 PARTS: dict[str, list[str]] = {
     "drain": ["--orders", "4000", "--peer-orders", "500", "--repetitions", "1"],
     "drain --sqlite": ["--orders", "4000", "--repetitions", "1"],
+    "cold": ["--orders", "15000", "--repetitions", "1"],
     "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
     "enqueue": ["--orders", "500", "--repetitions", "1"],
     "memory": ["--checks", "100000"],

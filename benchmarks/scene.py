@@ -113,7 +113,14 @@ class Scene:
             "redis": f"Valkey {valkey}, appendonly yes, appendfsync everysec",
         }
 
-    def load(self, count: int, *, items: int = ITEMS, paid_share: float = PAID_SHARE) -> list[str]:
+    def load(
+        self,
+        count: int,
+        *,
+        items: int = ITEMS,
+        paid_share: float = PAID_SHARE,
+        analyzed: bool = True,
+    ) -> list[str]:
         """Fill empty tables with orders that are due, some of them paid. Returns their ids."""
         long_ago = epoch_ms(LONG_AGO) if self.database_url.startswith("sqlite") else LONG_AGO
         client = str(uuid7())
@@ -143,11 +150,12 @@ class Scene:
                     for order_id in ids
                 ],
                 "order_items (order_id, sku, quantity, unit_price_minor)": lines,
-            }
+            },
+            analyzed=analyzed,
         )
         return ids
 
-    def _fill(self, tables: dict[str, list[Row]]) -> None:
+    def _fill(self, tables: dict[str, list[Row]], *, analyzed: bool) -> None:
         """Empty all tables, then fill these."""
         if self.database_url.startswith("sqlite"):
             with contextlib.closing(sqlite3.connect(self.database_path)) as file, file:
@@ -164,7 +172,8 @@ class Scene:
                     for row in rows:
                         copy.write_row(row)
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")
+            if analyzed:
+                connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
 
     def add_waiting(self, count: int) -> None:

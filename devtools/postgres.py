@@ -68,6 +68,30 @@ class Postgres:
             raise TimeoutError(f"{error}:\n{log_end(self.log)}") from error
         return self
 
+    def start_standby(self) -> "Postgres":
+        """Start a server that replicates this one; no commit returns before both have it.
+
+        Raises as `start` does.
+        """
+        standby = Postgres()
+        source = f"host=127.0.0.1 port={self.port} user=postgres"
+        command = [binary("pg_basebackup"), "--pgdata", str(standby.folder / "data")]
+        command += ["--dbname", source, "--write-recovery-conf", "--checkpoint", "fast"]
+        done = subprocess.run(command, capture_output=True, check=False, **standby._as)
+        if done.returncode != 0:
+            standby.remove()
+            raise RuntimeError(f"pg_basebackup: {done.stderr.decode()}")
+        standby.start()
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.execute("SELECT pg_reload_conf()")
+        wait_until(self._is_replicated, "the standby to be synchronous", seconds=30)
+        return standby
+
+    def _is_replicated(self) -> bool:
+        with self._connect() as connection:
+            states = connection.execute("SELECT sync_state FROM pg_stat_replication").fetchall()
+        return states == [("sync",)]
+
     def kill(self) -> None:
         """Kill -9 the server. Its backends end when they notice."""
         if self._child is not None:

@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from orders import schemas
 from orders.bootstrap import Services
 from orders.domain import Client
-from orders.errors import SchemaOutdated, StorageUnavailable
+from orders.errors import StorageUnavailable
 
 log = structlog.get_logger("orders")
 auth = HTTPTokenAuth(
@@ -75,17 +75,17 @@ def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> Respon
 @orders.input(schemas.OrdersQuery, location="query", arg_name="query")
 @orders.output(schemas.OrdersOut)
 def list_orders(query: schemas.OrdersQuery) -> Any:
-    """One's own orders, newest first."""
+    """Your orders: newest first, or with expires_before those with the latest deadline first."""
     found = services().orders.orders(
         caller(),
         page_size=query.limit,
         status=query.status,
         created_after=query.created_after,
         expires_before=query.expires_before,
-        before_id=query.before_id,
+        after=query.after,
     )
     more = len(found) == query.limit
-    return {"data": found, "next_cursor": schemas.encoded(found[-1].id) if more else None}
+    return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
 
 
 @orders.get("/orders/<uuid:order_id>")
@@ -154,14 +154,14 @@ def healthz() -> ResponseReturnValue:
 
 @health.get("/readyz")
 def readyz() -> ResponseReturnValue:
-    """The database has this code's schema. Without Redis the service works, degraded."""
+    """The database has the schema and takes writes. Without Redis the service works, degraded."""
     redis = "ok" if services().redis_answers() else "unavailable"
     try:
         services().orders.check_ready()
     except StorageUnavailable as error:
         log.warning("not ready", error=str(error))
         # Anybody may ask: what a driver says of its server is for the log.
-        database = str(error) if isinstance(error, SchemaOutdated) else "unavailable"
+        database = "unavailable" if type(error) is StorageUnavailable else str(error)
         report = {"status": "unavailable", "database": database, "redis": redis}
         return report, HTTPStatus.SERVICE_UNAVAILABLE
     status = "ready" if redis == "ok" else "degraded"

@@ -92,6 +92,7 @@ def create_engine(settings: Settings) -> sa.Engine:
         return connection
 
     sa.event.listen(engine, "begin", _begin_postgresql)
+    sa.event.listen(engine, "handle_error", _leave_read_only)
     plain_ping = engine.dialect.do_ping
 
     def ping(connection: Any) -> bool:
@@ -170,6 +171,13 @@ def _begin_postgresql(connection: sa.Connection) -> None:
         driver.autocommit = reads
 
 
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    # A primary that was demoted keeps its connections, and none of them will ever write again. Said
+    # to be lost, they are all dropped from the pool, and new ones may find the new primary.
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
+
+
 def _reads(connection: sa.Connection) -> bool:
     return bool(connection.get_execution_options().get("reading", False))
 
@@ -190,11 +198,13 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 # -- errors that pass ----------------------------------------------------------------------
 
+#: A statement that writes, in a server that does not: a standby, or a primary that was demoted.
+READ_ONLY = "25006"
 #: Connection lost, resources gone, operator intervention (shutdown, start-up, statement
 #: time-out), serialization, deadlock, lock time-out.
-_PASSING_SQLSTATES = ("08", "53", "57", "40001", "40P01", "55P03")
-#: BUSY, LOCKED, IOERR, FULL, CANTOPEN
-_PASSING_SQLITE = {5, 6, 10, 13, 14}
+_PASSING_SQLSTATES = ("08", "53", "57", "40001", "40P01", "55P03", READ_ONLY)
+#: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
+_PASSING_SQLITE = {5, 6, 8, 10, 13, 14}
 
 
 @contextmanager
@@ -347,6 +357,23 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
     # All 'now' of one statement are the same moment.
     seconds, millis = "strftime('%s', 'now')", "substr(strftime('%f', 'now'), 4)"
     return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({millis} AS INTEGER))"
+
+
+class read_only(FunctionElement[bool]):  # noqa: N801  reads as SQL does
+    """Whether this server refuses to write."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+
+
+@compiles(read_only)
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "(current_setting('transaction_read_only') = 'on')"
+
+
+@compiles(read_only, "sqlite")
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "0"  # there is no server; a write says it
 
 
 class later(FunctionElement[datetime]):  # noqa: N801  reads as SQL does

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from orders.errors import MixedCurrencies, TotalTooLarge
 
@@ -60,6 +60,13 @@ class Order:
     cancelled_at: datetime | None = None
     cancel_reason: str | None = None
     version: int = 1
+
+
+class Position(NamedTuple):
+    """Where a page of orders ended: the moment that they are sorted by, and the last one's id."""
+
+    at: datetime
+    id: str
 
 
 @dataclass(frozen=True, slots=True)

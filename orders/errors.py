@@ -79,5 +79,9 @@ class StorageUnavailable(OrderError):
     """The database does not answer."""
 
 
+class StorageReadOnly(StorageUnavailable):
+    """The database is read-only: a standby, or a failover in progress."""
+
+
 class SchemaOutdated(StorageUnavailable):
     """The database does not have this code's schema."""

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0001_first_tables"
+SCHEMA_VERSION = "0002_list_indexes"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -71,7 +71,21 @@ sa.Index(
     postgresql_where=orders.c.status == UNPAID,
     sqlite_where=orders.c.status == UNPAID,
 )
-sa.Index("ix_orders_customer", orders.c.customer_id, orders.c.id)
+# A customer's orders of one status, in the order of either list.
+sa.Index(
+    "ix_orders_created",
+    orders.c.customer_id,
+    orders.c.status,
+    orders.c.created_at,
+    orders.c.id,
+)
+sa.Index(
+    "ix_orders_expires",
+    orders.c.customer_id,
+    orders.c.status,
+    orders.c.expires_at,
+    orders.c.id,
+)
 
 order_items = sa.Table(
     "order_items",

@@ -19,9 +19,20 @@ from orders.database import (
     ms_until,
     now,
     one_of,
+    read_only,
     sqlstate,
 )
-from orders.domain import Client, Event, Item, Order, OrderStatus, Payment, PaymentStatus, StockItem
+from orders.domain import (
+    Client,
+    Event,
+    Item,
+    Order,
+    OrderStatus,
+    Payment,
+    PaymentStatus,
+    Position,
+    StockItem,
+)
 from orders.errors import KeyInFlight
 from orders.models import (
     UNPAID,
@@ -47,6 +58,13 @@ class Key(NamedTuple):
 
     fingerprint: str
     order_id: str
+
+
+class State(NamedTuple):
+    """What a database is good for."""
+
+    revision: str
+    read_only: bool
 
 
 class Waiting(NamedTuple):
@@ -218,13 +236,6 @@ FIRST_PAGE: dict[str, Any] = {
 
 # One order of one customer.
 GET_ORDER = sa.select(orders).where(*OWN)
-# A customer's orders, newest first, from a page's end on.
-LIST_ORDERS = (
-    sa.select(orders)
-    .where(orders.c.customer_id == p("for_customer"))
-    .order_by(orders.c.id.desc())
-    .limit(p("page_size"))
-)
 # The items of one order.
 GET_ORDER_ITEMS = sa.select(order_items).where(order_items.c.order_id == p("for_id"))
 # The items of a set of orders.
@@ -283,8 +294,10 @@ ADD_CLIENT = (
 )
 # One API client.
 GET_CLIENT = sa.select(api_clients).where(api_clients.c.id == p("for_id"))
-# The revision that migrations brought the database to.
-GET_REVISION = sa.text("SELECT version_num FROM alembic_version")
+# The revision that migrations brought the database to, and whether it refuses to write.
+GET_STATE = sa.select(
+    sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
+).select_from(sa.table("alembic_version"))
 
 
 class Repository:
@@ -425,18 +438,38 @@ class Repository:
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
-        before_id: str | None = None,
+        after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders, newest first."""
-        query = LIST_ORDERS
-        if status is not None:
-            query = query.where(orders.c.status == status)
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first.
+
+        Each status is read from an index in the order of the list, so that a page costs the same
+        however many orders there are and whatever is known of them.
+        """
+        moment = orders.c.created_at if expires_before is None else orders.c.expires_at
+        bounds = [orders.c.customer_id == p("for_customer")]
         if created_after is not None:
-            query = query.where(orders.c.created_at > created_after)
+            bounds.append(orders.c.created_at > created_after)
         if expires_before is not None:
-            query = query.where(orders.c.expires_at < expires_before)
-        if before_id is not None:
-            query = query.where(orders.c.id < before_id)
+            bounds.append(orders.c.expires_at < expires_before)
+        if created_after is not None and expires_before is not None:
+            bounds.append(orders.c.expires_at > created_after)  # as every deadline of these is
+        if after is not None:
+            last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, orders.c.id.type))
+            bounds.append(sa.tuple_(moment, orders.c.id) < last)
+        pages = [
+            sa.select(orders)
+            .where(*bounds, orders.c.status == one)
+            .order_by(moment.desc(), orders.c.id.desc())
+            .limit(p("page_size"))
+            .subquery()
+            for one in ([status] if status else OrderStatus)
+        ]
+        found = sa.union_all(*map(sa.select, pages)).subquery()
+        query = (
+            sa.select(found)
+            .order_by(found.c[moment.name].desc(), found.c.id.desc())
+            .limit(p("page_size"))
+        )
         rows = self._run(query, for_customer=customer_id, page_size=page_size)
         return self._orders(rows.all())
 
@@ -525,9 +558,10 @@ class Repository:
             return None
         return Client(row.id, row.name, frozenset(row.scopes.split())), row.secret_hash
 
-    def revision(self) -> str | None:
-        """The schema's revision."""
-        return self._run(GET_REVISION).scalar_one_or_none()
+    def state(self) -> State:
+        """The schema's revision, "" when there is none, and whether the database is read-only."""
+        row = self._run(GET_STATE).one_or_none()
+        return State("", read_only=False) if row is None else State(row.revision, row.read_only)
 
 
 def _stock_item(row: sa.Row[Any]) -> StockItem:

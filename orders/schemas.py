@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -27,6 +28,7 @@ from orders.domain import (
     Order,
     OrderStatus,
     PaymentStatus,
+    Position,
     is_order_id,
 )
 from orders.errors import SkuNotFound
@@ -176,14 +178,27 @@ class OrdersQuery(_Query):
     expires_before: AwareDatetime | None = None
 
     @property
-    def before_id(self) -> str | None:
+    def sorted_by(self) -> Literal["created_at", "expires_at"]:
+        """Newest first; among deadlines, the latest first."""
+        return "created_at" if self.expires_before is None else "expires_at"
+
+    @property
+    def after(self) -> Position | None:
         """Where the page before ended. Raises BadRequest."""
         if self.cursor is None:
             return None
-        order_id = _decoded(self.cursor)
-        if not is_order_id(order_id):
-            raise BadRequest("This cursor is none of ours.")
-        return order_id
+        sorted_by, _, position = _decoded(self.cursor).partition(" ")
+        at, _, order_id = position.partition(" ")
+        if sorted_by != self.sorted_by or not MOMENT.fullmatch(at) or not is_order_id(order_id):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        try:
+            return Position(datetime.fromisoformat(at), order_id)
+        except ValueError as error:
+            raise BadRequest("This cursor is none of ours.") from error
+
+    def cursor_after(self, order: Order) -> str:
+        """The cursor of the page that follows this order."""
+        return encoded(f"{self.sorted_by} {rfc3339(getattr(order, self.sorted_by))} {order.id}")
 
 
 class EventsQuery(_Query):
@@ -219,6 +234,10 @@ def checked_sku(text: str) -> str:
 
 
 # -- out -----------------------------------------------------------------------------------
+
+
+#: What `rfc3339` writes.
+MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 
 
 def rfc3339(moment: datetime) -> str:
@@ -258,7 +277,7 @@ class OrderOut(_Out):
 
 
 class OrdersOut(_Out):
-    """A page of orders, newest first."""
+    """A page of orders."""
 
     data: list[OrderOut]
     next_cursor: str | None

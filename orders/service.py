@@ -26,6 +26,7 @@ from orders.domain import (
     Order,
     OrderStatus,
     Payment,
+    Position,
     StockItem,
     is_order_id,
     one_currency,
@@ -42,6 +43,7 @@ from orders.errors import (
     SchemaOutdated,
     SkuNotFound,
     StockReserved,
+    StorageReadOnly,
     TimeoutOutOfRange,
     UnknownSku,
 )
@@ -245,9 +247,9 @@ class OrderService:
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
-        before_id: str | None = None,
+        after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders, newest first."""
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
         with self._reading() as repository:
             return repository.orders(
                 customer_id,
@@ -255,7 +257,7 @@ class OrderService:
                 status=status,
                 created_after=created_after,
                 expires_before=expires_before,
-                before_id=before_id,
+                after=after,
             )
 
     def events(
@@ -301,14 +303,17 @@ class OrderService:
                 return
 
     def check_ready(self) -> None:
-        """Raises StorageUnavailable, or SchemaOutdated when the database answers."""
+        """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
         try:
             with self._reading() as repository:
-                revision = repository.revision()
+                state = repository.state()
         except sa.exc.DBAPIError as error:
             raise SchemaOutdated("It has none: run alembic upgrade head.") from error
-        if revision != SCHEMA_VERSION:
-            raise SchemaOutdated(f"It has {revision}, not {SCHEMA_VERSION}.")
+        if state.read_only:
+            self._engine.dispose()  # the next connection may find the new primary
+            raise StorageReadOnly
+        if state.revision < SCHEMA_VERSION:  # numbered; a newer one has only added
+            raise SchemaOutdated(f"It has {state.revision}, not {SCHEMA_VERSION}.")
 
     # -- the shop's side -------------------------------------------------------------------
 

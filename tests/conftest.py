@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -166,7 +167,7 @@ class Shop:
         placed = self.service.place(
             owner,
             key=key or uuid4().hex,
-            fingerprint=repr(quantities),
+            fingerprint=sha256(repr(quantities).encode()).hexdigest(),
             quantities=quantities,
             timeout_seconds=None,
             render=order_out,

@@ -210,6 +210,15 @@ class Site:
 
         wait_until(nothing_is_left, "all to be done", seconds=seconds, ignoring=redis.RedisError)
 
+    def ready(self, port: int) -> tuple[int, str]:
+        """What /readyz answers, and says of the database."""
+        url = f"http://127.0.0.1:{port}/readyz"
+        try:
+            with urlopen(url, timeout=60) as response:
+                return response.status, json.load(response)["database"]
+        except HTTPError as error:
+            return error.code, json.load(error)["database"]
+
     def violations(
         self, *customers: "Customer", of_the_queue: bool = True, **expectations: Any
     ) -> list[Violation]:

@@ -3,14 +3,17 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
+from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
+from orders.models import metadata
 from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load
@@ -22,6 +25,8 @@ RETRY_BUDGET_SECONDS = 0.4
 #: How soon an API says that SQL is down, and how soon workers go on when it is not.
 PATIENCE_SECONDS = 5
 RESUMED_SECONDS = 10
+#: What /readyz says of a server that takes no writes.
+READ_ONLY = "The database is read-only: a standby, or a failover in progress."
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +40,11 @@ def own_postgres() -> Iterator[Postgres]:
 
 
 @contextmanager
-def opened(server: Postgres, folder: Path, name: str, **settings: str) -> Iterator[Site]:
+def opened(
+    server: Postgres, folder: Path, name: str, *, url: str = "", **settings: str
+) -> Iterator[Site]:
     server.execute(f"CREATE DATABASE {name}")
-    site = Site(folder, server.url(name), settings)
+    site = Site(folder, url or server.url(name), settings)
     try:
         yield site
     finally:
@@ -168,3 +175,124 @@ def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> Non
     site.wait_until_drained(bound(RESUMED_SECONDS))
     assert site.violations(customer, drained=True) == []
     assert "task failed" not in site.log(worker)
+
+
+def test_a_database_that_was_never_analysed_is_drained(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
+    with opened(own_postgres, tmp_path, "cold") as site:
+        with site.services.engine.begin() as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(sa.text(f"ALTER TABLE {table} SET (autovacuum_enabled = off)"))
+        ids = site.place(4000, 0, 0)
+        worker = site.start_worker()
+        site.wait_until_drained()
+        site.assert_each_was_cancelled_once(ids)
+        assert "unavailable" not in site.log(worker)  # no statement took longer than it may
+
+
+def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: Path) -> None:
+    with opened(own_postgres, tmp_path, "migrated") as site:
+        processes.run(["alembic", "downgrade", "-1"], site.env)
+        port = free_port()
+        site.start_api(port)
+        assert site.ready(port)[0] == 503
+        worker = site.start_worker(ready=False)
+        key = site.services.orders.create_key("load", ["orders"])
+        load = Load([f"http://127.0.0.1:{port}"], key, SKUS, customers=8, seed=23)
+
+        def placed() -> int:
+            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
+
+        load.start()
+        try:
+            wait_until(lambda: placed() >= 8, "some orders")
+            processes.run(["alembic", "upgrade", "head"], site.env)
+            before = placed()
+            wait_until(lambda: placed() >= before + 8, "more orders")
+        finally:
+            load.stop()
+        assert site.ready(port) == (200, "ok")
+        site.wait_until_drained()
+
+        history = site.history(load.responses)
+        assert violations(history, stocked=STOCKED, drained=True) == []
+        assert {response.status for response in load.responses} <= {200, 201, 202, 409}
+        assert "task failed" not in site.log(worker)
+
+
+def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
+    """Have every new transaction refuse to write, and end the connections there are."""
+    server.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {on}")
+    for pid in backends(server, database):
+        server.execute(f"SELECT pg_terminate_backend({pid})")
+
+
+def test_a_read_only_database_is_an_outage_and_passes(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
+    with opened(own_postgres, tmp_path, "read_only", **SETTINGS) as site:
+        port = free_port()
+        site.start_api(port)
+        worker = site.start_worker()
+        customer = Customer(site)
+        with frozen(worker):
+            placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
+            assert {answer.status for answer in placed} == {201}
+
+            set_read_only(own_postgres, "read_only", on=True)
+
+        refused = customer.order(port)
+        assert (refused.status, refused.body["code"]) == (503, "storage_unavailable")
+        assert int(refused.headers["retry-after"]) > 0
+        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
+        last(10 * RETRY_BUDGET_SECONDS)
+        stats = site.queue.stats()
+        assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 20)
+        assert (site.unpaid(), site.ready(port)) == (20, (503, READ_ONLY))
+
+        set_read_only(own_postgres, "read_only", on=False)
+
+        wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
+        site.wait_until_drained(bound(RESUMED_SECONDS))
+        assert site.violations(customer, drained=True) == []
+        assert site.ready(port) == (200, "ok")
+        assert "task failed" not in site.log(worker)
+
+
+def test_a_standby_takes_over_and_no_order_that_was_confirmed_is_lost(tmp_path: Path) -> None:
+    primary = Postgres()
+    with ExitStack() as stack:
+        stack.callback(primary.remove)
+        standby = primary.start().start_standby()
+        stack.callback(standby.remove)
+        hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (primary, standby))
+        url = f"postgresql+psycopg://postgres@/shop?{hosts}&target_session_attrs=read-write"
+        site = stack.enter_context(opened(primary, tmp_path, "shop", url=url, **HURRIED))
+        ports = [free_port(), free_port()]
+        for port in ports:
+            site.start_api(port)
+        worker = site.start_worker()
+        key = site.services.orders.create_key("load", ["orders"])
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        load = Load(urls, key, SKUS, customers=16, seed=28)
+
+        def placed() -> int:
+            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
+
+        load.start()
+        try:
+            wait_until(lambda: placed() >= 16, "some orders")
+            primary.kill()
+            standby.execute("SELECT pg_promote()")
+            before = placed()
+            soon = bound(RESUMED_SECONDS)
+            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
+        finally:
+            load.stop()
+        site.wait_until_drained(bound(RESUMED_SECONDS))
+
+        history = site.history(load.responses)
+        assert violations(history, stocked=STOCKED, drained=True) == []
+        assert {response.status for response in load.responses} <= {200, 201, 202, 409, 503}
+        assert "task failed" not in site.log(worker)

@@ -161,6 +161,44 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
         assert "Idempotent-Replayed" not in first.headers
 
 
+def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
+    private_postgres: Postgres, valkey: Valkey
+) -> None:
+    private_postgres.execute("CREATE DATABASE read_only")
+    url = private_postgres.url("read_only")
+    upgrade(url)
+    with serving(url, valkey.url) as api:
+        order_id = json.loads(api.place().get_data())["id"]
+        private_postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        api.services.engine.dispose()
+        refused = api.place()
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+        assert json.loads(refused.get_data())["code"] == "storage_unavailable"
+        assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
+        status, report = ready(api)
+        assert (status, report["status"]) == (503, "unavailable")
+        assert "read-only" in report["database"]
+
+        # A connection that is open now stays as it is; once it has refused, a new one is made.
+        assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
+        private_postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
+        assert api.place().status_code == 503
+        assert api.place().status_code == 201
+        assert ready(api)[0] == 200
+
+
+def test_a_read_only_file_is_an_outage(tmp_path: Path, valkey: Valkey) -> None:
+    path = tmp_path / "orders.db"
+    upgrade(f"sqlite:///{path}")
+    with serving(f"sqlite:///{path}", valkey.url) as api:
+        reader = Api(f"sqlite:///file:{path}?mode=ro&uri=true", valkey.url)
+        reader.keys = api.keys
+        refused = reader.place()
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+        assert json.loads(refused.get_data())["code"] == "storage_unavailable"
+        reader.close()
+
+
 def test_connections_that_died_while_idle_cost_no_request(
     private_postgres: Postgres, valkey: Valkey
 ) -> None:

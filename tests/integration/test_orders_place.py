@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from orders.database import epoch_ms
-from orders.domain import MAX_MINOR, Item, Order, OrderStatus
+from orders.domain import MAX_MINOR, Item, Order, OrderStatus, Position
 from orders.errors import (
     KeyReused,
     MixedCurrencies,
@@ -20,7 +20,7 @@ from orders.errors import (
     TotalTooLarge,
     UnknownSku,
 )
-from orders.models import api_clients, order_events
+from orders.models import api_clients, order_events, orders
 from orders.schemas import order_out
 from orders.service import REMEMBER_SECONDS
 from tests.conftest import Shop
@@ -205,12 +205,55 @@ def test_orders_are_listed_newest_first_and_filtered(shop: Shop) -> None:
 
     assert ids() == [cancelled.id, paid.id, unpaid.id]
     assert ids(page_size=2) == [cancelled.id, paid.id]
-    assert ids(before_id=paid.id) == [unpaid.id]
+    assert ids(after=Position(paid.created_at, paid.id)) == [unpaid.id]
     assert ids(status="paid") == [paid.id]
     assert ids(created_after=cancelled.created_at) == []
     assert ids(created_after=unpaid.created_at - timedelta(milliseconds=1)) == ids()
     assert ids(expires_before=unpaid.created_at) == [unpaid.id]
     assert ids(expires_before=unpaid.created_at, status="cancelled") == []
+
+
+def test_with_a_bound_on_deadlines_the_latest_deadline_comes_first(shop: Shop) -> None:
+    shop.stock()
+    placed = [shop.place() for _ in range(4)]
+    for order, minutes in zip(placed, (30, 10, 20, 40), strict=True):
+        shop.expire_in(minutes * 60_000, order)
+    shop.service.cancel(shop.customer, placed[2].id)
+    bound = placed[0].created_at + timedelta(minutes=35)
+    pages, after = [], None
+    while page := shop.service.orders(
+        shop.customer, page_size=1, expires_before=bound, after=after
+    ):
+        [order] = page
+        pages.append(order.id)
+        after = Position(order.expires_at, order.id)
+    assert pages == [placed[0].id, placed[2].id, placed[1].id]
+
+
+def test_orders_of_one_moment_are_each_listed_once(shop: Shop) -> None:
+    shop.stock()
+    placed = [shop.place() for _ in range(7)]
+    with shop.engine.begin() as connection:
+        moment = {"created_at": placed[0].created_at, "expires_at": placed[0].expires_at}
+        connection.execute(sa.update(orders).values(moment))
+    shop.pay(placed[1])
+    shop.service.cancel(shop.customer, placed[4].id)
+    wanted = sorted((order.id for order in placed), reverse=True)
+    bound = placed[0].expires_at + timedelta(seconds=1)
+    lists: list[tuple[dict[str, Any], datetime]] = [
+        ({}, placed[0].created_at),
+        ({"expires_before": bound}, placed[0].expires_at),
+    ]
+    for filters, at in lists:
+        pages: list[str] = []
+        while page := shop.service.orders(
+            shop.customer,
+            page_size=2,
+            after=Position(at, pages[-1]) if pages else None,
+            **filters,
+        ):
+            pages += [order.id for order in page]
+        assert pages == wanted
 
 
 def test_events_are_paged_oldest_first(shop: Shop) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
 
+from orders.domain import Order, OrderStatus, Position
 from orders.schemas import (
     EventsQuery,
     OrderIn,
@@ -127,11 +128,27 @@ def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
 ORDER_ID = "018e0000-0000-7000-8000-000000000000"
 
 
+CREATED = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+EXPIRES = CREATED + timedelta(minutes=30)
+ORDER = Order(ORDER_ID, OrderStatus.UNPAID, "EUR", 250, (), CREATED, EXPIRES)
+
+
 def test_a_cursor_comes_back_as_the_position_it_was() -> None:
-    assert OrdersQuery(cursor=encoded(ORDER_ID)).before_id == ORDER_ID
-    assert OrdersQuery().before_id is None
+    newest = OrdersQuery(cursor=OrdersQuery().cursor_after(ORDER))
+    assert newest.after == Position(CREATED, ORDER_ID)
+    latest = OrdersQuery(expires_before=EXPIRES)
+    latest = OrdersQuery(expires_before=EXPIRES, cursor=latest.cursor_after(ORDER))
+    assert latest.after == Position(EXPIRES, ORDER_ID)
+    assert OrdersQuery().after is None
     assert EventsQuery(cursor=encoded(12_345)).after_id == 12_345
     assert EventsQuery().after_id == 0
+
+
+def test_a_cursor_belongs_to_lists_of_one_order() -> None:
+    cursor = OrdersQuery().cursor_after(ORDER)
+    assert OrdersQuery(status="paid", cursor=cursor).after == Position(CREATED, ORDER_ID)
+    with pytest.raises(BadRequest, match="not from a list with these filters"):
+        _ = OrdersQuery(expires_before=EXPIRES, cursor=cursor).after
 
 
 @given(st.integers(0, 10**18 - 1))
@@ -159,11 +176,19 @@ def test_every_position_among_events_survives(position: int) -> None:
         encoded("\u0661"),
         encoded(ORDER_ID.upper().replace("E", "e").upper()),
         encoded(f"{ORDER_ID}\n"),
+        encoded("created_at"),
+        encoded(f"created_at {ORDER_ID}"),
+        encoded(f"created_at 2026-01-02T03:04:05.678Z {ORDER_ID}\n"),
+        encoded(f"created_at 2026-01-02T03:04:05Z {ORDER_ID}"),
+        encoded(f"created_at 2026-13-02T03:04:05.678Z {ORDER_ID}"),
+        encoded(f"created_at 2026-01-02T03:04:05.67\u0661Z {ORDER_ID}"),
+        encoded("created_at 2026-01-02T03:04:05.678Z x"),
+        encoded(f"total_minor 2026-01-02T03:04:05.678Z {ORDER_ID}"),
     ],
 )
 def test_any_other_cursor_is_a_bad_request(cursor: str) -> None:
-    with pytest.raises(BadRequest, match="none of ours"):
-        _ = OrdersQuery(cursor=cursor).before_id
+    with pytest.raises(BadRequest, match="This cursor is no"):
+        _ = OrdersQuery(cursor=cursor).after
     with pytest.raises(BadRequest, match="none of ours"):
         _ = EventsQuery(cursor=cursor).after_id
 

@@ -1,0 +1,324 @@
+"""No statement's plan depends on what a database knows of its tables.
+
+A database that was just migrated, restored or upgraded knows nothing until it is analysed. Every
+operation of the service is run on such a database and on an analysed copy of it, and what each
+statement reads is counted: on PostgreSQL pages, by EXPLAIN; on SQLite program steps. No clock is
+looked at.
+
+``ORDERS=1000000 pytest tests/integration/test_sql_plans.py`` looks at a million orders.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import sqlalchemy as sa
+
+from devtools.postgres import Postgres
+from orders.database import writing
+from orders.domain import Position
+from orders.errors import OutOfStock, ReferenceReused
+from orders.models import metadata, order_events, order_items, orders, stock_items
+from orders.repository import new_id
+from tests.conftest import Shop, opened, upgrade
+
+COUNT = int(os.environ.get("ORDERS", "20000"))
+ITEMS = 3
+SKUS = 200
+PAGE = 50
+TIMEOUT = timedelta(minutes=30)
+#: One order a second until now: those of the last half hour are not due yet.
+NOW = datetime.now(UTC).replace(microsecond=0)
+OLDEST = NOW - timedelta(seconds=COUNT)
+#: Filling a table takes longer than a statement may.
+PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
+GROWING = ("orders", "order_items", "order_events", "payments", "idempotency_keys")
+
+
+class Read(NamedTuple):
+    """What one statement reads."""
+
+    statement: str
+    #: PostgreSQL's pages, or tens of SQLite's program steps.
+    cost: int
+    #: What its plan should not have.
+    faults: list[str]
+
+
+Reads = list[Read]
+
+
+# -- looking at statements -----------------------------------------------------------------
+
+
+def postgresql_read(cursor: Any, statement: str, parameters: Any) -> Read:
+    explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
+    cursor.execute(f"{explain}{statement}", parameters)
+    [[[report]]] = cursor.fetchall()
+    plan = report["Plan"]
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return Read(statement, pages, [fault for node in nodes(plan) for fault in faults(node)])
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def faults(node: dict[str, Any]) -> Iterator[str]:
+    kind, table = node["Node Type"], node.get("Relation Name")
+    if table in GROWING and "Scan" in kind and "Index Cond" not in node:
+        yield f"{kind} of all {table}"
+    for condition in ("Filter", "Join Filter", "Index Cond", "Recheck Cond"):
+        if "[]" in node.get(condition, ""):
+            yield f"the list of ids is parsed for every row: {node[condition][:80]}"
+
+
+def sqlite_read(cursor: Any, statement: str, parameters: Any) -> Read:
+    cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+    plan = [row[-1] for row in cursor.fetchall()]
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    cursor.connection.set_progress_handler(step, 10)
+    cursor.execute(statement, parameters).fetchall()
+    cursor.connection.set_progress_handler(None, 0)
+    scan = re.compile(rf"SCAN ({'|'.join(GROWING)})\b")
+    return Read(statement, steps, [line for line in plan if scan.match(line)])
+
+
+@contextmanager
+def watched(engine: sa.Engine) -> Iterator[Reads]:
+    """Everything that ``engine`` is told to run, each statement looked at before it is run."""
+    look = sqlite_read if engine.dialect.name == "sqlite" else postgresql_read
+    reads: Reads = []
+
+    def before(
+        connection: sa.Connection,
+        _cursor: Any,
+        statement: str,
+        parameters: Any,
+        _context: Any,
+        executemany: bool,  # noqa: FBT001  SQLAlchemy's
+    ) -> None:
+        if executemany or statement.startswith("BEGIN"):
+            return
+        cursor = connection.connection.cursor()
+        keep = not connection.get_execution_options().get("reading", False)
+        if keep:
+            cursor.execute("SAVEPOINT looking")
+        reads.append(look(cursor, statement, parameters))
+        if keep:
+            cursor.execute("ROLLBACK TO looking")
+
+    sa.event.listen(engine, "before_cursor_execute", before)
+    try:
+        yield reads
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", before)
+
+
+# -- the databases -------------------------------------------------------------------------
+
+
+def fill(shop: Shop) -> None:
+    """Many orders of one customer, most of them unpaid, a few of the oldest paid."""
+    skus = [f"sku-{number:03}" for number in range(SKUS)]
+    lines: list[dict[str, Any]] = []
+    placed: list[dict[str, Any]] = []
+    for number in range(COUNT):
+        at = OLDEST + timedelta(seconds=number)
+        order_id = new_id()
+        paid, cancelled = number < PAGE, number >= PAGE and number % 4 == 0
+        placed.append(
+            {
+                "id": order_id,
+                "customer_id": shop.customer,
+                "status": "paid" if paid else "cancelled" if cancelled else "unpaid",
+                "currency": "EUR",
+                "total_minor": 750,
+                "created_at": at,
+                "expires_at": at + TIMEOUT,
+                "paid_at": at if paid else None,
+                "cancelled_at": at if cancelled else None,
+            }
+        )
+        for item in range(ITEMS):
+            sku = skus[(number + 7 * item) % SKUS]
+            lines.append({"order_id": order_id, "sku": sku, "quantity": 1, "unit_price_minor": 250})
+    stock = [
+        {"sku": sku, "on_hand": 10**8, "reserved": 10**7, "price_minor": 250, "currency": "EUR"}
+        for sku in skus
+    ]
+    events = [
+        {"order_id": row["id"], "type": "order.created", "at": row["created_at"], "data": {}}
+        for row in placed
+    ]
+    with writing(shop.engine) as connection:
+        connection.execute(sa.insert(stock_items), stock)
+        connection.execute(sa.insert(orders), placed)
+        connection.execute(sa.insert(order_items), lines)
+        connection.execute(sa.insert(order_events), events)
+
+
+class Pair(NamedTuple):
+    """Two shops with the same orders: one's database was never analysed, the other's was."""
+
+    cold: Shop
+    analysed: Shop
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            folder = tmp_path_factory.mktemp("plans")
+            urls = [f"sqlite:///{folder}/{name}.db" for name in Pair._fields]
+        else:
+            postgres: Postgres = request.getfixturevalue("postgres")
+            names = [f"plans_{name}_{os.getpid()}" for name in Pair._fields]
+            for name in names:
+                postgres.execute(f"CREATE DATABASE {name}")
+                stack.callback(postgres.execute, f"DROP DATABASE {name} WITH (FORCE)")
+            urls = [*map(postgres.url, names)]
+        shops = [stack.enter_context(filled(url)) for url in urls]
+        with writing(shops[1].engine) as connection:
+            connection.execute(sa.text("ANALYZE"))
+        yield Pair(*shops)
+
+
+@contextmanager
+def filled(url: str) -> Iterator[Shop]:
+    """A shop with many orders, in tables that nothing analyses by itself."""
+    upgrade(url)
+    with opened(url, **PATIENT) as shop:
+        if shop.engine.dialect.name == "postgresql":
+            with writing(shop.engine) as connection:
+                for table in metadata.sorted_tables:
+                    off = f"ALTER TABLE {table} SET (autovacuum_enabled = off)"
+                    connection.execute(sa.text(off))
+        fill(shop)
+        yield shop
+
+
+def overdue(shop: Shop, count: int) -> list[str]:
+    """The ids of so many orders that are unpaid past their deadline, the oldest first."""
+    query = (
+        sa.select(orders.c.id)
+        .where(orders.c.status == "unpaid", orders.c.expires_at < NOW)
+        .order_by(orders.c.expires_at)
+        .limit(count)
+    )
+    with shop.engine.begin() as connection:
+        return [*connection.execute(query).scalars()]
+
+
+# -- what is promised ----------------------------------------------------------------------
+
+
+def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> None:
+    """An operation reads no table from end to end, and about as much on both databases."""
+    costs = []
+    for shop in pair:
+        with watched(shop.engine) as reads:
+            use(shop)
+        assert reads
+        assert [read for read in reads if read.faults] == []
+        costs.append(sum(read.cost for read in reads))
+    cold, analysed = costs
+    assert cold <= 3 * analysed + 20
+
+
+@pytest.mark.parametrize("size", [1, 20, 500])
+def test_a_batch_expires_without_statistics(pair: Pair, size: int) -> None:
+    batches = {id(shop): overdue(shop, size) for shop in pair}
+    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
+    for shop in pair:
+        assert not {*batches[id(shop)]} & {*overdue(shop, size)}
+
+
+def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in pair}
+    for shop in pair:
+        shop.service.expire(batches[id(shop)])
+    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
+
+
+def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) -> None:
+    one = {"sku-000": 1}
+    hundred = {f"sku-{number:03}": 1 for number in range(100)}
+
+    def use(shop: Shop) -> None:
+        paid, cancelled = shop.basket(one, key="paid"), shop.basket(hundred)
+        assert shop.basket(one, key="paid") == paid
+        with pytest.raises(OutOfStock):
+            shop.basket({"sku-001": 2 * 10**8})
+        shop.pay(paid, "r-1")
+        shop.pay(paid, "r-1")
+        shop.pay(paid, "r-2")
+        with pytest.raises(ReferenceReused):
+            shop.pay(cancelled, "r-1")
+        shop.service.cancel(shop.customer, cancelled.id)
+        shop.pay(cancelled, "r-3")
+        shop.events(paid)
+
+    assert_alike(pair, use)
+
+
+def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        for after, before in ((None, 0.0), (-1.0, 60.0)):
+            pages = shop.service.waiting(after, before, 500)
+            assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
+
+    assert_alike(pair, use)
+
+
+# -- lists ---------------------------------------------------------------------------------
+
+STATUSES: list[str | None] = [None, "unpaid", "paid", "cancelled"]
+MOMENTS: dict[str, datetime | None] = {
+    "no bound": None,
+    "before all": OLDEST - timedelta(days=1),
+    "among the oldest": OLDEST + timedelta(minutes=10),
+    "in the middle": OLDEST + timedelta(seconds=COUNT // 2),
+    "now": NOW,
+    "after all": NOW + timedelta(days=1),
+}
+#: What a page of 50 may read, however many orders there are.
+PAGES, STEPS = 100, 2500
+
+
+@pytest.mark.parametrize("after", MOMENTS)
+def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) -> None:
+    costs: dict[Any, int] = {}
+    for shop, status, (name, before) in product(pair, STATUSES, MOMENTS.items()):
+        sorted_by = "expires_at" if before else "created_at"
+        position = None
+        for number in range(2):
+            with watched(shop.engine) as reads:
+                page = shop.service.orders(
+                    shop.customer,
+                    page_size=PAGE,
+                    status=status,
+                    created_after=MOMENTS[after],
+                    expires_before=before,
+                    after=position,
+                )
+            assert [read for read in reads if read.faults] == []
+            costs[shop is pair.cold, status, name, number] = reads[0].cost
+            if page:
+                position = Position(getattr(page[-1], sorted_by), page[-1].id)
+    most = STEPS if pair.cold.engine.dialect.name == "sqlite" else PAGES
+    assert {what: cost for what, cost in costs.items() if cost > most} == {}
