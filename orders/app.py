@@ -9,7 +9,7 @@ from flask import Flask, send_from_directory
 from flask.typing import ResponseReturnValue
 
 from orders import api, cli, problems
-from orders.bootstrap import bootstrap
+from orders.bootstrap import bootstrap, bootstrap_process
 from orders.config import Settings
 from orders.schemas import ProblemOut, StrictRequest
 
@@ -23,7 +23,11 @@ class OrdersApp(APIFlask):
 
 
 def create_app(settings: Settings | None = None) -> Flask:
-    """The application; settings come from the environment. Raises SettingsInvalid."""
+    """The application.
+
+    Without settings it is a process's entry point, as granian and flask call it: it reads them from
+    the environment and configures the log. Raises SettingsInvalid.
+    """
     app = OrdersApp(__name__, title="Orders", version="1")
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask's default provider has it
     app.description = "Orders that are paid in time, or cancelled on time."
@@ -38,7 +42,7 @@ def create_app(settings: Settings | None = None) -> Flask:
         SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
     )
-    app.extensions["orders"] = bootstrap(settings or Settings.from_env(os.environ))
+    app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
     problems.install(app)
     for blueprint in (api.orders, api.stock, api.health):
         app.register_blueprint(blueprint)

@@ -1,5 +1,6 @@
 """Wires the service from its settings. Both processes, the API and the worker, start here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import redis
@@ -7,6 +8,7 @@ import sqlalchemy as sa
 
 from orders.config import Settings
 from orders.database import create_engine
+from orders.errors import SettingsInvalid
 from orders.scheduler import RedisScheduler
 from orders.service import OrderService, Timeouts
 from worker import DelayQueue, connect
@@ -41,7 +43,6 @@ class Services:
 
 def bootstrap(settings: Settings) -> Services:
     """Wire the service. Opens no connection."""
-    configure_logging()
     engine = create_engine(settings)
     # Scheduling twice is harmless, so a connection found closed is worth a second try; more than
     # half a second of silence is not, because /readyz asks too.
@@ -54,3 +55,16 @@ def bootstrap(settings: Settings) -> Services:
     )
     service = OrderService(engine, scheduler, timeouts)
     return Services(settings, engine, client, scheduler, service)
+
+
+def bootstrap_process(environ: Mapping[str, str]) -> Services:
+    """Wire a process that starts here: its settings and its log come from the environment.
+
+    Raises SettingsInvalid.
+    """
+    settings = Settings.from_env(environ)
+    try:
+        configure_logging(environ.get("LOG_LEVEL", ""))
+    except ValueError as error:
+        raise SettingsInvalid(str(error)) from error
+    return bootstrap(settings)

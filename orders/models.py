@@ -85,6 +85,7 @@ sa.Index(
     orders.c.status,
     orders.c.expires_at,
     orders.c.id,
+    orders.c.created_at,  # so that a bound on it is checked without reading the order
 )
 
 order_items = sa.Table(

@@ -17,7 +17,7 @@ import redis
 from worker.connection import connect
 from worker.errors import FlowNotFound, WorkerError
 from worker.flow import Flow
-from worker.logs import configure_logging
+from worker.logs import configure_logging, visible
 from worker.loop import Worker
 from worker.queue import DelayQueue, Letter
 
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> None:
     """Work off the queues of some flows until SIGTERM or SIGINT."""
-    configure_logging(os.environ.get("LOG_LEVEL") or "INFO")
+    configure_logging(os.environ.get("LOG_LEVEL", ""))
     worker = Worker(_flows(options), _redis_url(options), threads=options.threads)
 
     def stop(*_: object) -> None:
@@ -215,4 +215,4 @@ def _shown(value: object) -> str:
     """For a terminal: what others wrote must not move its cursor."""
     if value is None:
         return "-"
-    return str(value).encode("unicode_escape").decode() if isinstance(value, str) else str(value)
+    return visible(str(value))

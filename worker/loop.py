@@ -92,31 +92,26 @@ class Worker:
         self._crash: BaseException | None = None
         self._redis_failures = 0
         self._server_checked = False
-        self._handlers = [
-            threading.Thread(target=self._work, name=f"worker {n}", daemon=True)
-            for n in range(1, threads + 1)
-        ]
+        self._handlers = [self._thread(f"worker {n}", self._work) for n in range(1, threads + 1)]
         channels = [station.queue.keys.wake for station in self._stations]
-        self._helpers: list[threading.Thread] = [
-            Waker(self._client, channels, self._alarm, self._stopping)
-        ]
+        waker = Waker(self._client, channels, self._alarm, self._stopping)
+        self._helpers = [self._thread("waker", waker.run)]
         for station in self._stations:
             flow = station.flow
             if flow.sweep is not None:
                 # A connection of its own, and less patience: it must keep its pace while
                 # Redis is silent.
                 queue = DelayQueue(connect(redis_url, timeout_seconds=0.5), flow.name)
-                self._helpers.append(
-                    Sweeper(
-                        flow,
-                        flow.sweep,
-                        queue=queue,
-                        claims=station.queue,
-                        alarm=self._alarm,
-                        stopping=self._stopping,
-                        counts=self.counts,
-                    )
+                sweeper = Sweeper(
+                    flow,
+                    flow.sweep,
+                    queue=queue,
+                    claims=station.queue,
+                    alarm=self._alarm,
+                    stopping=self._stopping,
+                    counts=self.counts,
                 )
+                self._helpers.append(self._thread(f"sweep {flow.name}", sweeper.run))
 
     def run(self) -> None:
         """Work until `stop`. Raises what ended the worker otherwise, UnsafeServer for one."""
@@ -140,19 +135,28 @@ class Worker:
         self._stopping.set()
         self._alarm.set()
 
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread whose death ends the worker, which would otherwise go on without it."""
+
+        def watched() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
+                log.critical("thread died", thread=name, error=_described(error))
+                self._crash = error
+                self.stop()
+
+        return threading.Thread(target=watched, name=name, daemon=True)
+
     # -- claim and wait --------------------------------------------------------------------
 
     def _work(self) -> None:
-        try:
-            while True:
-                with self._turn:
-                    claimed = self._next()
-                if claimed is None:
-                    return
-                self._handle(*claimed)
-        except BaseException as error:  # noqa: BLE001  no thread may end unnoticed
-            self._crash = error
-            self.stop()
+        while True:
+            with self._turn:
+                claimed = self._next()
+            if claimed is None:
+                return
+            self._handle(*claimed)
 
     def _next(self) -> tuple[Station, Claim] | None:
         """Wait for the next batch; None when stopping."""
@@ -299,10 +303,8 @@ class Worker:
                 self._begin_probing(station, attempt=station.outages)
 
     def _begin_probing(self, station: Station, attempt: int = 0) -> None:
-        name = f"probe {station.flow.name}"
-        threading.Thread(
-            target=self._probe, args=(station, attempt), name=name, daemon=True
-        ).start()
+        probe = partial(self._probe, station, attempt)
+        self._thread(f"probe {station.flow.name}", probe).start()
 
     def _probe(self, station: Station, attempt: int) -> None:
         probe = station.flow.probe

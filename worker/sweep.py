@@ -25,8 +25,8 @@ log = structlog.get_logger("worker")
 GRACE_SECONDS = 1.0
 
 
-class Sweeper(threading.Thread):
-    """Sweeps one flow every ``sweep_seconds``, on a thread and a connection of its own."""
+class Sweeper:
+    """Sweeps one flow every ``sweep_seconds``, on a connection of its own."""
 
     def __init__(
         self,
@@ -39,7 +39,6 @@ class Sweeper(threading.Thread):
         stopping: threading.Event,
         counts: Counter[str],
     ) -> None:
-        super().__init__(name=f"sweep {flow.name}", daemon=True)
         self._flow = flow
         self._records = records
         self._queue = queue
@@ -56,6 +55,7 @@ class Sweeper(threading.Thread):
         self._failed: set[str] = set()
 
     def run(self) -> None:
+        """Sweep until the worker stops."""
         next_sweep = next_lookahead = time.monotonic()
         while not self._stopping.wait(max(0.0, next_sweep - time.monotonic())):
             now = time.monotonic()

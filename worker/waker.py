@@ -9,7 +9,7 @@ import structlog
 log = structlog.get_logger("worker")
 
 
-class Waker(threading.Thread):
+class Waker:
     """Listens to the wake channels and sets ``event`` on every message.
 
     Waking is an optimisation. A message can be lost with its connection, so the event is also
@@ -23,13 +23,13 @@ class Waker(threading.Thread):
         event: threading.Event,
         stopping: threading.Event,
     ) -> None:
-        super().__init__(name="waker", daemon=True)
         self._client = client
         self._channels = tuple(channels)
         self._event = event
         self._stopping = stopping
 
     def run(self) -> None:
+        """Listen until the worker stops."""
         while not self._stopping.is_set():
             try:
                 self._listen()

@@ -118,7 +118,7 @@ class Machine(RuleBasedStateMachine):
     def claim(self, limit: int, lease: int) -> Any:
         claim = self.queue.claim(limit, lease, now_ms=self.now)
         assert claim.paused == self.paused
-        expected = [] if self.paused else [*self._ripe("leased"), *self._ripe("scheduled")][:limit]
+        expected = [] if self.paused else [*self.ripe("leased"), *self.ripe("scheduled")][:limit]
         assert [task.id for task in claim.tasks] == expected
         for task in claim.tasks:
             known = self.known[task.id]
@@ -145,30 +145,30 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
-        if self._settles(task, lambda: self.queue.ack([task])):
+        if self.settles(task, lambda: self.queue.ack([task])):
             del self.known[task.id]
 
     @rule(task=claimed, delay=DELAYS)
     def fail(self, task: Task, delay: int) -> None:
-        if self._settles(
+        if self.settles(
             task, lambda: self.queue.retry([(task, delay)], failed=True, now_ms=self.now)
         ):
-            self._put_back(task, self.now + delay).failures += 1
+            self.put_back(task, self.now + delay).failures += 1
 
     @rule(task=claimed, delay=DELAYS)
     def come_again(self, task: Task, delay: int) -> None:
-        if self._settles(task, lambda: self.queue.retry([(task, delay)], now_ms=self.now)):
-            self._put_back(task, self.now + delay).first_due = self.now + delay
+        if self.settles(task, lambda: self.queue.retry([(task, delay)], now_ms=self.now)):
+            self.put_back(task, self.now + delay).first_due = self.now + delay
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:
-        if self._settles(task, lambda: self.queue.release([task])):
-            self._put_back(task, _first_due(self.known[task.id]))
+        if self.settles(task, lambda: self.queue.release([task])):
+            self.put_back(task, _first_due(self.known[task.id]))
 
     @rule(task=claimed)
     def dead_letter(self, task: Task) -> None:
         burial = (task, "bad", ValueError("x"))
-        if self._settles(task, lambda: self.queue.dead_letter([burial], now_ms=self.now)):
+        if self.settles(task, lambda: self.queue.dead_letter([burial], now_ms=self.now)):
             known = self.known[task.id]
             known.place, known.at, known.token = "dead", self.now, ""
             known.letter = {
@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS)
     def requeue(self, ids: list[str]) -> None:
-        found = self._disinter(ids)
+        found = self.remove_letters(ids)
         for task_id in found:
             payload = self.known[task_id].payload
             self.known[task_id] = Known("scheduled", self.now, payload)
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=SETS_OF_IDS)
     def purge(self, ids: list[str]) -> None:
-        found = self._disinter(ids)
+        found = self.remove_letters(ids)
         for task_id in found:
             del self.known[task_id]
         assert self.queue.purge(ids) == found
@@ -208,7 +208,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def each_task_is_where_the_model_says_and_nothing_else_is_stored(self) -> None:
         stored = state(self.queue)
-        assert stored == self._state()
+        assert stored == self.modelled_state()
         places = [*stored.get("scheduled", {}), *stored.get("leased", {}), *stored.get("dead", [])]
         assert sorted(places) == sorted(self.known), "one place for each"
 
@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
 
     # -- the model -------------------------------------------------------------------------
 
-    def _settles(self, task: Task, settle: Any) -> bool:
+    def settles(self, task: Task, settle: Any) -> bool:
         """Whether the lease was valid; when it was not, nothing may have changed."""
         known = self.known.get(task.id)
         valid = known is not None and known.token[:64] == task.token
@@ -238,18 +238,18 @@ class Machine(RuleBasedStateMachine):
         assert state(self.queue) == before
         return False
 
-    def _put_back(self, task: Task, due: int) -> Known:
+    def put_back(self, task: Task, due: int) -> Known:
         known = self.known[task.id]
         known.first_due = _first_due(known)
         known.place, known.at, known.token = "scheduled", due, ""
         return known
 
-    def _disinter(self, ids: list[str]) -> list[str]:
+    def remove_letters(self, ids: list[str]) -> list[str]:
         found = [task_id for task_id in dict.fromkeys(ids) if task_id in self.dead]
         self.dead = [task_id for task_id in self.dead if task_id not in found]
         return found
 
-    def _ripe(self, place: str) -> list[str]:
+    def ripe(self, place: str) -> list[str]:
         """What a claim takes from a place, in order: by time, then by the bytes of the id."""
         ripe = [
             (known.at, task_id.encode(errors="surrogateescape"), task_id)
@@ -258,16 +258,16 @@ class Machine(RuleBasedStateMachine):
         ]
         return [task_id for _, _, task_id in sorted(ripe)]
 
-    def _state(self) -> State:
+    def modelled_state(self) -> State:
         content: State = {
-            "scheduled": self._column("at", "scheduled"),
-            "leased": self._column("at", "leased"),
+            "scheduled": self.column("at", "scheduled"),
+            "leased": self.column("at", "leased"),
             "dead": self.dead,
-            "letters": self._column("letter"),
-            "payloads": self._column("payload"),
-            "tokens": self._column("token"),
-            "failures": self._column("failures"),
-            "deliveries": self._column("deliveries"),
+            "letters": self.column("letter"),
+            "payloads": self.column("payload"),
+            "tokens": self.column("token"),
+            "failures": self.column("failures"),
+            "deliveries": self.column("deliveries"),
             "first_due": {
                 task_id: known.first_due
                 for task_id, known in self.known.items()
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
         }
         return {key: value for key, value in content.items() if value}
 
-    def _column(self, name: str, place: str | None = None) -> dict[str, Any]:
+    def column(self, name: str, place: str | None = None) -> dict[str, Any]:
         return {
             task_id: getattr(known, name)
             for task_id, known in self.known.items()

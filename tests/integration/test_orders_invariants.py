@@ -34,11 +34,11 @@ class OrdersMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stack = ExitStack()
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        self.stack = ExitStack()
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
         url = f"sqlite:///{Path(folder)}/orders.db"
         upgrade(url)
-        self.shop: Shop = self._stack.enter_context(opened(url))
+        self.shop: Shop = self.stack.enter_context(opened(url))
         self.on_hand = dict.fromkeys(SKUS, 10)
         self.reserved = dict.fromkeys(SKUS, 0)
         self.statuses: dict[str, str] = {}
@@ -47,7 +47,7 @@ class OrdersMachine(RuleBasedStateMachine):
         self.noted: set[str] = set()
 
     def teardown(self) -> None:
-        self._stack.close()
+        self.stack.close()
 
     @initialize()
     def stock(self) -> None:
@@ -82,7 +82,7 @@ class OrdersMachine(RuleBasedStateMachine):
         applies = self.statuses[order.id] == "unpaid" and not wrong_by
         assert paid.payment.status == ("applied" if applies else "refund_due")
         if applies:
-            self._end(order, "paid")
+            self.end(order, "paid")
             for item in order.items:
                 self.on_hand[item.sku] -= item.quantity
 
@@ -94,7 +94,7 @@ class OrdersMachine(RuleBasedStateMachine):
             return
         self.shop.service.cancel(self.shop.customer, order.id)
         if self.statuses[order.id] == "unpaid":
-            self._end(order, "cancelled")
+            self.end(order, "cancelled")
 
     @rule(order=orders)
     def let_the_deadline_pass(self, order: Order) -> None:
@@ -108,7 +108,7 @@ class OrdersMachine(RuleBasedStateMachine):
             unpaid = self.statuses[order.id] == "unpaid"
             assert (order.id in again) == (unpaid and order.id not in self.overdue)
             if unpaid and order.id in self.overdue:
-                self._end(order, "cancelled")
+                self.end(order, "cancelled")
 
     @rule(sku=skus, on_hand=st.integers(0, 15))
     def set_stock(self, sku: str, on_hand: int) -> None:
@@ -119,7 +119,7 @@ class OrdersMachine(RuleBasedStateMachine):
         self.shop.stock(sku, on_hand)
         self.on_hand[sku] = on_hand
 
-    def _end(self, order: Order, status: str) -> None:
+    def end(self, order: Order, status: str) -> None:
         assert self.statuses[order.id] == "unpaid"
         self.statuses[order.id] = status
         for item in order.items:

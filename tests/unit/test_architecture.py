@@ -68,6 +68,22 @@ def violations(root: Path, rules: list[Rule] = RULES) -> list[str]:
     ]
 
 
+def threads(root: Path) -> list[str]:
+    """Every class under ``root`` that is a thread, as a sentence.
+
+    `Thread` has private attributes, and each Python may add some. One of them would hide ours of
+    the same name, so our classes have threads and are none.
+    """
+    return [
+        f"{module}.{node.name} derives from {ast.unparse(base)}"
+        for module, path in _modules(root)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if ast.unparse(base).rpartition(".")[2] in ("Thread", "Timer")
+    ]
+
+
 def _modules(root: Path) -> Iterator[tuple[str, Path]]:
     for package in ("orders", "worker"):
         for path in sorted((root / package).rglob("*.py")):
@@ -132,6 +148,29 @@ def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: 
     planted.write_text(f"{before}\n{line}\n")
     [violation, *_] = violations(tmp_path)
     assert violation.startswith(f"{file.removesuffix('.py').replace('/', '.')} imports ")
+
+
+def test_no_class_is_a_thread() -> None:
+    assert threads(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Late(threading.Thread):\n    pass",
+        "class Late(Thread):\n    pass",
+        "class Late(Protocol, threading.Timer):\n    pass",
+        "def late() -> None:\n    class Late(Thread):\n        pass",
+    ],
+)
+@pytest.mark.parametrize("module", ["orders.scheduler", "worker.sweep"])
+def test_a_class_that_is_a_thread_is_found(tmp_path: Path, module: str, code: str) -> None:
+    for package in ("orders", "worker"):
+        shutil.copytree(ROOT / package, tmp_path / package)
+    planted = (tmp_path / module.replace(".", "/")).with_suffix(".py")
+    planted.write_text(f"{planted.read_text()}\n{code}\n")
+    [violation] = threads(tmp_path)
+    assert violation.startswith(f"{module}.Late derives from ")
 
 
 def test_every_rule_is_about_a_module_that_exists() -> None:

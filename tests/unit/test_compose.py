@@ -40,6 +40,14 @@ def test_every_variable_is_documented_and_every_secret_made(tmp_path: Path) -> N
     assert {name for name, value in documented if not value} == required
 
 
+def test_the_log_level_reaches_the_api_and_the_worker() -> None:
+    settings = COMPOSE.partition("x-settings:")[2].partition("\n\n")[0]
+    assert "  LOG_LEVEL: ${LOG_LEVEL:-}" in settings.splitlines()
+    for service in ("api", "worker"):
+        text = COMPOSE.partition(f"\n  {service}:\n")[2].partition("\n\n")[0]
+        assert "    environment: *settings" in text.splitlines()
+
+
 @pytest.fixture
 def server(valkey: Valkey, tmp_path: Path) -> Iterator[Valkey]:
     """A Valkey with the options in docker-compose.yml."""

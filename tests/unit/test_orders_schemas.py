@@ -13,6 +13,7 @@ from werkzeug.exceptions import BadRequest
 
 from orders.domain import Order, OrderStatus, Position
 from orders.schemas import (
+    MAX_DEPTH,
     EventsQuery,
     OrderIn,
     OrdersQuery,
@@ -90,6 +91,65 @@ objects = st.dictionaries(st.text(), st.recursive(leaves | st.text(), st.lists, 
 def test_every_json_object_is_read_as_it_was_written(value: dict[str, Any]) -> None:
     assert parse_object(json.dumps(value).encode()) == value
 
+
+# -- nesting -------------------------------------------------------------------------------
+
+
+def nested(value: Any, levels: int, *, key: str | None = None) -> Any:
+    """``value`` inside so many lists, or objects when there is a key."""
+    for _ in range(levels):
+        value = [value] if key is None else {key: value}
+    return value
+
+
+@pytest.mark.parametrize("key", [None, "a", "]", "}", '\\"', '"}'])
+def test_an_object_of_20_levels_is_read_and_one_of_21_is_not(key: str | None) -> None:
+    assert MAX_DEPTH == 20
+    deepest = {"a": nested(1, 19, key=key)}
+    assert parse_object(json.dumps(deepest).encode()) == deepest
+    with pytest.raises(BadRequest, match="nested more than 20 levels deep"):
+        parse_object(json.dumps({"a": nested(1, 20, key=key)}).encode())
+
+
+def test_levels_beside_each_other_do_not_add_up() -> None:
+    wide = {"a": [nested({}, 17), nested(1, 18)] * 50, "b": nested(1, 19)}
+    assert parse_object(json.dumps(wide).encode()) == wide
+
+
+@given(st.lists(st.none() | st.text('[]{}"\\\n/u0041'), max_size=2 * MAX_DEPTH), st.text())
+def test_only_brackets_outside_of_strings_count(keys: list[str | None], text: str) -> None:
+    value: Any = text
+    for key in keys:
+        value = nested(value, 1, key=key)
+    body = json.dumps({"[[[{{{": value}).encode()
+    if len(keys) < MAX_DEPTH:
+        assert parse_object(body) == {"[[[{{{": value}
+    else:
+        with pytest.raises(BadRequest, match="levels deep"):
+            parse_object(body)
+
+
+ENDLESS = {
+    "lists": b'{"a": ' + b"[" * 100_000,
+    "lists that end": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "objects": b'{"a": ' * 100_000,
+    "objects that end": b'{"a": ' * 100_000 + b"1" + b"}" * 100_000,
+    "both": b'{"a": [' * 100_000,
+    "lists after what ends more than began": b"]}" * 100_000 + b"[" * 200_100,
+    "quotes": b'"' * 100_001,
+    "escaped quotes": b'{"a": "' + rb"\"" * 100_000,
+    "backslashes": b'{"a": "' + b"\\" * 100_001,
+}
+
+
+@pytest.mark.timeout(10)  # a scan that starts again at each quote takes minutes
+@pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS.keys())
+def test_a_hundred_thousand_levels_or_quotes_are_refused_at_once(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_object(body)
+
+
+# -- any bytes -----------------------------------------------------------------------------
 
 tokens = st.sampled_from(
     [b"{", b"}", b"[", b"]", b'"a"', b":", b",", b"1", b"e9", b"null", b"\xff"]

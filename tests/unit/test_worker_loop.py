@@ -136,6 +136,34 @@ def test_a_stopped_worker_claims_nothing() -> None:
     assert queue.claims == 0
 
 
+# -- threads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("worker.waker.Waker.run", "waker"),
+        ("worker.sweep.Sweeper.run", "sweep a"),
+        ("worker.loop.Worker._probe", "probe a"),
+        ("worker.loop.Worker._work", "worker 1"),
+    ],
+)
+def test_a_thread_that_dies_ends_its_worker_which_raises_what_it_died_of(
+    target: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[threading.Thread] = []
+
+    def die(*_: object) -> None:
+        died.append(threading.current_thread())
+        raise SystemExit("bad luck")  # which Python's own threads keep to themselves
+
+    monkeypatch.setattr(target, die)
+    flow = Flow(name="a", handler=lambda _: None, sweep=lambda *_: [])
+    with pytest.raises(SystemExit, match="bad luck"):
+        Worker([flow], NOWHERE).run()
+    assert [(thread.name, thread.daemon) for thread in died] == [(name, True)]
+
+
 # -- what comes next -----------------------------------------------------------------------
 
 
