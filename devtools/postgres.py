@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from devtools.processes import free_port, wait_until
+from devtools.processes import LOGS, free_port, log_end, wait_until
 
 #: PostgreSQL refuses to run as root. This is nobody, on Linux.
 UNPRIVILEGED = 65534
@@ -31,6 +31,8 @@ class Postgres:
         self.port = free_port()
         # Not under pytest's folder, which only its owner may enter.
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        self.log = self.folder / "postgres.log"
+        LOGS.add(self.log)
         self._child: subprocess.Popen[bytes] | None = None
         self._as: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
         if os.geteuid() == 0:
@@ -65,7 +67,10 @@ class Postgres:
             self.execute("SELECT 1")
             return True
 
-        wait_until(serves, "PostgreSQL to serve", seconds=20, ignoring=psycopg.OperationalError)
+        try:
+            wait_until(serves, "PostgreSQL to serve", ignoring=psycopg.OperationalError)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{log_end(self.log)}") from error
         return self
 
     def start_standby(self) -> "Postgres":
@@ -120,7 +125,7 @@ class Postgres:
         command = [binary("postgres"), "-D", str(data)]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
-        with (self.folder / "postgres.log").open("ab") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -132,7 +137,7 @@ class Postgres:
 
     def _connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
         url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
-        return psycopg.connect(url, autocommit=True, connect_timeout=2)
+        return psycopg.connect(url, autocommit=True, connect_timeout=20)
 
 
 def binary(name: str) -> str:

@@ -2,15 +2,23 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Where every process that was started here writes. The tests show the ends of these beside a
+#: failure.
+LOGS: set[Path] = set()
+#: Below the ports that systems choose for outgoing connections: a client that happens to have the
+#: port of a server which is down keeps it from starting again, or even connects to itself.
+PORTS = range(10_000, 32_000)
 
 
 class Process:
@@ -19,6 +27,7 @@ class Process:
     def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self.command = command
         self.log = log
+        LOGS.add(log)
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 command,
@@ -44,12 +53,12 @@ class Process:
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait()
 
-    def stop(self, seconds: float = 10.0) -> int:
+    def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM, then wait; kill -9 after ``seconds``. Returns the exit status."""
         self._child.terminate()
         return self.wait(seconds)
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         """Wait for the end; kill -9 after ``seconds``. Returns the exit status."""
         try:
             return self._child.wait(seconds)
@@ -105,23 +114,51 @@ def run(module: list[str], env: Mapping[str, str]) -> str:
     return done.stdout
 
 
+#: The reservations of the ports that were given away last.
+_reservations: deque[socket.socket] = deque()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, reserved for this process.
+
+    Otherwise two test processes could be given the same port before either has started a server
+    on it. The reservation is the UDP port of that number: nothing here uses it, and the system
+    frees it when this process ends, however that is. Raises OSError when no port is free.
+    """
+    for _ in range(1000):
+        port = secrets.choice(PORTS)
+        reservation = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            reservation.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            reservation.close()
+            continue
+        _reservations.append(reservation)
+        if len(_reservations) > 100:  # the server of the oldest runs by now, or is gone
+            _reservations.popleft().close()
+        return port
+    raise OSError("no port of this machine is free")
+
+
+def log_end(log: Path, lines: int = 30) -> str:
+    """The last lines of a log."""
+    if not log.exists():
+        return f"{log} does not exist"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def wait_until(
     condition: Callable[[], object],
     what: str,
     *,
-    seconds: float = 10.0,
+    seconds: float = 60.0,
     every: float = 0.005,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
     """Return when ``condition``, looked at ``every`` so many seconds, is true.
 
-    Raises TimeoutError after ``seconds``.
+    Raises TimeoutError after ``seconds``. The default only ends a hang, on the busiest machine.
     """
     deadline = time.monotonic() + seconds
     while True:

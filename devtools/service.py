@@ -9,7 +9,7 @@ from typing import Self
 from urllib.request import urlopen
 
 from devtools import processes
-from devtools.processes import Process, wait_until
+from devtools.processes import Process, log_end, wait_until
 from devtools.valkey import Valkey
 
 
@@ -73,6 +73,6 @@ class Service:
 
     def _ready(self) -> bool:
         if not self.api.running():
-            raise RuntimeError(f"the API did not start; see {self.folder / 'api.log'}")
+            raise RuntimeError(f"the API did not start:\n{log_end(self.api.log)}")
         with urlopen(f"{self.base_url}/readyz", timeout=1) as response:  # noqa: S310  our own URL
             return bool(response.status == 200)

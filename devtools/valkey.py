@@ -15,7 +15,7 @@ from pathlib import Path
 
 import redis
 
-from devtools.processes import Process, free_port, wait_until
+from devtools.processes import Process, free_port, log_end, wait_until
 
 
 class Valkey:
@@ -46,7 +46,7 @@ class Valkey:
 
         def serves() -> bool:
             if not process.running():
-                raise RuntimeError(f"{program} did not start; see {log}")
+                raise RuntimeError(f"{program} did not start:\n{log_end(log)}")
             with redis.Redis.from_url(self.url, socket_timeout=1) as client:
                 return bool(client.ping())
 
@@ -61,7 +61,7 @@ class Valkey:
     def stop(self) -> None:
         if self.process is not None:
             self.process.signal(signal.SIGCONT)  # one that is frozen cannot hear SIGTERM
-            self.process.stop()
+            self.process.stop(10)  # nor can one that runs a script for ever
 
 
 def valkey_server() -> str:

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -49,9 +49,10 @@ class Reply(NamedTuple):
 class Shop:
     """A customer of the API, who also fills the shelf."""
 
-    def __init__(self, base_url: str, api_key: str) -> None:
+    def __init__(self, base_url: str, api_key: str, patience: float) -> None:
         self._base_url = base_url.rstrip("/")
         self._api_key = api_key
+        self._patience = patience
         self._sku = f"mug-{uuid4().hex[:8]}"
 
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
@@ -116,7 +117,8 @@ class Shop:
                 seen = self.look(order)  # noqa: B023  called before the next order
                 return bool(seen["status"] == "cancelled")
 
-            wait_until(cancelled, "a cancellation", seconds=TIMEOUT_SECONDS + LEASE_SECONDS + 5)
+            seconds = self._patience * (TIMEOUT_SECONDS + LEASE_SECONDS + 5)
+            wait_until(cancelled, "a cancellation", seconds=seconds)
             late.append(_ms_between(seen["expires_at"], seen["cancelled_at"]))
         return late
 
@@ -124,8 +126,9 @@ class Shop:
 class Story:
     """Tells what happens, when, and whether it is as it should be."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
         self.wrong = 0
+        self._patience = patience
         self._start = time.monotonic()
         colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._good, self._bad, self._bold, self._plain = (
@@ -142,6 +145,11 @@ class Story:
         mark = f"{self._good}ok{self._plain}   " if holds else f"{self._bad}WRONG{self._plain}"
         print(f"{time.monotonic() - self._start:7.2f} s {mark} {text}", flush=True)
         self.wrong += not holds
+
+    def check_late(self, late_ms: Sequence[float], seconds: float, text: str) -> None:
+        """Whether none was early, and none later than it may be."""
+        latest_ms = 1000 * seconds * self._patience
+        self.check(min(late_ms) >= 0 and max(late_ms) < latest_ms, text)
 
 
 def play(shop: Shop, story: Story) -> None:
@@ -162,8 +170,8 @@ def play(shop: Shop, story: Story) -> None:
     story.check(shop.shelf() == (98, 1), "1 mug is held, not 2")
 
     story.act("Never paid")
-    [late_ms] = shop.wait_for_cancellation([first.body])
-    story.check(0 <= late_ms < 1000, f"cancelled {late_ms:.0f} ms after its deadline")
+    late = shop.wait_for_cancellation([first.body])
+    story.check_late(late, 1, f"cancelled {late[0]:.0f} ms after its deadline")
     story.check(shop.shelf() == (98, 0), "its mug is back on the shelf")
     story.check(shop.look(paid)["status"] == "paid", "the paid order is still paid")
 
@@ -185,8 +193,9 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
     reply = shop.order()
     story.check(reply.status == 201, "a new order is accepted all the same")
     late = shop.wait_for_cancellation([*orders, reply.body])
-    story.check(
-        min(late) >= 0 and max(late) < 3000,
+    story.check_late(
+        late,
+        3,
         f"all 21 cancelled without Redis, {min(late):.0f} to {max(late):.0f} ms late",
     )
 
@@ -198,10 +207,7 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
         client.flushall()
     story.tell("FLUSHALL, while 20 orders wait")
     late = shop.wait_for_cancellation(orders)
-    story.check(
-        min(late) >= 0 and max(late) < 3000,
-        f"all 20 cancelled, {min(late):.0f} to {max(late):.0f} ms late",
-    )
+    story.check_late(late, 3, f"all 20 cancelled, {min(late):.0f} to {max(late):.0f} ms late")
     story.check(
         all(shop.cancellations(order) == 1 for order in orders), "each of them exactly once"
     )
@@ -210,11 +216,12 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
     order = shop.order().body
     _kill_in_mid_cancel(service, story)
     service.worker = service.start_worker()
-    [late_ms] = shop.wait_for_cancellation([order])
-    story.check(
-        0 <= late_ms < (LEASE_SECONDS + 3) * 1000,
+    late = shop.wait_for_cancellation([order])
+    story.check_late(
+        late,
+        LEASE_SECONDS + 3,
         f"another worker cancelled it when the lease of {LEASE_SECONDS} s ended, "
-        f"{late_ms:.0f} ms late",
+        f"{late[0]:.0f} ms late",
     )
     story.check(shop.cancellations(order) == 1, "cancelled once")
     story.check(shop.shelf() == (98, 0), "every mug that was not sold is back on the shelf")
@@ -226,7 +233,7 @@ def _kill_in_mid_cancel(service: Service, story: Story) -> None:
         closing(redis.Redis.from_url(service.valkey.url)) as client,
         closing(sqlite3.connect(service.database, isolation_level=None)) as database,
     ):
-        wait_until(lambda: _seconds_to_next(client) < 0.2, "the deadline to come near", seconds=10)
+        wait_until(lambda: _seconds_to_next(client) < 1, "the deadline to come near", seconds=10)
         database.execute("BEGIN IMMEDIATE")
         wait_until(lambda: client.zcard("{order-timeout}:leased"), "the worker's claim")
         service.worker.kill()
@@ -247,34 +254,38 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--base-url", help="a running service, as http://127.0.0.1:8000")
     parser.add_argument("--api-key", default=os.environ.get("KEY"), help="default: KEY")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1,
+        metavar="TIMES",
+        help="on a busy machine, orders may be so many times as late",
+    )
     options = parser.parse_args()
-    story = Story()
+    story = Story(options.patience)
     if options.base_url and not options.api_key:
         parser.error("--base-url needs --api-key, one with the scopes orders and ops")
     try:
         if options.base_url:
-            play(Shop(options.base_url, options.api_key), story)
+            play(Shop(options.base_url, options.api_key, options.patience), story)
         else:
-            _with_embedded_service(lambda shop, service: _play_all(shop, story, service))
+            _play_with_a_service(story, options.patience)
     except (OSError, RuntimeError) as error:  # TimeoutError and URLError are OSErrors
         story.check(False, str(error))
     print(f"\n{story.wrong} outcomes are wrong." if story.wrong else "\nAll as it should be.")
     return 1 if story.wrong else 0
 
 
-def _play_all(shop: Shop, story: Story, service: Service) -> None:
-    story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
-    play(shop, story)
-    play_faults(shop, story, service)
-
-
-def _with_embedded_service(use: Callable[[Shop, Service], None]) -> None:
+def _play_with_a_service(story: Story, patience: float) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Service(Path(folder), processes.free_port(), SETTINGS) as service,
     ):
         key = processes.create_key(service.env, "demo", "orders", "ops")
-        use(Shop(service.base_url, key), service)
+        shop = Shop(service.base_url, key, patience)
+        story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
+        play(shop, story)
+        play_faults(shop, story, service)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 A server that cannot start skips the tests that need it, and fails them where CI is set.
 """
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,10 +19,12 @@ import redis
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from werkzeug.test import TestResponse
 
 from devtools.postgres import Postgres
-from devtools.processes import ROOT
+from devtools.processes import LOGS, ROOT, log_end
 from devtools.valkey import Valkey
 from orders.app import create_app
 from orders.bootstrap import Services
@@ -32,7 +36,43 @@ from orders.schemas import order_out
 from orders.service import OrderService, Paid, Timeouts
 from worker import connect
 
+# How long an example takes says how busy the machine is.
+hypothesis_settings.register_profile(
+    "busy machine",
+    hypothesis_settings.default,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+hypothesis_settings.load_profile("busy machine")
+
+#: More test processes than this only wait for each other's disk, and each has a PostgreSQL.
+MOST_PROCESSES = 8
+BEGAN = pytest.StashKey[float]()
+
 DURABLE = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+
+
+@pytest.hookimpl(optionalhook=True)  # there may be no xdist
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: two processes to a core, as most tests wait rather than compute."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
+    return min(2 * cores, MOST_PROCESSES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show beside a failure what servers and workers wrote last, if it was during the test."""
+    if call.when == "setup":
+        item.stash[BEGAN] = call.start
+    report = yield
+    if report.failed:
+        for log in sorted(LOGS):
+            if log.exists() and log.stat().st_mtime >= item.stash[BEGAN]:
+                report.sections.append((f"End of {log}", log_end(log)))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +89,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 @pytest.fixture
 def redis_client(valkey: Valkey) -> Iterator[redis.Redis]:
     """A client of the empty Valkey."""
-    client = connect(valkey.url, timeout_seconds=5)
+    client = connect(valkey.url, timeout_seconds=60)
     client.flushall()
     client.config_resetstat()
     yield client
@@ -221,7 +261,23 @@ def opened(url: str, **settings: Any) -> Iterator[Shop]:
 
 
 def upgrade(url: str) -> None:
-    """Run the migrations."""
+    """Run the migrations. A new SQLite file is a copy of one for which they were run once."""
+    made = sa.make_url(url)
+    if made.get_backend_name() == "sqlite" and not Path(str(made.database)).exists():
+        Path(str(made.database)).write_bytes(_migrated_file())
+    else:
+        _migrate(url)
+
+
+@functools.cache
+def _migrated_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "orders.db"
+        _migrate(f"sqlite:///{file}")
+        return file.read_bytes()
+
+
+def _migrate(url: str) -> None:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     config = Config(ROOT / "alembic.ini")
     config.attributes["engine"] = engine

@@ -62,13 +62,13 @@ class Messages:
         self._queue = queue
         self._pubsub: Any = client.pubsub()  # type: ignore[no-untyped-call]
         self._pubsub.subscribe(queue.keys.wake)
-        self._pubsub.get_message(timeout=1)
+        self._pubsub.get_message(timeout=60)
 
     def count(self) -> int:
         """How many came since the last count."""
         self._client.publish(self._queue.keys.wake, b"last")
         count = 0
-        while (message := self._pubsub.get_message(timeout=1)) is not None:
+        while (message := self._pubsub.get_message(timeout=60)) is not None:
             if message["data"] == b"last":
                 return count
             count += 1

@@ -9,14 +9,18 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.service import Service
+from tests.clock import bound
 
 
+@pytest.mark.clock
 def test_the_demo_plays_and_every_outcome_is_right() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo"],
+        [sys.executable, "-m", "examples.demo", "--patience", str(bound(1))],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -43,14 +47,14 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     log = tmp_path / "run.log"
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
-    wait_until(lambda: "curl" in log.read_text(), "the session", seconds=30)
+    wait_until(lambda: "curl" in log.read_text(), "the session")
     assert re.search(r"export KEY=\S{60,}", log.read_text())
     with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
         assert response.status == 200
 
     run.signal(signal.SIGINT)
 
-    assert run.wait(20) == 0
+    assert run.wait() == 0
     assert "Stopped." in log.read_text()
     assert _with_environment(f"DATA={tmp_path}/data") == []
     assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
@@ -62,7 +66,7 @@ def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
         log = tmp_path / "run.log"
         env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
         run = Process([sys.executable, "-m", "devtools.run"], log, env)
-        assert run.wait(30) == 1
+        assert run.wait() == 1
         assert f"port {port} is taken" in log.read_text()
     assert _with_environment(f"DATA={tmp_path}/data") == []
 

@@ -81,8 +81,8 @@ def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_u
     script = re.sub(r"^(python -m worker .*)$", r"\1 &", script, flags=re.MULTILINE)
     script += f"""
     trap 'kill $(jobs -p); wait' EXIT
-    until curl -sf localhost:{port}/readyz; do :; done
-    until python -m worker stats --json; do :; done
+    until curl -sf localhost:{port}/readyz; do sleep 0.2; done
+    until python -m worker stats --json; do sleep 0.2; done
     """
     output = bash(script, {})
     assert '"status":"ready"' in output

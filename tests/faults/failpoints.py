@@ -3,6 +3,8 @@
 ``FAILPOINT=moment`` kills this process there, with -9; ``moment:stop`` freezes it, until
 somebody continues it; ``moment:hang`` goes no further. It happens once.
 
+``SLOW_POLL_SECONDS`` is how long a worker waits that nothing wakes.
+
 ``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong, ``REDIS_CLOCK_OFFSET_SECONDS`` Redis's,
 as its scripts read it.
 
@@ -28,7 +30,7 @@ from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.service import Scheduler
 from orders.timeouts import timeout_flow
-from worker import DelayQueue, Flow, Outcome, Task
+from worker import DelayQueue, Flow, Outcome, Task, loop
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))
@@ -47,6 +49,7 @@ def flows() -> list[Flow]:
     """What a worker runs under test."""
     settings = Settings.from_env(os.environ)
     _set_clocks()
+    loop.SLOW_POLL_SECONDS = float(os.environ.get("SLOW_POLL_SECONDS", loop.SLOW_POLL_SECONDS))
     services = bootstrap(settings)
     flow = timeout_flow(services.orders, settings)
 

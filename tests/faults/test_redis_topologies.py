@@ -11,11 +11,13 @@ import redis
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey, valkey_server
 from orders.bootstrap import QUEUE
+from tests.clock import bound
 from tests.faults.site import Site
 
 #: After this long without an answer a server counts as down.
 NODE_TIMEOUT_MS = 1000
 SLOTS = 16384
+LATEST_MS = 3000
 
 
 def client(server: Valkey) -> redis.Redis:
@@ -52,7 +54,6 @@ def test_sentinel_promotes_another_and_claims_go_on(
     wait_until(
         lambda: all(_quorum(port) for port in ports),
         "the sentinels to meet",
-        seconds=20,
         ignoring=redis.RedisError,
     )
     hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -97,7 +98,7 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
         wait_until(lambda: site.unpaid() < 2000, "the worker to be busy")
         run(replica, "CLUSTER FAILOVER FORCE")
         wait_until(lambda: client(replica).info()["role"] == "master", "the failover")
-        site.wait_until_all_are_cancelled(30)
+        site.wait_until_all_are_cancelled()
         site.assert_each_was_cancelled_once(ids)
     finally:
         site.close()
@@ -109,16 +110,14 @@ def _orders_survive(site: Site, doomed: Valkey) -> None:
     first = site.place(200, 0.5, 2)
     wait_until(lambda: site.unpaid() < 200, "the first claims")
     doomed.kill()
-    site.wait_until_all_are_cancelled(15)
-    assert site.latest_ms() <= 3000
+    site.wait_until_all_are_cancelled()
+    assert site.latest_ms() <= bound(LATEST_MS)
 
     # Whichever server it is now: a check is scheduled, claimed and settled there again.
     queue = site.queue
-    wait_until(
-        lambda: queue.stats().leased == 0, "the failover", seconds=20, ignoring=redis.RedisError
-    )
+    wait_until(lambda: queue.stats().leased == 0, "the failover", ignoring=redis.RedisError)
     second = site.place(50, 0.5, 0.5)
-    site.wait_until_all_are_cancelled(NODE_TIMEOUT_MS / 1000 + 10)
+    site.wait_until_all_are_cancelled(bound(NODE_TIMEOUT_MS / 1000 + 10))
     wait_until(lambda: queue.stats().scheduled == 0, "the last ack", ignoring=redis.RedisError)
     site.assert_each_was_cancelled_once([*first, *second])
     assert site.log(worker).rindex('"event": "batch"') > site.log(worker).rindex(
@@ -165,12 +164,11 @@ def _cluster(folder: Path, servers: Servers) -> list[Valkey]:
     wait_until(
         lambda: all(run(node, "CLUSTER INFO")["cluster_known_nodes"] == "6" for node in nodes),
         "the nodes to meet",
-        seconds=20,
     )
     for node, primary_id in zip(replicas, ids, strict=False):
         replicate = partial(run, node, "CLUSTER REPLICATE", primary_id)
         wait_until(replicate, "the replica to follow", ignoring=redis.ResponseError)
-    wait_until(lambda: all(_formed(node) for node in nodes), "the cluster to form", seconds=20)
+    wait_until(lambda: all(_formed(node) for node in nodes), "the cluster to form")
     return nodes
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,9 +14,10 @@ from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
 from orders.models import metadata
+from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load
-from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, small_disk
+from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, frozen, last, small_disk
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}
@@ -66,16 +66,16 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
 ) -> None:
     with opened(own_postgres, tmp_path, "down", **SETTINGS) as site:
         worker = site.start_worker()
-        ids = site.place(200, 1, 1)
-        own_postgres.stop()
+        with frozen(worker):
+            ids = site.place(200, 1, 1)
+            own_postgres.stop()
         wait_until(lambda: "unavailable" in site.log(worker), "the worker to notice")
-        end = time.monotonic() + 10 * RETRY_BUDGET_SECONDS
-        wait_until(lambda: time.monotonic() > end, "the outage to have lasted", seconds=30)
+        last(10 * RETRY_BUDGET_SECONDS)
         stats = site.queue.stats()
         assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 200)
 
         own_postgres.start()
-        site.wait_until_drained(15)
+        site.wait_until_drained()
 
         assert site.violations(drained=True) == []
         site.assert_each_was_cancelled_once(ids)
@@ -104,10 +104,11 @@ def test_a_database_killed_and_started_under_load_breaks_no_promise(
             own_postgres.kill()
             own_postgres.start()
             before = placed()
-            wait_until(lambda: placed() >= before + 16, "more orders", seconds=RESUMED_SECONDS)
+            soon = bound(RESUMED_SECONDS)
+            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
         finally:
             load.stop()
-        site.wait_until_drained(RESUMED_SECONDS)
+        site.wait_until_drained(bound(RESUMED_SECONDS))
 
         history = site.history(load.responses)
         assert violations(history, stocked=STOCKED, drained=True) == []
@@ -130,9 +131,9 @@ def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_pat
         try:
             answers = [customer.order(port) for _ in range(3)]
             assert {answer.status for answer in answers} <= {201, 503}
-            assert max(answer.seconds for answer in answers) <= PATIENCE_SECONDS
+            assert max(answer.seconds for answer in answers) <= bound(PATIENCE_SECONDS)
             wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-            site.wait_until_drained(RESUMED_SECONDS)
+            site.wait_until_drained(bound(RESUMED_SECONDS))
         finally:
             for pid in frozen:
                 os.kill(pid, signal.SIGCONT)
@@ -164,14 +165,14 @@ def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> Non
     def refused() -> bool:
         answer = customer.order(port)
         assert answer.status in {201, 503}
-        assert answer.seconds <= PATIENCE_SECONDS
+        assert answer.seconds <= bound(PATIENCE_SECONDS)
         return answer.status == 503
 
-    wait_until(refused, "an order to be refused", seconds=30)
+    wait_until(refused, "an order to be refused")
     filler.unlink()
     server.start()  # where it could not write its log, it has ended
     wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-    site.wait_until_drained(RESUMED_SECONDS)
+    site.wait_until_drained(bound(RESUMED_SECONDS))
     assert site.violations(customer, drained=True) == []
     assert "task failed" not in site.log(worker)
 
@@ -185,13 +186,13 @@ def test_a_database_that_was_never_analysed_is_drained(
                 connection.execute(sa.text(f"ALTER TABLE {table} SET (autovacuum_enabled = off)"))
         ids = site.place(4000, 0, 0)
         worker = site.start_worker()
-        site.wait_until_drained(60)
+        site.wait_until_drained()
         site.assert_each_was_cancelled_once(ids)
         assert "unavailable" not in site.log(worker)  # no statement took longer than it may
 
 
 def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: Path) -> None:
-    with opened(own_postgres, tmp_path, "migrated", **HURRIED) as site:
+    with opened(own_postgres, tmp_path, "migrated") as site:
         processes.run(["alembic", "downgrade", "-1"], site.env)
         port = free_port()
         site.start_api(port)
@@ -205,14 +206,14 @@ def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: P
 
         load.start()
         try:
-            wait_until(lambda: placed() >= 8, "some orders", seconds=60)
+            wait_until(lambda: placed() >= 8, "some orders")
             processes.run(["alembic", "upgrade", "head"], site.env)
             before = placed()
-            wait_until(lambda: placed() >= before + 8, "more orders", seconds=60)
+            wait_until(lambda: placed() >= before + 8, "more orders")
         finally:
             load.stop()
         assert site.ready(port) == (200, "ok")
-        site.wait_until_drained(60)
+        site.wait_until_drained()
 
         history = site.history(load.responses)
         assert violations(history, stocked=STOCKED, drained=True) == []
@@ -235,17 +236,17 @@ def test_a_read_only_database_is_an_outage_and_passes(
         site.start_api(port)
         worker = site.start_worker()
         customer = Customer(site)
-        placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
-        assert {answer.status for answer in placed} == {201}
+        with frozen(worker):
+            placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
+            assert {answer.status for answer in placed} == {201}
 
-        set_read_only(own_postgres, "read_only", on=True)
+            set_read_only(own_postgres, "read_only", on=True)
 
         refused = customer.order(port)
         assert (refused.status, refused.body["code"]) == (503, "storage_unavailable")
         assert int(refused.headers["retry-after"]) > 0
-        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice", seconds=30)
-        end = time.monotonic() + 10 * RETRY_BUDGET_SECONDS
-        wait_until(lambda: time.monotonic() > end, "the outage to have lasted", seconds=30)
+        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
+        last(10 * RETRY_BUDGET_SECONDS)
         stats = site.queue.stats()
         assert (stats.dead, stats.leased, stats.scheduled) == (0, 0, 20)
         assert (site.unpaid(), site.ready(port)) == (20, (503, READ_ONLY))
@@ -253,7 +254,7 @@ def test_a_read_only_database_is_an_outage_and_passes(
         set_read_only(own_postgres, "read_only", on=False)
 
         wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
-        site.wait_until_drained(RESUMED_SECONDS)
+        site.wait_until_drained(bound(RESUMED_SECONDS))
         assert site.violations(customer, drained=True) == []
         assert site.ready(port) == (200, "ok")
         assert "task failed" not in site.log(worker)
@@ -281,14 +282,15 @@ def test_a_standby_takes_over_and_no_order_that_was_confirmed_is_lost(tmp_path: 
 
         load.start()
         try:
-            wait_until(lambda: placed() >= 16, "some orders", seconds=60)
+            wait_until(lambda: placed() >= 16, "some orders")
             primary.kill()
             standby.execute("SELECT pg_promote()")
             before = placed()
-            wait_until(lambda: placed() >= before + 16, "more orders", seconds=RESUMED_SECONDS)
+            soon = bound(RESUMED_SECONDS)
+            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
         finally:
             load.stop()
-        site.wait_until_drained(RESUMED_SECONDS)
+        site.wait_until_drained(bound(RESUMED_SECONDS))
 
         history = site.history(load.responses)
         assert violations(history, stocked=STOCKED, drained=True) == []

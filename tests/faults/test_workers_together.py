@@ -10,6 +10,7 @@ from devtools.postgres import Postgres
 from orders.models import orders
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.failpoints import REPEAT
+from tests.faults.site import PATIENT
 
 ORDERS = 2000
 CUSTOMERS = 8
@@ -21,7 +22,9 @@ def test_eight_workers_and_paying_customers_never_deadlock(
     build: Build, postgres: Postgres, seed: int
 ) -> None:
     chance = random.Random(seed)
-    site = build(BATCH_SIZE="50", LOOKAHEAD_SECONDS="1", DATABASE_POOL_SIZE=str(CUSTOMERS))
+    site = build(
+        BATCH_SIZE="50", LOOKAHEAD_SECONDS="1", DATABASE_POOL_SIZE=str(CUSTOMERS), **PATIENT
+    )
     workers = [site.start_worker("--threads", "4") for _ in range(2)]
     ids = site.place(ORDERS, 0.5, 2.5)
     with site.services.engine.connect() as connection:
@@ -40,7 +43,7 @@ def test_eight_workers_and_paying_customers_never_deadlock(
 
     with ThreadPoolExecutor(CUSTOMERS) as customers:
         told = [*customers.map(pay, chance.sample(ids, ORDERS // 2))]
-    site.wait_until_drained(30)
+    site.wait_until_drained()
 
     assert {*told} <= {"applied", "refund_due"}
     assert site.latest_ms() >= 0
@@ -50,7 +53,7 @@ def test_eight_workers_and_paying_customers_never_deadlock(
             sa.text("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
         ).scalar_one()
     assert deadlocks == 0
-    assert "deadlock detected" not in (postgres.folder / "postgres.log").read_text(errors="replace")
+    assert "deadlock detected" not in postgres.log.read_text(errors="replace")
     for worker in workers:
         log = site.log(worker)
         assert "task failed" not in log

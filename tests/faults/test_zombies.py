@@ -31,7 +31,7 @@ def wake(site: Site, zombie: Process) -> None:
 
 def finish(site: Site, zombie: Process, ids: list[str]) -> None:
     """The worker works on, each order was cancelled once, and it has counted what it lost."""
-    ids += site.wait_for_claims(10)
+    ids += site.wait_for_claims()
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
     site.assert_the_queue_is_empty()

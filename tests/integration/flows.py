@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import redis
 
-from worker import Backoff, Flow, Task, Unavailable, connect
+from worker import Backoff, Flow, Task, Unavailable, connect, loop
 
 HANDLED = "handled"
 DOWN = "down"
@@ -32,6 +32,12 @@ def recording() -> list[Flow]:
         return Flow(name=name, handler=lambda tasks: note(client, tasks, flow=name), batch_size=100)
 
     return [handler("high"), handler("low")]
+
+
+def recording_when_woken() -> list[Flow]:
+    """The same, in a worker that waits for a day when nothing wakes it."""
+    loop.SLOW_POLL_SECONDS = 86_400
+    return recording()
 
 
 def frail() -> list[Flow]:

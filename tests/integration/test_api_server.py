@@ -29,7 +29,7 @@ class Server(NamedTuple):
     def send(self, request: bytes) -> Reply:
         """Send bytes as they are; read the one reply."""
         address = ("127.0.0.1", self.port)
-        with socket.create_connection(address, timeout=10) as connection:
+        with socket.create_connection(address, timeout=60) as connection:
             connection.sendall(request)
             with connection.makefile("rb") as stream:
                 status = int(stream.readline().split()[1])
@@ -61,7 +61,6 @@ def server(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     wait_until(
         lambda: server.request("GET /readyz").status == 200,
         "the API to serve",
-        seconds=20,
         ignoring=OSError,
     )
     yield server

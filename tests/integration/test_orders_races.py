@@ -19,9 +19,16 @@ from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailab
 from orders.models import orders, stock_items
 from orders.repository import RELEASE, SELL, Repository, new_id
 from orders.schemas import order_out
-from tests.conftest import Shop
+from tests.conftest import Shop, opened
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def shop(migrated_url: str) -> Iterator[Shop]:
+    """A shop that waits its turn for as long as it takes: a circle would be found in a second."""
+    with opened(migrated_url, lock_timeout_seconds=60, statement_timeout_seconds=60) as made:
+        yield made
 
 
 def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
@@ -48,7 +55,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
     """Run them at once, a thread each; their results. Raises what any of them raised."""
-    barrier = threading.Barrier(len(tasks), timeout=30)
+    barrier = threading.Barrier(len(tasks), timeout=60)
 
     def released(task: Callable[[], Any]) -> Any:
         barrier.wait()
@@ -71,7 +78,7 @@ class Duel:
     def __init__(self, shop: Shop, placed: list[Order]) -> None:
         self._shop = shop
         self._placed = placed
-        self._barrier = threading.Barrier(2, timeout=30)
+        self._barrier = threading.Barrier(2, timeout=60)
         self._rng = random.Random(len(placed))
         self._lead = 0.0  # how much earlier than the expiry the payment starts
         self.paid: list[str] = []

@@ -13,6 +13,7 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE
 from orders.scheduler import MOST_WAITING, RedisScheduler
+from tests.clock import bound
 from worker import DelayQueue, connect
 
 DUE_AT_MS = 4_000_000_000_000
@@ -61,11 +62,11 @@ def test_what_is_told_while_it_gathers_goes_in_one_call(
 
     def sleep(_seconds: float) -> None:
         gathering.set()
-        assert enough.wait(10)
+        assert enough.wait(60)
 
     monkeypatch.setattr("orders.scheduler.sleep", sleep)
     scheduler.schedule("first", DUE_AT_MS)
-    assert gathering.wait(10)
+    assert gathering.wait(60)
     before = calls(redis_client)
     for n in range(10):
         scheduler.schedule(f"order-{n}", DUE_AT_MS)
@@ -113,10 +114,11 @@ said = {where}(target=say)
 said.start()
 said.join()
 """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
     assert queue.stats().scheduled == 1
 
 
+@pytest.mark.clock
 def test_without_redis_nobody_waits_and_nothing_is_raised() -> None:
     client = connect(f"redis://127.0.0.1:{free_port()}/0")
     scheduler = RedisScheduler(DelayQueue(client, QUEUE))
@@ -124,7 +126,7 @@ def test_without_redis_nobody_waits_and_nothing_is_raised() -> None:
     for n in range(1000):
         scheduler.schedule(f"order-{n}", DUE_AT_MS)
         scheduler.cancel(f"order-{n}")
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < bound(1)
     scheduler.close()
 
 
@@ -139,12 +141,12 @@ def test_what_waits_is_bounded_and_a_slow_redis_is_told_in_the_end(
 
     def schedule_many(*args: object) -> object:
         slow.set()
-        assert quick.wait(10)
+        assert quick.wait(60)
         return plain(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(queue, "schedule_many", schedule_many)
     scheduler.schedule("first", DUE_AT_MS)
-    assert slow.wait(10)
+    assert slow.wait(60)
     for n in range(MOST_WAITING + 1):
         scheduler.schedule(f"order-{n}", DUE_AT_MS)
     quick.set()
@@ -165,7 +167,7 @@ def test_no_error_ends_it(
     with monkeypatch.context() as patch:
         patch.setattr(queue, "schedule_many", schedule_many)
         scheduler.schedule("lost", DUE_AT_MS)
-        assert failed.wait(10)
+        assert failed.wait(60)
     thread = scheduler._thread
     scheduler.schedule("next", DUE_AT_MS)
     wait_until(lambda: queue.stats().scheduled == 1, "the next to be scheduled")

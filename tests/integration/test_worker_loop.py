@@ -87,6 +87,13 @@ def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
     assert worker.counts == {"released": 100, "done": 100}
 
 
+@pytest.fixture
+def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker waits for ever that nothing wakes: whatever it does, it was woken for."""
+    monkeypatch.setattr("worker.loop.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+
+
+@pytest.mark.usefixtures("no_slow_poll")
 def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
@@ -98,10 +105,10 @@ def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
     queue = DelayQueue(redis_client, "outage")
     queue.schedule("a", 1)
     worker = Worker(
-        [Flow(name="outage", handler=fail_once, lease_seconds=60)], valkey.url, threads=2
+        [Flow(name="outage", handler=fail_once, lease_seconds=3600)], valkey.url, threads=2
     )
     with running(worker):
-        wait_until(lambda: worker.counts["done"], "the task, long before its lease ends", seconds=5)
+        wait_until(lambda: worker.counts["done"], "the task, long before its lease ends")
     assert worker.counts == {"released": 1, "done": 1}
     assert state(queue) == {}
 
@@ -173,6 +180,7 @@ def test_a_worker_that_lost_its_lease_writes_nothing_and_counts_it(
     assert worker.counts == {"stale": 1, "done": 0}
 
 
+@pytest.mark.usefixtures("no_slow_poll")
 def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
@@ -185,7 +193,7 @@ def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
         wait_until(lambda: known.last_known_paused, "a claim to find the pause")
         assert state(queue) == {"scheduled": {"a": 1}, "paused": b"1"}
         queue.resume()
-        wait_until(lambda: worker.counts["done"], "the task, without a slow poll", seconds=3)
+        wait_until(lambda: worker.counts["done"], "the task")
 
 
 def test_a_key_of_another_type_does_not_end_the_worker(

@@ -24,7 +24,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def work_off(url: str, lease_ms: int) -> list[str]:
     """Claim and ack until nothing is left; return the ids of which the ack was accepted."""
-    with connect(url, timeout_seconds=10) as client:
+    with connect(url, timeout_seconds=60) as client:
         queue = DelayQueue(client, "race")
         done: list[str] = []
         while (stats := queue.stats()).scheduled or stats.leased:
@@ -83,7 +83,7 @@ def test_what_timed_out_is_not_sent_again(
     queue.ack(tasks[:1])  # both scripts are known to the server now
     calls = _calls(redis_client)
     with deaf_to_scripts(valkey.port) as port:
-        client = connect(f"redis://127.0.0.1:{port}/0", timeout_seconds=0.2)
+        client = connect(f"redis://127.0.0.1:{port}/0", timeout_seconds=1)
         cut_off = DelayQueue(client, "race")
         with pytest.raises(redis.TimeoutError):
             cut_off.claim(10, 60_000) if verb == "claim" else cut_off.ack(tasks[1:])
