@@ -45,7 +45,7 @@ hypothesis_settings.register_profile(
 )
 hypothesis_settings.load_profile("busy machine")
 
-#: More test processes than this only wait for each other's disk, and each has a PostgreSQL.
+#: Each has a PostgreSQL of its own, and a container may show more cores than it is given.
 MOST_PROCESSES = 8
 BEGAN = pytest.StashKey[float]()
 
