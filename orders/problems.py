@@ -28,6 +28,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.ReferenceReused: HTTPStatus.CONFLICT,
     errors.StockReserved: HTTPStatus.CONFLICT,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 #: The code and the title of each error status. Clients rely on them, so they do not come from
@@ -68,7 +69,12 @@ NAMES: dict[int, tuple[str, str]] = {
 #: For a status that a library adds one day. A test fails until it has a name above.
 UNNAMED = ("error", "Error")
 #: Errors that time mends, and after how many seconds to come back.
-RETRY_AFTER = {errors.KeyInFlight: 1, errors.StorageUnavailable: 2, errors.SchemaOutdated: 2}
+RETRY_AFTER = {
+    errors.KeyInFlight: 1,
+    errors.StorageUnavailable: 2,
+    errors.StorageReadOnly: 2,
+    errors.SchemaOutdated: 2,
+}
 #: Where a value that does not validate makes the whole request malformed.
 MALFORMED = {"headers", "query"}
 
