@@ -50,11 +50,13 @@ class Retry(Exception):
 
 
 class DeadLetter(Exception):
-    """Never again: this task goes to the dead letters at once."""
+    """Never again: this task goes to the dead letters at once. The reason may be an exception."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: str | BaseException) -> None:
+        self.reason = str(reason)
+        super().__init__(self.reason)
+        if isinstance(reason, BaseException):
+            self.__cause__ = reason
 
 
 class Failed(Exception):

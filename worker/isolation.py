@@ -1,6 +1,6 @@
 """Runs a batch through a flow's handler so that a task at fault is at fault alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.errors import Unavailable
@@ -49,8 +49,7 @@ def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) ->
     while batches and not handled.outage and keep_going():
         batch = batches.pop()
         try:
-            outcomes = flow.handler(batch) or {}
-            said = [outcomes.get(task.id) for task in batch]
+            said = _said(flow.handler(batch) or {}, batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
@@ -62,6 +61,18 @@ def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) ->
     for batch in batches:
         handled.untouched += batch
     return handled
+
+
+def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
+    """What a handler says of each task. One that has keys other than ids is not believed at all.
+
+    Its batch is not run again for that in halves: it may have done what it should.
+    """
+    for key in outcomes:
+        if not isinstance(key, str):
+            wrong = TypeError(f"the handler named {key!r}, which is no id of a task")
+            return [Failed(wrong)] * len(batch)
+    return [outcomes.get(task.id) for task in batch]
 
 
 def _outcome(flow: Flow, error: Exception) -> Outcome:

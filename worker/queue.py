@@ -43,12 +43,12 @@ import redis
 from redis.commands.core import Script
 
 from worker.errors import LeaseLost, UnsafeServer
-from worker.flow import Due, Task
+from worker.flow import MAX_BATCH_SIZE, Due, Task
 
 T = TypeVar("T")
 
 #: Scripts work on this many tasks at most, so that none holds the server up for long; a claim, on
-#: as many as it is asked for.
+#: as many as it is asked for, up to `MAX_BATCH_SIZE`.
 SLICE = 500
 #: As text, twice as long; the scripts count on that.
 TOKEN_BYTES = 32
@@ -226,7 +226,12 @@ class DelayQueue:
 
         A task found under an expired lease counts one more delivery. Never early: a due time
         is compared with the server's clock, rounded down.
+
+        Raises ValueError for a limit that is not 1 to `MAX_BATCH_SIZE`: the script would fail
+        halfway, and lose what it had taken.
         """
+        if not 1 <= limit <= MAX_BATCH_SIZE:
+            raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         token = secrets.token_hex(TOKEN_BYTES)
         paused, next_in_us, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
         self.last_known_paused = bool(paused)

@@ -75,6 +75,16 @@ def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     assert sum(map(len, state(queue).values())) == 2  # the last task, and its payload
 
 
+@pytest.mark.parametrize("limit", [-1, 0, MAX_BATCH_SIZE + 1, 4500])
+def test_a_claim_of_more_than_a_script_can_hold_is_refused_and_loses_nothing(
+    queue: DelayQueue, limit: int
+) -> None:
+    queue.schedule_many((str(n), 0, b"") for n in range(4500))
+    with pytest.raises(ValueError, match="a claim's limit is 1 to"):
+        queue.claim(limit, 1000)
+    assert queue.stats().scheduled == 4500
+
+
 def test_each_claim_has_a_token_of_its_own(queue: DelayQueue) -> None:
     queue.schedule_many((name, 1000, b"") for name in "abcd")
     first = queue.claim(2, 1000, now_ms=1000).tasks

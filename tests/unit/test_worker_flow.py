@@ -120,3 +120,9 @@ def test_an_errors_message_is_its_docstring_and_the_detail() -> None:
     assert LeaseLost(["a", "b"]).ids == ("a", "b")
     assert str(LeaseLost(["a", "b"])).endswith("nothing was written for them. a, b")
     assert str(Retry(20)) == "again in 20 ms"
+
+
+def test_a_dead_letter_may_be_made_of_an_exception() -> None:
+    error = ValueError("no such customer")
+    letter = DeadLetter(error)
+    assert (letter.reason, letter.__cause__) == ("no such customer", error)

@@ -173,3 +173,17 @@ def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:
     assert handler.calls == 2
     assert _ids(handled.untouched) == _ids(_tasks(8))
     assert handled.failed == []
+
+
+@pytest.mark.parametrize("key", [Task("1"), b"1", 1])
+def test_a_handler_that_names_anything_but_ids_has_failed(key: Any) -> None:
+    calls: list[Sequence[Task]] = []
+
+    def handler(tasks: Sequence[Task]) -> Mapping[Any, Outcome]:
+        calls.append(tasks)
+        return {key: Retry(1000)}
+
+    handled = _run(handler, [Task("0"), Task("1")])
+    assert len(calls) == 1
+    assert _ids([task for task, _ in handled.failed]) == {"0", "1"}
+    assert all("is no id of a task" in str(error) for _, error in handled.failed)
