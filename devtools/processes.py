@@ -114,8 +114,9 @@ def run(module: list[str], env: Mapping[str, str]) -> str:
     return done.stdout
 
 
-#: The reservations of the ports that were given away last.
-_reservations: deque[socket.socket] = deque()
+#: The sockets that reserve the ports given away last. Bare descriptors: nothing is to be said of
+#: them when this process ends.
+_reservations: deque[int] = deque()
 
 
 def free_port() -> int:
@@ -134,9 +135,9 @@ def free_port() -> int:
         except OSError:
             reservation.close()
             continue
-        _reservations.append(reservation)
+        _reservations.append(reservation.detach())
         if len(_reservations) > 100:  # the server of the oldest runs by now, or is gone
-            _reservations.popleft().close()
+            os.close(_reservations.popleft())
         return port
     raise OSError("no port of this machine is free")
 

@@ -5,7 +5,14 @@ The engine knows flows and tasks, and nothing of what they are about.
 
 from worker.backoff import Backoff
 from worker.connection import connect
-from worker.errors import FlowNotFound, LeaseLost, Unavailable, UnsafeServer, WorkerError
+from worker.errors import (
+    FlowImportFailed,
+    FlowNotFound,
+    LeaseLost,
+    Unavailable,
+    UnsafeServer,
+    WorkerError,
+)
 from worker.flow import DeadLetter, Due, Failed, Flow, Outcome, Retry, Task, one_at_a_time
 from worker.loop import Worker
 from worker.queue import Cancelled, DelayQueue, Scheduled
@@ -18,6 +25,7 @@ __all__ = [
     "Due",
     "Failed",
     "Flow",
+    "FlowImportFailed",
     "FlowNotFound",
     "LeaseLost",
     "Outcome",

@@ -7,17 +7,19 @@ import os
 import signal
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import redis
 
 from worker.connection import connect
-from worker.errors import FlowNotFound, WorkerError
+from worker.errors import FlowImportFailed, FlowNotFound, WorkerError
 from worker.flow import Flow
-from worker.logs import configure_logging, visible
+from worker.logs import configure_logging, described, visible
 from worker.loop import Worker
 from worker.queue import DelayQueue, Letter
 
@@ -124,6 +126,7 @@ def _dead_list(options: argparse.Namespace) -> None:
             if options.json:
                 print(json.dumps(row))
             else:
+                row.pop("traceback", None)  # many lines: --json has them
                 print("  ".join(f"{name}={_shown(value)}" for name, value in row.items()))
 
 
@@ -178,16 +181,30 @@ def _queues(options: argparse.Namespace) -> list[DelayQueue]:
 
 def _flows(options: argparse.Namespace) -> list[Flow]:
     target = options.flows or _configured()
-    module, _, name = target.partition(":")
     sys.path.insert(0, "")  # as python -m does for its own module
     try:
-        factory = getattr(import_module(module), name or "flows")
-    except (ImportError, AttributeError) as error:
+        factory = getattr(_imported(target), target.partition(":")[2] or "flows")
+    except AttributeError as error:
         raise FlowNotFound(f"{target}: {error}") from error
     flows = list(factory())
     if not flows or not all(isinstance(flow, Flow) for flow in flows):
         raise FlowNotFound(f"{target}() returned no flows")
     return flows
+
+
+def _imported(target: str) -> ModuleType:
+    module = target.partition(":")[0]
+    try:
+        return import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise FlowNotFound(f"{target}: {error}") from error
+        # Somebody else's code, which may fail in any way: they want to know where.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
+        if isinstance(error, SyntaxError):
+            where = f"{error.filename}, line {error.lineno}"
+        raise FlowImportFailed(f"{where}: {described(error)}") from error
 
 
 def _configured() -> str:

@@ -2,8 +2,8 @@
 
 import functools
 import threading
-from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, Self, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -25,7 +25,9 @@ def connect(
 
     Beside ``redis://``, ``rediss://`` and ``unix://``, as redis-py has them, there are
     ``redis+sentinel://:password@host:26379,host:26379/service/0`` and
-    ``redis+cluster://:password@host:6379``.
+    ``redis+cluster://:password@host:6379``; with TLS, ``rediss+sentinel://`` and
+    ``rediss+cluster://``. Sentinels that ask for a password of their own get the URL's
+    ``?sentinel_password=`` and ``&sentinel_username=``.
 
     ``timeout_seconds`` bounds the wait for one reply; looking up a host's name is outside of
     it. ``reconnect`` sends a command once more when its connection turns out to be closed: only
@@ -46,10 +48,11 @@ def connect(
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
     scheme, _, rest = url.partition("://")
-    if scheme == "redis+sentinel":
-        return _behind_sentinels(url, settings)
-    if scheme == "redis+cluster":
-        return cast("redis.Redis", _Cluster(f"redis://{rest}", settings))
+    protocol, _, topology = scheme.partition("+")
+    if topology == "sentinel":
+        return _behind_sentinels(url, {**settings, "ssl": protocol == "rediss"})
+    if topology == "cluster":
+        return cast("redis.Redis", _Cluster(f"{protocol}://{rest}", settings))
     # Threads wait for a connection; the plain pool raises when it is empty.
     pool = redis.BlockingConnectionPool.from_url(
         url, **settings, max_connections=max_connections, timeout=timeout_seconds
@@ -65,11 +68,14 @@ def _behind_sentinels(url: str, settings: dict[str, Any]) -> redis.Redis:
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("a redis+sentinel:// URL names a service after its hosts")
-    addresses = []
-    for host in hosts.split(","):
-        name, _, port = host.partition(":")
-        addresses.append((name, int(port or 26379)))
-    sentinel: Any = Sentinel(addresses, sentinel_kwargs=settings)  # type: ignore[no-untyped-call]
+    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]  # IPv6 stands in brackets
+    login_there = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
+    if not login_there.keys() <= {"username", "password"}:
+        raise ValueError("a redis+sentinel:// URL takes sentinel_username and sentinel_password")
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        [(address.hostname, address.port or 26379) for address in addresses],
+        sentinel_kwargs={**settings, **login_there},
+    )
     primary = sentinel.master_for(
         service,
         **settings,
@@ -91,6 +97,12 @@ class _Cluster:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -28,5 +28,9 @@ class UnsafeServer(WorkerError):
     """This Redis may delete tasks on its own."""
 
 
+class FlowImportFailed(WorkerError):
+    """The module of the flows could not be imported."""
+
+
 class FlowNotFound(WorkerError):
     """No flows were found there."""

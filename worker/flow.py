@@ -1,6 +1,5 @@
 """What an application writes: a flow, and what its handler says of each task."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,10 @@ from worker.errors import Unavailable
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
 MAX_BATCH_SIZE = 2000
+#: A due time is a double, whole up to 2**53: what is added to the time stays well below.
+MAX_DELAY_MS = 2**52
+#: A wait longer than this would be refused by the operating system on some platforms.
+MAX_SECONDS = 366 * 86_400
 #: With the batch, with a few, alone: only the third death in a row tells which task kills.
 MIN_DELIVERIES = 3
 
@@ -43,8 +46,8 @@ class Retry(Exception):
     """Not now: the same task again after ``delay_ms``. Counted as nothing."""
 
     def __init__(self, delay_ms: float) -> None:
-        if not math.isfinite(delay_ms):
-            raise ValueError(f"delay_ms is a number of milliseconds, not {delay_ms}")
+        if not abs(delay_ms) <= MAX_DELAY_MS:
+            raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
         super().__init__(f"again in {delay_ms} ms")
         self.delay_ms = delay_ms
 
@@ -111,8 +114,9 @@ class Flow:
         if not 1 <= self.batch_size <= MAX_BATCH_SIZE:
             raise ValueError(f"batch_size is 1 to {MAX_BATCH_SIZE}, not {self.batch_size}")
         for setting in ("lease_seconds", "sweep_seconds", "lookahead_seconds"):
-            if not getattr(self, setting) > 0:
-                raise ValueError(f"{setting} is more than 0, not {getattr(self, setting)}")
+            if not 0 < getattr(self, setting) <= MAX_SECONDS:
+                value = getattr(self, setting)
+                raise ValueError(f"{setting} is above 0 and at most a year, not {value}")
         for setting, least in (("max_failures", 1), ("max_deliveries", MIN_DELIVERIES)):
             if getattr(self, setting) < least:
                 raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")

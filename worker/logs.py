@@ -47,6 +47,18 @@ def configure_logging(level: str = "") -> None:
     logging.basicConfig(level=name, handlers=[handler], force=True)
 
 
+def described(error: BaseException) -> str:
+    """An error on one line, with its kind."""
+    return f"{type(error).__name__}: {error}"
+
+
+def log_failure(queue: str, task_id: str, error: Exception) -> None:
+    """Say that a task failed, and where: it is tried again, so this is no error yet."""
+    structlog.get_logger("worker").warning(
+        "task failed", queue=queue, id=task_id, error=described(error), exc_info=error
+    )
+
+
 def _for_programs() -> list[Processor]:
     # JSON escapes control characters itself.
     return [

@@ -21,6 +21,7 @@ from worker.connection import connect
 from worker.errors import LeaseLost, Unavailable
 from worker.flow import Flow, Task
 from worker.isolation import Handled, handle
+from worker.logs import described, log_failure
 from worker.queue import Claim, DelayQueue
 from worker.sweep import Sweeper
 from worker.waker import Waker
@@ -81,6 +82,11 @@ class Worker:
     """Runs flows, in strict priority order, until it is stopped."""
 
     def __init__(self, flows: Sequence[Flow], redis_url: str, *, threads: int = 1) -> None:
+        names = Counter(flow.name for flow in flows)
+        if not flows or max(names.values()) > 1:
+            raise ValueError(f"a worker needs flows with names of their own, not {[*names]}")
+        if threads < 1:
+            raise ValueError(f"a worker needs at least one thread, not {threads}")
         #: What was done so far: done, retried, failed, dead, released, stale, restored.
         self.counts: Counter[str] = Counter()
         self._client = connect(redis_url, max_connections=threads + 2)
@@ -142,7 +148,7 @@ class Worker:
             try:
                 run()
             except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
-                log.critical("thread died", thread=name, error=_described(error))
+                log.critical("thread died", thread=name, error=described(error))
                 self._crash = error
                 self.stop()
 
@@ -185,7 +191,7 @@ class Worker:
     def _redis_failed(self, error: redis.RedisError) -> float:
         """Note an outage of Redis, whatever the error; return how long to wait, in seconds."""
         if self._redis_failures == 0:
-            log.error("Redis does not serve claims", error=_described(error))
+            log.error("Redis does not serve claims", error=described(error))
         self._redis_failures += 1
         self._server_checked = False  # it may come back as another server
         return RECONNECT.delay_ms(self._redis_failures) / 1000
@@ -201,7 +207,7 @@ class Worker:
         try:
             warnings = self._stations[0].queue.check_server()
         except redis.RedisError as error:
-            log.warning("Redis could not be checked yet", error=_described(error))
+            log.warning("Redis could not be checked yet", error=described(error))
             return
         self._server_checked = True
         for warning in warnings:
@@ -264,7 +270,7 @@ class Worker:
         )
         self._write("released", handled.untouched, queue.release)
         for task, error in handled.failed:
-            log.warning("task failed", queue=flow.name, id=task.id, error=_described(error))
+            log_failure(flow.name, task.id, error)
 
     def _bury(
         self, station: Station, burials: list[tuple[Task, str, BaseException | None]]
@@ -287,7 +293,7 @@ class Worker:
             self.counts[count] += len(rows) - len(lost.ids)
             log.warning("lease lost, nothing written", verb=count, tasks=len(lost.ids))
         except redis.RedisError as error:
-            log.warning("not settled", verb=count, tasks=len(rows), error=_described(error))
+            log.warning("not settled", verb=count, tasks=len(rows), error=described(error))
         else:
             self.counts[count] += len(rows)
 
@@ -315,13 +321,9 @@ class Worker:
             except Exception as error:  # noqa: BLE001  a probe that fails in any way says no
                 attempt += 1
                 if attempt == 1:
-                    log.warning("not ready", queue=station.flow.name, error=_described(error))
+                    log.warning("not ready", queue=station.flow.name, error=described(error))
                 continue
             log.info("available", queue=station.flow.name)
             station.up.set()
             self._alarm.set()
             return
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -33,6 +33,7 @@ import json
 import math
 import re
 import secrets
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -96,7 +97,7 @@ class Letter(NamedTuple):
 
     id: str
     payload: bytes
-    #: failures, deliveries, reason, error, due_at_ms, died_at_ms
+    #: reason, error, traceback, failures, deliveries, due_at_ms, died_at_ms
     story: Mapping[str, Any]
 
 
@@ -135,10 +136,13 @@ class Keys:
 class DelayQueue:
     """The queue called ``name`` on ``client``, for any number of threads and processes.
 
-    Every method raises `redis.RedisError` when the server does not do what was asked.
+    Every method raises `redis.RedisError` when the server does not do what was asked. Raises
+    ValueError for a client that decodes responses.
     """
 
     def __init__(self, client: redis.Redis, name: str) -> None:
+        if isinstance(client, redis.Redis) and client.get_encoder().decode_responses:
+            raise ValueError("payloads are bytes: the client must not have decode_responses=True")
         self.name = name
         self.keys = Keys(name)
         #: Whether the queue was paused when a claim or sweep last asked; kept while Redis is away.
@@ -420,6 +424,8 @@ def _letter(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
         "reason": reason,
         "error": f"{type(error).__name__}: {error}"[:2000] if error else None,
+        # Its end says most: what was raised, and where.
+        "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,
         "deliveries": task.deliveries,
         "due_at_ms": task.due_at_ms,

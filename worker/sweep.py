@@ -17,6 +17,7 @@ import structlog
 from worker.errors import Unavailable
 from worker.flow import Due, Flow, Sweep, Task
 from worker.isolation import handle
+from worker.logs import log_failure
 from worker.queue import DelayQueue, Restored
 
 log = structlog.get_logger("worker")
@@ -134,6 +135,8 @@ class Sweeper:
             return
         handled = handle(self._flow, tasks, lambda: not self._stopping.is_set())
         at_fault = [*handled.failed, *handled.dead]
+        for task, error in at_fault:
+            log_failure(self._flow.name, task.id, error)
         self._failed.update(task.id for task, _ in at_fault)
         self._counts["handled without Redis"] += len(handled.done)
         log.info(

@@ -26,6 +26,7 @@ def test_a_letter_says_why_and_what_the_task_carried(queue: DelayQueue) -> None:
     story = {
         "reason": 'said "no"\n',
         "error": "ValueError: bad",
+        "traceback": "ValueError: bad\n",
         "failures": 0,
         "deliveries": 0,
         "due_at_ms": 1000,
@@ -49,6 +50,23 @@ def test_a_long_error_is_cut(queue: DelayQueue) -> None:
     [task] = queue.claim(1, 1000, now_ms=1).tasks
     queue.dead_letter([(task, "bad", ValueError("x" * 100_000))], now_ms=1)
     assert len(queue.dead()[0].story["error"]) == 2000
+    assert len(queue.dead()[0].story["traceback"]) == 4000
+
+
+def test_a_letter_says_where_its_error_was_raised(queue: DelayQueue) -> None:
+    def overdrawn() -> None:
+        raise ValueError("too much")
+
+    queue.schedule("a", 1)
+    [task] = queue.claim(1, 1000, now_ms=1).tasks
+    try:
+        overdrawn()
+    except ValueError as error:
+        queue.dead_letter([(task, "bad", error)], now_ms=1)
+    [letter] = queue.dead()
+    assert letter.story["traceback"].startswith("Traceback")
+    assert "in overdrawn\n" in letter.story["traceback"]
+    assert letter.story["traceback"].endswith("ValueError: too much\n")
 
 
 def test_a_requeued_task_is_due_now_with_its_counts_reset_and_its_payload_kept(

@@ -230,6 +230,7 @@ def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) 
             "a": {
                 "reason": "no use",
                 "error": "KeyError: 'sku'",
+                "traceback": "KeyError: 'sku'\n",
                 "failures": 1,
                 "deliveries": 1,
                 "due_at_ms": 1000,

@@ -174,6 +174,7 @@ class Machine(RuleBasedStateMachine):
             known.letter = {
                 "reason": "bad",
                 "error": "ValueError: x",
+                "traceback": "ValueError: x\n",
                 "failures": task.failures,
                 "deliveries": task.deliveries,
                 "due_at_ms": task.due_at_ms,

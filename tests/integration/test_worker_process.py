@@ -203,7 +203,7 @@ def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done
 
 
 def test_a_poison_task_among_a_thousand_dies_alone_after_all_its_attempts(
-    redis_client: redis.Redis, start: Start
+    redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
     good = {f"good {n}" for n in range(1000)}
@@ -216,6 +216,14 @@ def test_a_poison_task_among_a_thousand_dies_alone_after_all_its_attempts(
     assert letter.story["reason"] == "failed too often"
     assert letter.story["error"] == "ValueError: poison"
     assert letter.story["failures"] == 3
+    log = tmp_path / "worker.log"
+    wait_until(lambda: log.read_text().count("task failed") == 3, "each failure to be logged")
+    logged = map(json.loads, log.read_text().splitlines())
+    failures = [line for line in logged if line["event"] == "task failed"]
+    assert [line["id"] for line in failures] == ["poison"] * 3
+    for text in (letter.story["traceback"], *(line["exception"] for line in failures)):
+        assert text.startswith("Traceback")
+        assert "in handler\n" in text
 
 
 # -- what a worker needs -------------------------------------------------------------------

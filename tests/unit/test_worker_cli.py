@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker import Flow, FlowNotFound, cli
+from worker import Flow, FlowImportFailed, FlowNotFound, cli
 from worker.queue import Letter
 
 
@@ -130,3 +130,22 @@ def test_a_letters_row_shows_its_story_and_the_beginning_of_its_payload() -> Non
         "failures": 3,
         "payload": r"\xff" + "x" * 999,
     }
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "kind"),
+    [
+        ("import worker\nimport no_such_module", 2, "ModuleNotFoundError"),
+        ("\n\nfrom worker import no_such_name", 3, "ImportError"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+        ("x = 1\nif x", 2, "SyntaxError"),
+    ],
+)
+def test_a_module_that_fails_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: int, kind: str
+) -> None:
+    name = f"broken_{kind.lower()}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(FlowImportFailed, match=rf"{name}\.py, line {line}: {kind}: "):
+        _found(name)

@@ -1,9 +1,14 @@
 """Clients are made without a server, and let go of without one."""
 
+from types import MethodType
+from typing import Any
+
 import pytest
 import redis
+from redis.connection import SSLConnection
+from redis.sentinel import SentinelManagedSSLConnection
 
-from worker import connect
+from worker import DelayQueue, connect
 
 
 @pytest.mark.parametrize(
@@ -25,3 +30,40 @@ def test_a_client_that_never_reached_its_server_is_closed_in_silence(url: str) -
 def test_sentinels_without_a_service_are_refused() -> None:
     with pytest.raises(ValueError, match="names a service"):
         connect("redis+sentinel://127.0.0.1:26379")
+
+
+def test_a_cluster_is_let_go_of_like_any_other_client() -> None:
+    with connect("redis+cluster://127.0.0.1:1", timeout_seconds=0.1) as client:
+        assert isinstance(client.close, MethodType)
+
+
+def test_sentinels_may_have_ipv6_addresses_tls_and_a_password_of_their_own() -> None:
+    hosts = "[::1]:26380,[fe80::2],sentinel"
+    login = "sentinel_username=u&sentinel_password=p%40"
+    client = connect(f"rediss+sentinel://:secret@{hosts}/orders/2?{login}")
+    pool: Any = client.connection_pool
+    sentinels = [s.connection_pool.connection_kwargs for s in pool.sentinel_manager.sentinels]
+    assert [(s["host"], s["port"]) for s in sentinels] == [
+        ("::1", 26380),
+        ("fe80::2", 26379),
+        ("sentinel", 26379),
+    ]
+    assert {(s["username"], s["password"]) for s in sentinels} == {("u", "p@")}
+    assert (pool.connection_kwargs["db"], pool.connection_kwargs["password"]) == (2, "secret")
+    assert pool.connection_class is SentinelManagedSSLConnection
+    for sentinel in pool.sentinel_manager.sentinels:
+        assert sentinel.connection_pool.connection_class is SSLConnection
+        sentinel.close()
+    client.close()
+
+
+def test_a_parameter_that_sentinels_do_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="takes sentinel_username and sentinel_password"):
+        connect("redis+sentinel://host/orders/0?socket_timeout=3")
+
+
+def test_a_queue_refuses_a_client_that_decodes_responses() -> None:
+    client = redis.Redis(decode_responses=True)
+    with pytest.raises(ValueError, match="must not have decode_responses"):
+        DelayQueue(client, "a")
+    client.close()

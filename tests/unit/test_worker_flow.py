@@ -44,6 +44,8 @@ def test_a_name_that_would_spoil_a_key_is_refused(name: str) -> None:
         ("batch_size", MAX_BATCH_SIZE + 1),
         ("lease_seconds", 0),
         ("lease_seconds", math.nan),
+        ("lease_seconds", math.inf),
+        ("sweep_seconds", 1e12),
         ("sweep_seconds", -1),
         ("lookahead_seconds", 0),
         ("max_failures", 0),
@@ -56,7 +58,7 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(setting: str, value: f
         Flow(name="a", handler=_nothing, **settings)
 
 
-@pytest.mark.parametrize("delay", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("delay", [math.nan, math.inf, -math.inf, 1e300, 2**53])
 def test_a_retry_after_no_number_of_milliseconds_is_refused(delay: float) -> None:
     with pytest.raises(ValueError, match="delay_ms"):
         Retry(delay)

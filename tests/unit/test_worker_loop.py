@@ -232,3 +232,15 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
 ) -> None:
     station.adapt(Handled(untouched=[Task("a")], outage=Unavailable("a statement took too long")))
     assert station.limit == 50
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b", "a"]])
+def test_a_worker_needs_flows_of_different_names(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="flows with names of their own"):
+        Worker([Flow(name=name, handler=lambda _: None) for name in names], NOWHERE)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_a_worker_needs_a_thread(threads: int) -> None:
+    with pytest.raises(ValueError, match="at least one thread"):
+        Worker([Flow(name="a", handler=lambda _: None)], NOWHERE, threads=threads)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import fakeredis
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from tests.contract.state import state
 from worker import DelayQueue, Due, Flow, Task, Unavailable
@@ -198,8 +199,12 @@ def test_poison_is_isolated_while_redis_is_away_and_skipped_until_it_is_back(pla
     place.redis_goes()
     place.poison = {"b"}
     place.records.waiting = {"a": -3000, "b": -3000, "c": -2000}
-    place.sweeper.sweep()
+    with capture_logs() as logged:
+        place.sweeper.sweep()
     assert place.handled == ["a", "c"]
+    [failure] = [line for line in logged if line["event"] == "task failed"]
+    assert (failure["queue"], failure["id"]) == ("swept", "b")
+    assert isinstance(failure["exc_info"], Exception)
     place.poison = set()
     place.sweeper.sweep()
     assert place.handled == ["a", "c"]
