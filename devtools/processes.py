@@ -1,6 +1,7 @@
 """Real processes on this machine: a server or a command, started, watched and stopped."""
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Where every process that was started here writes. The tests show the ends of these beside a
@@ -147,6 +149,12 @@ def log_end(log: Path, lines: int = 30) -> str:
     if not log.exists():
         return f"{log} does not exist"
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """What a process of ours has logged so far, in whole lines. A server's own lines are no JSON."""
+    whole, _, _ = log.read_text(errors="replace").rpartition("\n")
+    return [json.loads(line) for line in whole.split("\n") if line.startswith("{")]
 
 
 def wait_until(

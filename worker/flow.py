@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.backoff import Backoff
-from worker.errors import Unavailable
 
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
@@ -100,8 +99,10 @@ class Flow:
     sweep: Sweep | None = field(default=None, repr=False)
     probe: Probe | None = field(default=None, repr=False)
     batch_size: int = 500
-    #: How long a claimed batch belongs to its worker. Longer than the handler may run.
+    #: How soon another worker takes over what a dead one held. A live one extends its leases.
     lease_seconds: float = 10.0
+    #: How long one call of the handler may take. Then its lease ends, and its tasks come again.
+    max_runtime_seconds: float = 3600.0
     max_failures: int = 5
     max_deliveries: int = 5
     backoff: Backoff = field(default_factory=Backoff)
@@ -113,7 +114,12 @@ class Flow:
             raise ValueError(f"a flow's name is 1 to 100 of A-Z a-z 0-9 _ . : -, not {self.name!r}")
         if not 1 <= self.batch_size <= MAX_BATCH_SIZE:
             raise ValueError(f"batch_size is 1 to {MAX_BATCH_SIZE}, not {self.batch_size}")
-        for setting in ("lease_seconds", "sweep_seconds", "lookahead_seconds"):
+        for setting in (
+            "lease_seconds",
+            "max_runtime_seconds",
+            "sweep_seconds",
+            "lookahead_seconds",
+        ):
             if not 0 < getattr(self, setting) <= MAX_SECONDS:
                 value = getattr(self, setting)
                 raise ValueError(f"{setting} is above 0 and at most a year, not {value}")
@@ -122,30 +128,23 @@ class Flow:
                 raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")
 
 
-def one_at_a_time(handle: Callable[[Task], Outcome | None]) -> Handler:
+class OneAtATime:
+    """A handler of a plain function for one task. The worker gives it each task alone."""
+
+    def __init__(self, function: Callable[[Task], Outcome | None]) -> None:
+        self._function = function
+
+    def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        outcomes = {task.id: self._function(task) for task in tasks}
+        return {task_id: outcome for task_id, outcome in outcomes.items() if outcome is not None}
+
+
+def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
     """A handler made of a plain function for one task.
 
     The function returns None when the task is done, or returns or raises an outcome. Any
-    other exception counts against that task alone; its neighbours in the batch are not run
-    again for it. After `Unavailable` the rest of the batch goes back untouched.
+    other exception counts against that task alone, if the flow's probe passes. Each task is
+    settled when it ends, so a crash or a stop repeats none of those before it; and few are
+    claimed at a time while they are slow, so that other threads and workers have their share.
     """
-
-    def handler(tasks: Sequence[Task]) -> dict[str, Outcome]:
-        outcomes: dict[str, Outcome] = {}
-        down: Unavailable | None = None
-        for task in tasks:
-            outcome: Outcome | None
-            try:
-                outcome = Failed(down) if down else handle(task)
-            except (Retry, DeadLetter, Failed) as raised:
-                outcome = raised
-            except Unavailable as error:
-                down = error
-                outcome = Failed(error)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is this task's own
-                outcome = Failed(error)
-            if outcome is not None:
-                outcomes[task.id] = outcome
-        return outcomes
-
-    return handler
+    return OneAtATime(function)

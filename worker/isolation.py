@@ -1,10 +1,10 @@
 """Runs a batch through a flow's handler so that a task at fault is at fault alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.errors import Unavailable
-from worker.flow import DeadLetter, Failed, Flow, Outcome, Retry, Task
+from worker.flow import DeadLetter, Failed, Flow, OneAtATime, Outcome, Retry, Task
 
 
 @dataclass(slots=True)
@@ -37,16 +37,34 @@ class Handled:
                 wrong = TypeError(f"the handler said {outcome!r}, which is no outcome")
                 self.failed.append((task, wrong))
 
+    def tasks(self) -> Iterator[Task]:
+        """All of them, whatever became of them."""
+        yield from self.done
+        for told in (self.retries, self.dead, self.failed):
+            yield from (task for task, _ in told)
+        yield from self.untouched
 
-def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) -> Handled:
-    """Run ``tasks`` through ``flow.handler``; a batch that raises is run again in halves.
+    def merge(self, more: "Handled") -> None:
+        """Add what became of others."""
+        self.done += more.done
+        self.retries += more.retries
+        self.dead += more.dead
+        self.failed += more.failed
+        self.untouched += more.untouched
+        self.outage = more.outage or self.outage
 
-    One bad task in n costs about 2 log2(n) calls more. Nothing new is begun once
+
+def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) -> Iterator[Handled]:
+    """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
+
+    A batch that raises is run again in halves: one bad task in n costs about 2 log2(n) calls more.
+    A handler for one task at a time gets each alone from the start. Nothing new is begun once
     ``keep_going`` is false or a dependency is down.
     """
-    handled = Handled()
-    batches = [tasks]
-    while batches and not handled.outage and keep_going():
+    alone = isinstance(flow.handler, OneAtATime)
+    batches = [[task] for task in reversed(tasks)] if alone else [tasks]
+    outage = None
+    while batches and outage is None and keep_going():
         batch = batches.pop()
         try:
             said = _said(flow.handler(batch) or {}, batch)
@@ -56,11 +74,13 @@ def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) ->
                 batches += [batch[middle:], batch[:middle]]
                 continue
             said = [_outcome(flow, error)] * len(batch)
+        handled = Handled()
         for task, outcome in zip(batch, said, strict=True):
             handled.add(task, outcome)
-    for batch in batches:
-        handled.untouched += batch
-    return handled
+        outage = handled.outage
+        yield handled
+    if batches:
+        yield Handled(untouched=[task for batch in reversed(batches) for task in batch])
 
 
 def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:

@@ -19,10 +19,11 @@ import structlog
 from worker.backoff import Backoff
 from worker.connection import connect
 from worker.errors import LeaseLost, Unavailable
-from worker.flow import Flow, Task
+from worker.flow import Flow, OneAtATime, Task
 from worker.isolation import Handled, handle
 from worker.logs import described, log_failure
 from worker.queue import Claim, DelayQueue
+from worker.renewal import Renewer
 from worker.sweep import Sweeper
 from worker.waker import Waker
 
@@ -34,6 +35,9 @@ log = structlog.get_logger("worker")
 SLOW_POLL_SECONDS = 5.0
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
+#: How long the tasks of one claim may take, one after another: what waits behind them could be with
+#: another thread or worker.
+SHARE_SECONDS = 0.5
 #: How often to look whether Redis, or what a handler needs, is back.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
@@ -46,8 +50,9 @@ class Station:
         self.flow = flow
         self.queue = queue
         self.up = threading.Event()
-        #: How many tasks to claim. Shrinks while batches outlast their lease.
-        self.limit = flow.batch_size
+        self._alone = isinstance(flow.handler, OneAtATime)
+        #: How many tasks to claim.
+        self.limit = 1 if self._alone else flow.batch_size
         #: Outages since a batch was handled: the longer the row, the longer the next probe waits.
         self.outages = 0
 
@@ -66,15 +71,15 @@ class Station:
         chosen = {task.id for task in suspects}
         return suspects, [task for task in tasks if task.id not in chosen]
 
-    def adapt(self, handled: Handled, *, in_time: bool = True) -> None:
-        """Claim fewer tasks while batches outlast half their lease or what they need, so that
-        none goes round for ever; find the way back by doubling.
+    def adapt(self, handled: Handled, seconds: float) -> None:
+        """Claim half as many after a batch of which something was left, or whose tasks, handled one
+        at a time, took long; otherwise twice as many again.
         """
         if not handled.outage:
             self.outages = 0
-        if handled.untouched or not in_time:
+        if handled.untouched or (self._alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
-        else:
+        elif not self._alone or seconds < SHARE_SECONDS / 2:
             self.limit = min(self.flow.batch_size, self.limit * 2)
 
 
@@ -98,10 +103,14 @@ class Worker:
         self._crash: BaseException | None = None
         self._redis_failures = 0
         self._server_checked = False
+        self._renewer = Renewer(flows)
         self._handlers = [self._thread(f"worker {n}", self._work) for n in range(1, threads + 1)]
         channels = [station.queue.keys.wake for station in self._stations]
         waker = Waker(self._client, channels, self._alarm, self._stopping)
-        self._helpers = [self._thread("waker", waker.run)]
+        self._helpers = [
+            self._thread("waker", waker.run),
+            self._thread("renewer", self._renewer.run),
+        ]
         for station in self._stations:
             flow = station.flow
             if flow.sweep is not None:
@@ -131,6 +140,7 @@ class Worker:
         deadline = time.monotonic() + DRAIN_SECONDS
         for thread in self._handlers:
             thread.join(max(0.0, deadline - time.monotonic()))
+        self._renewer.finish()
         stuck = [thread.name for thread in self._handlers if thread.is_alive()]
         log.info("stopped", stuck=stuck, **self.counts)
         if self._crash is not None:
@@ -217,23 +227,24 @@ class Worker:
 
     def _handle(self, station: Station, claim: Claim) -> None:
         flow = station.flow
-        # A second try of part of a batch is begun only while the lease is sure to cover it.
-        half_lease = time.monotonic() + flow.lease_seconds / 2
         tasks, others = station.split_suspects(claim.tasks)
         self._write("released", others, station.queue.release)
         if tasks[0].deliveries >= flow.max_deliveries:
             reason = f"delivered {flow.max_deliveries} times and never settled"
             self._bury(station, [(task, reason, None) for task in tasks])
             return
-        handled = handle(
-            flow,
-            tasks,
-            lambda: not self._stopping.is_set() and time.monotonic() < half_lease,
-        )
-        if handled.outage:
-            self._take_down(station, handled.outage)
-        station.adapt(handled, in_time=time.monotonic() < half_lease)
-        self._settle(station, handled)
+        began = time.monotonic()
+        handled = Handled()
+        with self._renewer.holding(flow, station.queue, tasks) as held:
+            for part in handle(
+                flow, tasks, lambda: not self._stopping.is_set() and held.is_leased()
+            ):
+                if part.outage:
+                    self._take_down(station, part.outage)
+                held.let_go(part)
+                self._settle(station, part)
+                handled.merge(part)
+        station.adapt(handled, time.monotonic() - began)
         now_ms = time.time() * 1000  # for people: nothing is decided by it
         log.info(
             "batch",

@@ -18,7 +18,7 @@ A task is in exactly one of scheduled, leased and dead::
 
                      schedule                 claim
                   ------------> scheduled ------------> leased ------> gone
-                                  ^  ^ ^                | | |    ack
+                                  ^  ^ ^                | | |    ack    (extend: leased for longer)
                                   |  | '--- release ----' | |
                                   |  '------ retry -------' |
                                   |                         | dead_letter
@@ -279,6 +279,11 @@ class DelayQueue:
             [_clock(now_ms), self.keys.wake, _token([task for task, _ in retries])],
             [(task.id, math.ceil(delay), int(failed)) for task, delay in retries],
         )
+
+    def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
+        """Hold tasks of one claim for ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        head = [_clock(now_ms), lease_ms, _token(tasks)]
+        self._settle("extend", head, [(task.id,) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks of one claim back as they were. Raises LeaseLost as `ack` does."""

@@ -16,7 +16,7 @@ import structlog
 
 from worker.errors import Unavailable
 from worker.flow import Due, Flow, Sweep, Task
-from worker.isolation import handle
+from worker.isolation import Handled, handle
 from worker.logs import log_failure
 from worker.queue import DelayQueue, Restored
 
@@ -133,7 +133,9 @@ class Sweeper:
         ]
         if not tasks:
             return
-        handled = handle(self._flow, tasks, lambda: not self._stopping.is_set())
+        handled = Handled()
+        for part in handle(self._flow, tasks, lambda: not self._stopping.is_set()):
+            handled.merge(part)
         at_fault = [*handled.failed, *handled.dead]
         for task, error in at_fault:
             log_failure(self._flow.name, task.id, error)

@@ -23,9 +23,21 @@ VERBS: dict[str, Settle] = {
 }
 
 
+#: What needs the lease: settling, and holding for longer.
+FENCED: dict[str, Settle] = {
+    **VERBS,
+    "extend": lambda queue, tasks: queue.extend(tasks, 100, now_ms=3000),
+}
+
+
 @pytest.fixture(params=VERBS)
 def settle(request: pytest.FixtureRequest) -> Settle:
     return VERBS[request.param]
+
+
+@pytest.fixture(params=FENCED)
+def write(request: pytest.FixtureRequest) -> Settle:
+    return FENCED[request.param]
 
 
 # -- claim ---------------------------------------------------------------------------------
@@ -156,6 +168,26 @@ def test_the_time_to_wait_is_not_rounded_up_to_the_millisecond(queue: DelayQueue
 # -- settle with a valid token -------------------------------------------------------------
 
 
+def test_an_extended_lease_ends_later_and_nothing_else_changes(queue: DelayQueue) -> None:
+    queue.schedule_many([("a", 0, b"x"), ("b", 0, b"")])
+    tasks = queue.claim(2, 100, now_ms=1000).tasks
+    before = state(queue)
+    queue.extend(tasks[:1], 100, now_ms=1090)
+    assert state(queue) == before | {"leased": {"a": 1190, "b": 1100}}
+    assert [task.id for task in queue.claim(2, 100, now_ms=1189).tasks] == ["b"]
+    queue.ack(tasks[:1])
+    assert list(state(queue)["leased"]) == ["b"]
+
+
+def test_an_extension_is_counted_from_the_servers_clock(queue: DelayQueue) -> None:
+    queue.schedule("a", 0)
+    tasks = queue.claim(1, 60_000).tasks
+    [first] = state(queue)["leased"].values()
+    queue.extend(tasks, 120_000)
+    [second] = state(queue)["leased"].values()
+    assert 60_000 <= second - first < 120_000
+
+
 def test_an_acked_task_leaves_nothing_behind(queue: DelayQueue) -> None:
     [task] = _claimed_with_counts(queue)
     queue.ack([task])
@@ -244,66 +276,64 @@ def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) 
     }
 
 
-def test_settling_no_tasks_is_nothing(queue: DelayQueue, settle: Settle) -> None:
-    settle(queue, [])
+def test_settling_no_tasks_is_nothing(queue: DelayQueue, write: Settle) -> None:
+    write(queue, [])
     assert state(queue) == {}
 
 
-def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, settle: Settle) -> None:
+def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, write: Settle) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "ab"]
     before = state(queue)
     with pytest.raises(ValueError, match="one claim"):
-        settle(queue, tasks)
+        write(queue, tasks)
     assert state(queue) == before
 
 
 # -- settle without one --------------------------------------------------------------------
 
 
-def test_a_token_is_void_once_another_worker_has_the_task(
-    queue: DelayQueue, settle: Settle
-) -> None:
+def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, write: Settle) -> None:
     queue.schedule("a", 1000, b"x")
     stale = queue.claim(1, 100, now_ms=1000).tasks
     queue.claim(1, 100, now_ms=2000)
-    _assert_writes_nothing(queue, settle, stale)
+    _assert_writes_nothing(queue, write, stale)
 
 
-def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, settle: Settle) -> None:
+def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, write: Settle) -> None:
     queue.schedule("a", 1000, b"x")
     stale = queue.claim(1, 100, now_ms=1000).tasks
     queue.schedule("a", 5000, b"y")
-    _assert_writes_nothing(queue, settle, stale)
+    _assert_writes_nothing(queue, write, stale)
 
 
-def test_no_token_is_no_proof(queue: DelayQueue, settle: Settle) -> None:
+def test_no_token_is_no_proof(queue: DelayQueue, write: Settle) -> None:
     queue.schedule("a", 1000)
     [task] = queue.claim(1, 1000, now_ms=1000).tasks
     before = state(queue)
     for token in ("", task.token[:32], f"{task.token}1000"):
         with pytest.raises(LeaseLost):
-            settle(queue, [task._replace(token=token)])
+            write(queue, [task._replace(token=token)])
     assert state(queue) == before
 
 
 @pytest.mark.parametrize("first", VERBS.values(), ids=VERBS)
-def test_a_token_is_void_once_it_was_used(queue: DelayQueue, first: Settle, settle: Settle) -> None:
+def test_a_token_is_void_once_it_was_used(queue: DelayQueue, first: Settle, write: Settle) -> None:
     queue.schedule("a", 1000, b"x")
     tasks = queue.claim(1, 100, now_ms=1000).tasks
     first(queue, tasks)
-    _assert_writes_nothing(queue, settle, tasks)
+    _assert_writes_nothing(queue, write, tasks)
 
 
 def test_a_token_is_void_after_a_flush_even_for_the_same_task(
-    client: redis.Redis, queue: DelayQueue, settle: Settle
+    client: redis.Redis, queue: DelayQueue, write: Settle
 ) -> None:
     queue.schedule("a", 1000)
     stale = queue.claim(1, 100, now_ms=1000).tasks
     client.flushall()
     queue.schedule("a", 1000)
     queue.claim(1, 100, now_ms=1000)
-    _assert_writes_nothing(queue, settle, stale)
+    _assert_writes_nothing(queue, write, stale)
 
 
 def test_an_expired_lease_nobody_has_taken_is_still_its_holders(

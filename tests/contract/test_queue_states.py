@@ -143,6 +143,11 @@ class Machine(RuleBasedStateMachine):
             assert claim.next_in_ms == (max(0, min(ends) - self.now) if ends else None)
         return multiple(*claim.tasks)
 
+    @rule(task=claimed, lease=st.integers(1, 40))
+    def extend(self, task: Task, lease: int) -> None:
+        if self.settles(task, lambda: self.queue.extend([task], lease, now_ms=self.now)):
+            self.known[task.id].at = self.now + lease
+
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
         if self.settles(task, lambda: self.queue.ack([task])):

@@ -1,9 +1,8 @@
 """Clocks that are wrong by an hour: SQL's decides, so nothing is early, and little is late."""
 
-import json
 from typing import Any
 
-from devtools.processes import Process
+from devtools.processes import Process, events
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.site import Site
@@ -12,10 +11,9 @@ HOUR = 3600
 LATEST_MS = 3000
 
 
-def batches(site: Site, worker: Process) -> list[dict[str, Any]]:
+def batches(worker: Process) -> list[dict[str, Any]]:
     """What the worker wrote down of each batch."""
-    lines = map(json.loads, site.log(worker).splitlines())
-    return [line for line in lines if line["event"] == "batch"]
+    return [line for line in events(worker.log) if line["event"] == "batch"]
 
 
 @on_postgresql
@@ -29,7 +27,7 @@ def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) 
     assert site.latest_ms() <= bound(LATEST_MS)
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
-    told = {worker: batches(site, worker) for worker in (fast, slow)}
+    told = {worker: batches(worker) for worker in (fast, slow)}
     assert not any(batch["retries"] for worker in told for batch in told[worker])
     # Their clocks are wrong indeed: they think that they are an hour late, or early.
     assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in told[fast])
@@ -46,7 +44,7 @@ def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build:
     assert site.latest_ms() <= bound(LATEST_MS)
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
-    handled = batches(site, worker)
+    handled = batches(worker)
     # Each came at once and was put off until its deadline, and was then at most a moment early.
     assert sum(batch["retries"] for batch in handled) <= 3 * len(ids)
     assert sum(batch["tasks"] for batch in handled) <= 4 * len(ids)
@@ -63,7 +61,7 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
     assert site.latest_ms() <= bound(LATEST_MS)
     assert site.violations(drained=True) == []
     site.assert_each_was_cancelled_once(ids)
-    handled = batches(site, worker)
+    handled = batches(worker)
     assert sum(batch["tasks"] for batch in handled) <= 3 * len(ids)
     # Redis thinks that each was due an hour before its deadline: the sweep has brought it forward.
     assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in handled)

@@ -1,6 +1,5 @@
 """Redis comes back without what it was told: every order is cancelled on time, from SQL."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.processes import Process, wait_until
+from devtools.processes import Process, events, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import Build, on_sqlite
@@ -69,13 +68,12 @@ def test_after_an_old_snapshot_was_restored_every_order_is_cancelled_once_and_on
     site.valkey.start()
 
     assert_all_ended_on_time(site, *old, *new)
-    wait_until(lambda: settled(site, worker) >= 150, "the old checks to have come again")
+    wait_until(lambda: settled(worker) >= 150, "the old checks to have come again")
 
 
-def settled(site: Site, worker: Process) -> int:
+def settled(worker: Process) -> int:
     """How many checks a worker has settled, with Redis or without."""
-    lines = map(json.loads, site.log(worker).splitlines())
-    return sum(line["done"] for line in lines if line["event"] in SETTLING)
+    return sum(line["done"] for line in events(worker.log) if line["event"] in SETTLING)
 
 
 @pytest.fixture

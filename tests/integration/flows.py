@@ -4,10 +4,11 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import redis
 
-from worker import Backoff, Flow, Task, Unavailable, connect, loop
+from worker import Backoff, Flow, Task, Unavailable, connect, loop, one_at_a_time
 
 HANDLED = "handled"
 DOWN = "down"
@@ -40,7 +41,7 @@ def recording_when_woken() -> list[Flow]:
     return recording()
 
 
-def frail() -> list[Flow]:
+def frail(**settings: Any) -> list[Flow]:
     """Kills its worker on a task called killer, fails on poison, waits on block."""
     client = connect(os.environ["REDIS_URL"])
     patient = connect(os.environ["REDIS_URL"], timeout_seconds=60)
@@ -56,7 +57,29 @@ def frail() -> list[Flow]:
             patient.blpop(["unblock"], timeout=0)
         note(client, tasks)
 
-    return [Flow(name="frail", handler=handler, lease_seconds=0.3, max_failures=3, backoff=QUICK)]
+    settings = {"lease_seconds": 0.3, "max_failures": 3, "backoff": QUICK, **settings}
+    return [Flow(name="frail", handler=handler, **settings)]
+
+
+def lasting() -> list[Flow]:
+    """The same, with a lease that a busy machine can keep."""
+    return frail(lease_seconds=2)
+
+
+def limited() -> list[Flow]:
+    """The same, with a handler that may not run for long."""
+    return frail(max_runtime_seconds=0.5)
+
+
+def slow() -> list[Flow]:
+    """Takes as many seconds for each task as its payload says, and then writes it down."""
+    client = connect(os.environ["REDIS_URL"])
+
+    def work(task: Task) -> None:
+        time.sleep(float(task.payload))
+        note(client, [task])
+
+    return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=2)]
 
 
 def dependent() -> list[Flow]:

@@ -1,6 +1,5 @@
 """LOG_LEVEL decides what the worker and the API log, as real processes without SQL and Redis."""
 
-import json
 import urllib.request
 from pathlib import Path
 from urllib.error import HTTPError
@@ -19,9 +18,8 @@ def environment(folder: Path, level: str) -> dict[str, str]:
 
 
 def events(process: Process) -> set[str]:
-    """What a process has logged so far. Its server's own lines are no JSON."""
-    lines = process.log.read_text().splitlines()
-    return {json.loads(line)["event"] for line in lines if line.startswith("{")}
+    """What a process has logged so far."""
+    return {line["event"] for line in processes.events(process.log)}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from devtools.processes import Process, python, wait_until
+from devtools.processes import Process, events, python, wait_until
 from devtools.valkey import Valkey, private_valkey
 from tests.clock import bound
 from tests.contract.state import state
@@ -26,8 +26,8 @@ def start(valkey: Valkey, tmp_path: Path) -> Iterator[Start]:
     """Starts a worker on a factory of `tests.integration.flows`; kills it after the test."""
     started: list[Process] = []
 
-    def start(factory: str, url: str = valkey.url) -> Process:
-        command = ["worker", "run", f"tests.integration.flows:{factory}"]
+    def start(factory: str, *options: str, url: str = valkey.url) -> Process:
+        command = ["worker", "run", f"tests.integration.flows:{factory}", *options]
         started.append(python(command, {"REDIS_URL": url}, tmp_path / "worker.log"))
         return started[-1]
 
@@ -158,6 +158,68 @@ def _ends(worker: Process) -> bool:
     return not worker.running()
 
 
+# -- taking long ---------------------------------------------------------------------------
+
+
+def test_slow_tasks_are_each_done_once_by_workers_that_share_them(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "slow")
+    ids = [f"mail {n}" for n in range(60)]
+    queue.schedule_many((name, 1, b"0.05") for name in ids)  # longer than a lease, all together
+    for _ in range(2):
+        start("slow", "--threads", "2")
+    wait_until(lambda: state(queue) == {}, "all to be done")
+    assert sorted(handled_ids(redis_client)) == sorted(ids)
+
+
+def test_a_stop_amid_slow_tasks_leaves_those_that_were_not_begun(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "slow")
+    ids = [f"mail {n}" for n in range(100)]
+    queue.schedule_many((name, 1, b"0.2") for name in ids)
+    worker = start("slow")
+    wait_until(lambda: len(handled_ids(redis_client)) >= 3, "some to be done")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    left = state(queue)
+    assert {*left} <= {"scheduled", "payloads", "first_due"}
+    done = handled_ids(redis_client)
+    assert len(done) < 50
+    assert sorted([*done, *left["scheduled"]]) == sorted(ids)
+
+
+def test_a_handler_that_outlasts_its_lease_keeps_it(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    queue.schedule("block", 1)
+    for _ in range(2):
+        start("lasting")
+    wait_until(lambda: redis_client.llen("blocked"), "the handler to begin")
+    expiry = state(queue)["leased"]["block"]
+    wait_until(lambda: state(queue)["leased"]["block"] >= expiry + 2000, "a lease to have passed")
+    redis_client.rpush("unblock", "now")
+    wait_until(lambda: state(queue) == {}, "the ack")
+    assert redis_client.llen("blocked") == 1
+    assert handled_ids(redis_client) == ["block"]
+
+
+def test_a_handler_that_hangs_loses_its_lease_and_its_task_comes_again(
+    redis_client: redis.Redis, start: Start, tmp_path: Path
+) -> None:
+    queue = DelayQueue(redis_client, "frail")
+    queue.schedule("block", 1)
+    for _ in range(2):
+        start("limited")
+    wait_until(lambda: redis_client.llen("blocked") == 2, "the other worker to take it")
+    assert "handler runs too long" in (tmp_path / "worker.log").read_text()
+    assert state(queue)["deliveries"] == {"block": 1}
+    redis_client.rpush("unblock", "now", "now")
+    wait_until(lambda: state(queue) == {}, "the ack")
+
+
 # -- dying ---------------------------------------------------------------------------------
 
 
@@ -218,8 +280,7 @@ def test_a_poison_task_among_a_thousand_dies_alone_after_all_its_attempts(
     assert letter.story["failures"] == 3
     log = tmp_path / "worker.log"
     wait_until(lambda: log.read_text().count("task failed") == 3, "each failure to be logged")
-    logged = map(json.loads, log.read_text().splitlines())
-    failures = [line for line in logged if line["event"] == "task failed"]
+    failures = [line for line in events(log) if line["event"] == "task failed"]
     assert [line["id"] for line in failures] == ["poison"] * 3
     for text in (letter.story["traceback"], *(line["exception"] for line in failures)):
         assert text.startswith("Traceback")
@@ -251,7 +312,7 @@ def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
         redis.Redis.from_url(server.url) as client,
     ):
         queue = DelayQueue(client, "high")
-        worker = start("recording", server.url)
+        worker = start("recording", url=server.url)
         ready(client, queue)
         queue.schedule("later", now_ms() + 500)
         server.kill()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker import DeadLetter, Failed, Flow, Outcome, Retry, Task, Unavailable
+from worker import DeadLetter, Failed, Flow, Outcome, Retry, Task, Unavailable, one_at_a_time
 from worker.isolation import Handled, handle
 
 
@@ -19,7 +19,10 @@ def _run(
     probe: Callable[[], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
 ) -> Handled:
-    return handle(Flow(name="a", handler=handler, probe=probe), tasks, keep_going)
+    handled = Handled()
+    for part in handle(Flow(name="a", handler=handler, probe=probe), tasks, keep_going):
+        handled.merge(part)
+    return handled
 
 
 def _ids(tasks: Sequence[Task]) -> set[str]:
@@ -187,3 +190,59 @@ def test_a_handler_that_names_anything_but_ids_has_failed(key: Any) -> None:
     assert len(calls) == 1
     assert _ids([task for task, _ in handled.failed]) == {"0", "1"}
     assert all("is no id of a task" in str(error) for _, error in handled.failed)
+
+
+# -- one at a time -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [Retry(5), DeadLetter("bad"), Failed(ValueError("x"))])
+@pytest.mark.parametrize("raised", [True, False])
+def test_one_at_a_time_each_outcome_is_that_tasks_own(outcome: Outcome, raised: bool) -> None:  # noqa: FBT001  a parameter
+    seen: list[str] = []
+
+    def function(task: Task) -> Outcome | None:
+        seen.append(task.id)
+        if task.id != "3":
+            return None
+        if raised:
+            raise outcome
+        return outcome
+
+    handled = _run(one_at_a_time(function), _tasks(8))
+    assert seen == [task.id for task in _tasks(8)]
+    assert _ids(handled.done) == _ids(_tasks(8)) - {"3"}
+    assert {*handled.tasks()} == {*_tasks(8)}
+
+
+def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -> None:
+    seen: list[str] = []
+
+    def function(task: Task) -> None:
+        seen.append(task.id)
+
+    flow = Flow(name="a", handler=one_at_a_time(function))
+    for number, part in enumerate(handle(flow, _tasks(3), lambda: True), start=1):
+        assert len(seen) == number
+        assert part == Handled(done=[Task(str(number - 1))])
+
+
+def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
+    seen: list[str] = []
+    function = one_at_a_time(lambda task: seen.append(task.id))
+    handled = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
+    assert handled == Handled(done=_tasks(5)[:2], untouched=_tasks(5)[2:])
+
+
+@pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
+def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Exception) -> None:
+    def function(task: Task) -> None:
+        if task.id == "1":
+            raise error
+
+    def probe() -> None:
+        raise Unavailable("down")
+
+    handled = _run(one_at_a_time(function), _tasks(4), probe=probe)
+    assert (handled.done, handled.failed) == ([Task("0")], [])
+    assert handled.untouched == _tasks(4)[1:]
+    assert isinstance(handled.outage, Unavailable)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import pytest
 import redis
 
-from worker import Flow, Task, Unavailable, Worker
+from worker import Flow, Task, Unavailable, Worker, one_at_a_time
 from worker.isolation import Handled
-from worker.loop import RECONNECT, SLOW_POLL_SECONDS, Station
+from worker.loop import RECONNECT, SHARE_SECONDS, SLOW_POLL_SECONDS, Station
 from worker.queue import Claim, DelayQueue
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -218,19 +218,27 @@ def test_a_task_suspected_again_is_handled_alone_and_the_worst_first(station: St
     assert others == [tasks[0], tasks[1], tasks[3], tasks[4]]
 
 
-def test_fewer_tasks_are_claimed_while_batches_outlast_their_lease(station: Station) -> None:
-    cut_short = Handled(untouched=[Task("a")])
-    limits = []
-    for handled in [cut_short] * 8 + [Handled()] * 8:
-        station.adapt(handled)
+def test_a_claim_of_one_at_a_time_grows_while_it_is_fast_and_shrinks_while_it_is_slow() -> None:
+    flow = Flow(name="a", handler=one_at_a_time(lambda _: None), batch_size=10)
+    station = Station(flow, DelayQueue(redis.Redis.from_url(NOWHERE), "a"))
+    limits = [station.limit]
+    for seconds in [0.1] * 5 + [SHARE_SECONDS * 0.7] + [SHARE_SECONDS * 1.1] * 4:
+        station.adapt(Handled(), seconds)
         limits.append(station.limit)
-    assert limits == [50, 25, 12, 6, 3, 1, 1, 1, 2, 4, 8, 16, 32, 64, 100, 100]
+    assert limits == [1, 2, 4, 8, 10, 10, 10, 5, 2, 1, 1]
+
+
+def test_a_batch_is_claimed_whole_however_long_it_takes(station: Station) -> None:
+    station.adapt(Handled(), 3600)
+    assert station.limit == 100
 
 
 def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
     station: Station,
 ) -> None:
-    station.adapt(Handled(untouched=[Task("a")], outage=Unavailable("a statement took too long")))
+    station.adapt(
+        Handled(untouched=[Task("a")], outage=Unavailable("a statement took too long")), 1
+    )
     assert station.limit == 50
 
 
