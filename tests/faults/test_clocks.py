@@ -5,7 +5,6 @@ from typing import Any
 from devtools.processes import Process, events
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
-from tests.faults.site import Site
 
 HOUR = 3600
 LATEST_MS = 3000
