@@ -26,7 +26,7 @@ class Settings:
     order_timeout_seconds: float = _at_least(0.001, 1800.0)
     order_timeout_min_seconds: float = _at_least(0.001, 1.0)
     order_timeout_max_seconds: float = _at_least(0.001, 86_400.0)
-    #: How long a claimed batch belongs to its worker. Longer than any statement may run.
+    #: How soon another worker takes over from a dead one. Longer than any statement may run.
     lease_seconds: float = _at_least(0.1, 10.0)
     sweep_seconds: float = _at_least(0.01, 1.0)
     lookahead_seconds: float = _at_least(0.01, 30.0)
