@@ -37,8 +37,8 @@ demo: $(VENV)/demo ## Play the whole story in under a minute
 run: $(VENV)/demo ## API on port 8000, worker, Valkey, SQLite under data/
 	$(BIN)/python -m devtools.run
 
-# How to run all tests, not how to run one: so here, and not in pyproject.toml. Processes that have
-# finished their share take over from those that have not. N=0 runs them one after another.
+# Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
+# Idle processes take over tests from busy ones. N=0 runs the tests one after another.
 N ?= auto
 test: $(VENV)/installed ## All tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
 	$(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10 $(TESTS)
@@ -48,8 +48,8 @@ check: $(VENV)/installed ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One after another, on a machine with nothing else to do: the clock is held to its own figures.
-faults: $(VENV)/installed ## The fault tests, repeated, and all promises about time held strictly
+# One after another, on a machine with nothing else to do: time limits are strict.
+faults: $(VENV)/installed ## The fault tests, repeated, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
 	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
 

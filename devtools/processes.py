@@ -116,8 +116,8 @@ def run(module: list[str], env: Mapping[str, str]) -> str:
     return done.stdout
 
 
-#: The sockets that reserve the ports given away last. Bare descriptors: nothing is to be said of
-#: them when this process ends.
+#: The sockets that reserve the ports handed out last. Bare descriptors, so that Python does not
+#: warn about unclosed sockets when this process ends.
 _reservations: deque[int] = deque()
 
 

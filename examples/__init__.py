@@ -1,1 +1,1 @@
-"""Runs of the service to look at, and flows to copy. Not part of the distribution."""
+"""The demo. Not part of the distribution."""

@@ -259,7 +259,7 @@ def main() -> int:
         type=float,
         default=1,
         metavar="TIMES",
-        help="on a busy machine, orders may be so many times as late",
+        help="allow TIMES the usual lateness, for a busy machine",
     )
     options = parser.parse_args()
     story = Story(options.patience)

@@ -25,8 +25,8 @@ class OrdersApp(APIFlask):
 def create_app(settings: Settings | None = None) -> Flask:
     """The application.
 
-    Without settings it is a process's entry point, as granian and flask call it: it reads them from
-    the environment and configures the log. Raises SettingsInvalid.
+    Called without settings, as granian and flask do, it is the process's entry point: it reads them
+    from the environment and configures logging. Raises SettingsInvalid.
     """
     app = OrdersApp(__name__, title="Orders", version="1")
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask's default provider has it

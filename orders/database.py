@@ -172,8 +172,8 @@ def _begin_postgresql(connection: sa.Connection) -> None:
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
-    # A primary that was demoted keeps its connections, and none of them will ever write again. Said
-    # to be lost, they are all dropped from the pool, and new ones may find the new primary.
+    # A demoted primary keeps its connections, and none of them will ever write again. Treated as a
+    # disconnect, the error empties the pool, and new connections may find the new primary.
     if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
         context.is_disconnect = True
 

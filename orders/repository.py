@@ -61,7 +61,7 @@ class Key(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a database is good for."""
+    """What the readiness check reads from the database."""
 
     revision: str
     read_only: bool

@@ -40,8 +40,8 @@ PAGE_SIZE = 50
 # -- reading JSON --------------------------------------------------------------------------
 
 #: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
-#: The others leave room to name the wrong field of an invalid one. Python's parser has a limit too,
-#: but a different one in each version.
+#: The rest lets an invalid body reach validation, which names the wrong field. Python's parser has
+#: a limit too, but a different one in each version.
 MAX_DEPTH = 20
 #: A bracket, or a whole string, whose brackets do not count. An unterminated string extends to the
 #: end of the text; otherwise the search would start again at each quote in it.

@@ -312,7 +312,7 @@ class OrderService:
         if state.read_only:
             self._engine.dispose()  # the next connection may find the new primary
             raise StorageReadOnly
-        if state.revision < SCHEMA_VERSION:  # numbered; a newer one has only added
+        if state.revision < SCHEMA_VERSION:  # numbered; this code works on a newer one too
             raise SchemaOutdated(f"It has {state.revision}, not {SCHEMA_VERSION}.")
 
     # -- the shop's side -------------------------------------------------------------------

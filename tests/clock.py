@@ -1,11 +1,10 @@
-"""How strictly a promise about time is held.
+"""How strictly time limits are enforced.
 
-A machine that is busy with something else breaks such promises, and that says nothing about the
-code. ``make faults`` (``STRICT=1``) holds each promise to its own figure, on a machine with
-nothing else to do. Everywhere else the bound is five times as much, for the same path through the
-code. Code that does not work at all fails there as well. What would stand in for it late, such as
-the look-ahead after 30 s, comes later than five times the 3 s that a sweep has; but a lease of
-10 s does not, so that only the strict figure tells a sweep from the end of such a lease.
+A machine that is busy with something else exceeds them, which says nothing about the code.
+``make faults`` (``STRICT=1``) enforces each limit as stated, on a machine with nothing else to do.
+Everywhere else each limit is five times as long. Code that does not work at all still fails there:
+a slower fallback, such as the look-ahead every 30 s, comes later than five times the sweep's 3 s.
+The end of a 10 s lease does not, so only the strict limit can tell it from a sweep.
 
 Outside of ``tests/faults`` such a test is marked ``clock``, and ``make faults`` runs it too.
 """

@@ -144,7 +144,7 @@ def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
 
     The function returns None when the task is done, or returns or raises an outcome. Any
     other exception counts against that task alone, if the flow's probe passes. Each task is
-    settled when it ends, so a crash or a stop repeats none of those before it; and few are
-    claimed at a time while they are slow, so that other threads and workers have their share.
+    settled as it ends, so a crash or a stop repeats none of the earlier ones. Slow tasks are
+    claimed a few at a time, which leaves the rest to other threads and workers.
     """
     return OneAtATime(function)

@@ -84,13 +84,13 @@ def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) ->
 
 
 def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    """What a handler says of each task. One that has keys other than ids is not believed at all.
+    """The handler's outcome for each task. If any key is not an id, the whole batch has failed.
 
-    Its batch is not run again for that in halves: it may have done what it should.
+    It is not run again in halves: the handler may have done its work.
     """
     for key in outcomes:
         if not isinstance(key, str):
-            wrong = TypeError(f"the handler named {key!r}, which is no id of a task")
+            wrong = TypeError(f"the handler named {key!r}, which is not a task id")
             return [Failed(wrong)] * len(batch)
     return [outcomes.get(task.id) for task in batch]
 

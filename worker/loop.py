@@ -35,8 +35,8 @@ log = structlog.get_logger("worker")
 SLOW_POLL_SECONDS = 5.0
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
-#: How long the tasks of one claim may take, one after another: what waits behind them could be with
-#: another thread or worker.
+#: How long a claim whose tasks are handled one at a time may take: those that wait their turn could
+#: be running in another thread or worker.
 SHARE_SECONDS = 0.5
 #: How often to look whether Redis, or what a handler needs, is back.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
@@ -72,8 +72,9 @@ class Station:
         return suspects, [task for task in tasks if task.id not in chosen]
 
     def adapt(self, handled: Handled, seconds: float) -> None:
-        """Claim half as many after a batch of which something was left, or whose tasks, handled one
-        at a time, took long; otherwise twice as many again.
+        """Halve the limit if tasks were left untouched, or if handling them one at a time took
+        longer than `SHARE_SECONDS`. Otherwise double it; one at a time, only if it took less than
+        half of that.
         """
         if not handled.outage:
             self.outages = 0
@@ -89,7 +90,9 @@ class Worker:
     def __init__(self, flows: Sequence[Flow], redis_url: str, *, threads: int = 1) -> None:
         names = Counter(flow.name for flow in flows)
         if not flows or max(names.values()) > 1:
-            raise ValueError(f"a worker needs flows with names of their own, not {[*names]}")
+            raise ValueError(
+                f"a worker needs at least one flow, each with a unique name, not {[*names]}"
+            )
         if threads < 1:
             raise ValueError(f"a worker needs at least one thread, not {threads}")
         #: What was done so far: done, retried, failed, dead, released, stale, restored.

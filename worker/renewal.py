@@ -1,8 +1,8 @@
 """Leases that last as long as the work.
 
 A lease is short, so that another worker takes over soon after this one died. While this one lives,
-its leases are extended: at a third of a lease, so that two attempts may fail before it ends. A
-handler that is faster than that costs no command more.
+its leases are extended: whenever a third has passed, so that two attempts may fail before a lease
+ends. A handler that is faster than that costs no extra command.
 """
 
 import threading
@@ -48,7 +48,7 @@ class Held:
         return time.monotonic() < self.leased_at + self.flow.lease_seconds
 
     def let_go(self, handled: Handled) -> None:
-        """Leave to the settling what it settles now; the handler's next call begins."""
+        """Stop extending what is about to be settled; the handler's next call begins."""
         self.drop(task.id for task in handled.tasks())
         self.began_at = time.monotonic()
 

@@ -1,7 +1,7 @@
 """Indexes in the order of every list, so that a page costs the same however many orders there are.
 
-On PostgreSQL nobody waits while they are built. A build that was interrupted leaves an invalid
-index behind, which the next run replaces.
+On PostgreSQL they are built concurrently, so they block nobody. An interrupted build leaves an
+invalid index behind, which the next run replaces.
 """
 
 from alembic import op

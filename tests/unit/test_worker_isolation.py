@@ -189,7 +189,7 @@ def test_a_handler_that_names_anything_but_ids_has_failed(key: Any) -> None:
     handled = _run(handler, [Task("0"), Task("1")])
     assert len(calls) == 1
     assert _ids([task for task, _ in handled.failed]) == {"0", "1"}
-    assert all("is no id of a task" in str(error) for _, error in handled.failed)
+    assert all("is not a task id" in str(error) for _, error in handled.failed)
 
 
 # -- one at a time -------------------------------------------------------------------------

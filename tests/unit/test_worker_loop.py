@@ -244,7 +244,7 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
 
 @pytest.mark.parametrize("names", [[], ["a", "b", "a"]])
 def test_a_worker_needs_flows_of_different_names(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="flows with names of their own"):
+    with pytest.raises(ValueError, match="each with a unique name"):
         Worker([Flow(name=name, handler=lambda _: None) for name in names], NOWHERE)
 
 

@@ -6,8 +6,8 @@
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
--- The first write removes nothing, for no id is empty: a server whose memory is full refuses the
--- ZADD only where it comes first.
+-- The ZREM removes nothing, because no id is empty. It is there because a server whose memory is
+-- full refuses a ZADD only if it is the first write of a script.
 
 local now = tonumber(ARGV[1])
 if not now then
