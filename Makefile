@@ -31,8 +31,9 @@ help: ## Show what there is
 
 install: $(VENV)/installed ## Make .venv from the lock files
 
-demo: $(VENV)/demo ## Play the whole story in under a minute
-	$(BIN)/python -m examples.demo
+PATIENCE ?= 1
+demo: $(VENV)/demo ## Play the whole story in under a minute; PATIENCE=5 on a busy machine
+	$(BIN)/python -m examples.demo --patience $(PATIENCE)
 
 run: $(VENV)/demo ## API on port 8000, worker, Valkey, SQLite under data/
 	$(BIN)/python -m devtools.run

@@ -86,10 +86,14 @@ class Postgres:
         if done.returncode != 0:
             standby.remove()
             raise RuntimeError(f"pg_basebackup: {done.stderr.decode()}")
-        standby.start()
-        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        self.execute("SELECT pg_reload_conf()")
-        wait_until(self._is_replicated, "the standby to be synchronous", seconds=30)
+        try:
+            standby.start()
+            self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            self.execute("SELECT pg_reload_conf()")
+            wait_until(self._is_replicated, "the standby to be synchronous")
+        except BaseException:
+            standby.remove()
+            raise
         return standby
 
     def _is_replicated(self) -> bool:

@@ -17,9 +17,9 @@ from types import ModuleType
 import redis
 
 from worker.connection import connect
-from worker.errors import FlowImportFailed, FlowNotFound, WorkerError
+from worker.errors import FlowImportFailed, FlowNotFound, WorkerError, described
 from worker.flow import Flow
-from worker.logs import configure_logging, described, visible
+from worker.logs import configure_logging, visible
 from worker.loop import Worker
 from worker.queue import DelayQueue, Letter
 

@@ -11,6 +11,15 @@ class WorkerError(Exception):
         super().__init__(f"{message} {detail}".strip())
 
 
+def described(error: BaseException) -> str:
+    """An error's kind and message, also where the message itself cannot be made."""
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  somebody else's code
+        message = "(it has no readable message)"
+    return f"{type(error).__name__}: {message}"
+
+
 class LeaseLost(WorkerError):
     """The lease on these tasks had ended, so nothing was written for them."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.backoff import Backoff
+from worker.errors import described
 
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
@@ -62,11 +63,14 @@ class DeadLetter(Exception):
 
 
 class Failed(Exception):
-    """This task failed, alone: counted, and tried again until ``max_failures``."""
+    """This task failed, alone: counted, and tried again until ``max_failures``.
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+    The error may be given as text.
+    """
+
+    def __init__(self, error: Exception | str) -> None:
+        self.error = RuntimeError(error) if isinstance(error, str) else error
+        super().__init__(described(self.error))
 
 
 Outcome = Retry | DeadLetter | Failed
@@ -126,6 +130,11 @@ class Flow:
         for setting, least in (("max_failures", 1), ("max_deliveries", MIN_DELIVERIES)):
             if getattr(self, setting) < least:
                 raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether the handler gets each task alone."""
+        return isinstance(self.handler, OneAtATime)
 
 
 class OneAtATime:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from worker.errors import Unavailable
-from worker.flow import DeadLetter, Failed, Flow, OneAtATime, Outcome, Retry, Task
+from worker.flow import DeadLetter, Failed, Flow, Outcome, Retry, Task
 
 
 @dataclass(slots=True)
@@ -54,17 +54,18 @@ class Handled:
         self.outage = more.outage or self.outage
 
 
-def handle(flow: Flow, tasks: Sequence[Task], keep_going: Callable[[], bool]) -> Iterator[Handled]:
+def handle(
+    flow: Flow, tasks: Sequence[Task], keep_going: Callable[[Sequence[Task]], bool]
+) -> Iterator[Handled]:
     """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
 
     A batch that raises is run again in halves: one bad task in n costs about 2 log2(n) calls more.
     A handler for one task at a time gets each alone from the start. Nothing new is begun once
-    ``keep_going`` is false or a dependency is down.
+    ``keep_going``, asked before each call with its batch, is false or a dependency is down.
     """
-    alone = isinstance(flow.handler, OneAtATime)
-    batches = [[task] for task in reversed(tasks)] if alone else [tasks]
+    batches = [(task,) for task in reversed(tasks)] if flow.one_at_a_time else [tuple(tasks)]
     outage = None
-    while batches and outage is None and keep_going():
+    while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
             said = _said(flow.handler(batch) or {}, batch)
@@ -88,10 +89,10 @@ def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcom
 
     It is not run again in halves: the handler may have done its work.
     """
-    for key in outcomes:
-        if not isinstance(key, str):
-            wrong = TypeError(f"the handler named {key!r}, which is not a task id")
-            return [Failed(wrong)] * len(batch)
+    strangers = outcomes.keys() - {task.id for task in batch}
+    if strangers:
+        wrong = TypeError(f"the handler named {strangers.pop()!r}, which is not a task id")
+        return [Failed(wrong)] * len(batch)
     return [outcomes.get(task.id) for task in batch]
 
 

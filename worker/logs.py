@@ -10,6 +10,8 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
+from worker.errors import described
+
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -45,11 +47,6 @@ def configure_logging(level: str = "") -> None:
         )
     )
     logging.basicConfig(level=name, handlers=[handler], force=True)
-
-
-def described(error: BaseException) -> str:
-    """An error on one line, with its kind."""
-    return f"{type(error).__name__}: {error}"
 
 
 def log_failure(queue: str, task_id: str, error: Exception) -> None:

@@ -18,10 +18,10 @@ import structlog
 
 from worker.backoff import Backoff
 from worker.connection import connect
-from worker.errors import LeaseLost, Unavailable
-from worker.flow import Flow, OneAtATime, Task
+from worker.errors import LeaseLost, Unavailable, described
+from worker.flow import Flow, Task
 from worker.isolation import Handled, handle
-from worker.logs import described, log_failure
+from worker.logs import log_failure
 from worker.queue import Claim, DelayQueue
 from worker.renewal import Renewer
 from worker.sweep import Sweeper
@@ -50,9 +50,8 @@ class Station:
         self.flow = flow
         self.queue = queue
         self.up = threading.Event()
-        self._alone = isinstance(flow.handler, OneAtATime)
         #: How many tasks to claim.
-        self.limit = 1 if self._alone else flow.batch_size
+        self.limit = 1 if flow.one_at_a_time else flow.batch_size
         #: Outages since a batch was handled: the longer the row, the longer the next probe waits.
         self.outages = 0
 
@@ -78,9 +77,10 @@ class Station:
         """
         if not handled.outage:
             self.outages = 0
-        if handled.untouched or (self._alone and seconds > SHARE_SECONDS):
+        alone = self.flow.one_at_a_time
+        if handled.untouched or (alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
-        elif not self._alone or seconds < SHARE_SECONDS / 2:
+        elif not alone or seconds < SHARE_SECONDS / 2:
             self.limit = min(self.flow.batch_size, self.limit * 2)
 
 
@@ -161,9 +161,9 @@ class Worker:
             try:
                 run()
             except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
-                log.critical("thread died", thread=name, error=described(error))
                 self._crash = error
                 self.stop()
+                log.critical("thread died", thread=name, error=described(error))
 
         return threading.Thread(target=watched, name=name, daemon=True)
 
@@ -177,8 +177,8 @@ class Worker:
                 return
             self._handle(*claimed)
 
-    def _next(self) -> tuple[Station, Claim] | None:
-        """Wait for the next batch; None when stopping."""
+    def _next(self) -> tuple[Station, Claim, float] | None:
+        """Wait for the next batch, and when it was asked for; None when stopping."""
         while not self._stopping.is_set():
             self._alarm.clear()
             wait = SLOW_POLL_SECONDS
@@ -186,12 +186,13 @@ class Worker:
                 for station in self._stations:
                     if not station.up.is_set():
                         continue
+                    asked_at = time.monotonic()
                     claim = station.queue.claim(
                         station.limit, round(station.flow.lease_seconds * 1000)
                     )
                     if claim.tasks:
                         self._redis_answered()
-                        return station, claim
+                        return station, claim, asked_at
                     if claim.next_in_ms is not None:
                         wait = min(wait, claim.next_in_ms / 1000)
                     self._redis_answered()
@@ -228,7 +229,7 @@ class Worker:
 
     # -- handle and settle -----------------------------------------------------------------
 
-    def _handle(self, station: Station, claim: Claim) -> None:
+    def _handle(self, station: Station, claim: Claim, claimed_at: float) -> None:
         flow = station.flow
         tasks, others = station.split_suspects(claim.tasks)
         self._write("released", others, station.queue.release)
@@ -237,15 +238,20 @@ class Worker:
             self._bury(station, [(task, reason, None) for task in tasks])
             return
         began = time.monotonic()
-        handled = Handled()
-        with self._renewer.holding(flow, station.queue, tasks) as held:
-            for part in handle(
-                flow, tasks, lambda: not self._stopping.is_set() and held.is_leased()
-            ):
+        handled, settled = Handled(), True
+
+        def keep_going(batch: Sequence[Task]) -> bool:
+            # What Redis did not take comes again: the less of that the better. And what waits for
+            # slow tasks is given back, for another thread or worker.
+            shared = not flow.one_at_a_time or time.monotonic() - began < SHARE_SECONDS
+            return settled and shared and not self._stopping.is_set() and held.begin(batch)
+
+        with self._renewer.holding(flow, station.queue, tasks, claimed_at) as held:
+            for part in handle(flow, tasks, keep_going):
                 if part.outage:
                     self._take_down(station, part.outage)
                 held.let_go(part)
-                self._settle(station, part)
+                settled = self._settle(station, part)
                 handled.merge(part)
         station.adapt(handled, time.monotonic() - began)
         now_ms = time.time() * 1000  # for people: nothing is decided by it
@@ -259,47 +265,46 @@ class Worker:
             late_ms=round(now_ms - min(task.due_at_ms for task in tasks)),
         )
 
-    def _settle(self, station: Station, handled: Handled) -> None:
+    def _settle(self, station: Station, handled: Handled) -> bool:
+        """Tell Redis what became of tasks; whether it took all of it."""
         queue, flow = station.queue, station.flow
         again = [
             (task, flow.backoff.delay_ms(task.failures + 1))
             for task, _ in handled.failed
             if task.failures + 1 < flow.max_failures
         ]
-        self._write("done", handled.done, queue.ack)
-        self._write(
-            "retried",
-            [(task, max(1.0, retry.delay_ms)) for task, retry in handled.retries],
-            queue.retry,
-        )
-        self._write("failed", again, partial(queue.retry, failed=True))
-        self._bury(
-            station,
-            [(task, letter.reason, letter.__cause__) for task, letter in handled.dead]
-            + [
-                (task._replace(failures=task.failures + 1), "failed too often", error)
-                for task, error in handled.failed
-                if task.failures + 1 >= flow.max_failures
-            ],
-        )
-        self._write("released", handled.untouched, queue.release)
+        buried = [(task, letter.reason, letter.__cause__) for task, letter in handled.dead] + [
+            (task._replace(failures=task.failures + 1), "failed too often", error)
+            for task, error in handled.failed
+            if task.failures + 1 >= flow.max_failures
+        ]
+        delayed = [(task, max(1.0, retry.delay_ms)) for task, retry in handled.retries]
+        taken = [
+            self._write("done", handled.done, queue.ack),
+            self._write("retried", delayed, queue.retry),
+            self._write("failed", again, partial(queue.retry, failed=True)),
+            self._bury(station, buried),
+            self._write("released", handled.untouched, queue.release),
+        ]
         for task, error in handled.failed:
             log_failure(flow.name, task.id, error)
+        return all(taken)
 
     def _bury(
         self, station: Station, burials: list[tuple[Task, str, BaseException | None]]
-    ) -> None:
-        self._write("dead", burials, station.queue.dead_letter)
+    ) -> bool:
+        taken = self._write("dead", burials, station.queue.dead_letter)
         for task, reason, _ in burials:
             log.error("dead letter", queue=station.flow.name, id=task.id, reason=reason)
+        return taken
 
-    def _write(self, count: str, rows: list[T], write: Callable[[list[T]], None]) -> None:
-        """Settle ``rows``, if there are any, and count them.
+    def _write(self, count: str, rows: list[T], write: Callable[[list[T]], None]) -> bool:
+        """Settle ``rows``, if there are any, and count them; whether Redis took it.
 
         What cannot be written is left to the lease: it ends, and the tasks come again.
         """
         if not rows:
-            return
+            return True
         try:
             write(rows)
         except LeaseLost as lost:
@@ -308,8 +313,10 @@ class Worker:
             log.warning("lease lost, nothing written", verb=count, tasks=len(lost.ids))
         except redis.RedisError as error:
             log.warning("not settled", verb=count, tasks=len(rows), error=described(error))
+            return False
         else:
             self.counts[count] += len(rows)
+        return True
 
     # -- outages of what a handler needs ---------------------------------------------------
 

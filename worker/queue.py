@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, TypeVar
 import redis
 from redis.commands.core import Script
 
-from worker.errors import LeaseLost, UnsafeServer
+from worker.errors import LeaseLost, UnsafeServer, described
 from worker.flow import MAX_BATCH_SIZE, Due, Task
 
 T = TypeVar("T")
@@ -428,7 +428,7 @@ def _token(tasks: Sequence[Task]) -> str:
 def _letter(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
         "reason": reason,
-        "error": f"{type(error).__name__}: {error}"[:2000] if error else None,
+        "error": described(error)[:2000] if error else None,
         # Its end says most: what was raised, and where.
         "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 import redis
 import structlog
 
-from worker.errors import LeaseLost
+from worker.errors import LeaseLost, described
 from worker.flow import Flow, Task
 from worker.isolation import Handled
-from worker.logs import described
 from worker.queue import DelayQueue
 
 log = structlog.get_logger("worker")
@@ -29,13 +28,16 @@ LOOKED_AT = 1 / 12
 class Held:
     """Tasks of one claim that this process is at work on. Times are on the monotonic clock."""
 
-    def __init__(self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task], claimed_at: float
+    ) -> None:
         self.flow = flow
         self.queue = queue
         self._tasks = {task.id: task for task in tasks}
         self._lock = threading.Lock()
-        #: When the lease was last known to begin, and when the handler's last call did.
-        self.leased_at = self.began_at = time.monotonic()
+        #: The latest time at which the lease surely had not begun yet, and when the handler's last
+        #: call began.
+        self.leased_at = self.began_at = claimed_at
         #: Whether the handler has run for too long: the lease may end then.
         self.given_up = False
 
@@ -43,14 +45,16 @@ class Held:
         with self._lock:
             return [*self._tasks.values()]
 
-    def is_leased(self) -> bool:
-        """Whether the lease cannot have ended, as far as this process knows."""
-        return time.monotonic() < self.leased_at + self.flow.lease_seconds
+    def begin(self, batch: Sequence[Task]) -> bool:
+        """Begin a call of the handler, if the lease on all of its batch cannot have ended."""
+        self.began_at = time.monotonic()
+        with self._lock:
+            held = all(task.id in self._tasks for task in batch)
+        return held and self.began_at < self.leased_at + self.flow.lease_seconds
 
     def let_go(self, handled: Handled) -> None:
-        """Stop extending what is about to be settled; the handler's next call begins."""
+        """Stop extending what is about to be settled."""
         self.drop(task.id for task in handled.tasks())
-        self.began_at = time.monotonic()
 
     def drop(self, ids: Iterable[str]) -> list[str]:
         """Hold these no longer; return those that were held."""
@@ -68,9 +72,11 @@ class Renewer:
         self._finished = threading.Event()
 
     @contextmanager
-    def holding(self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task]) -> Iterator[Held]:
-        """Extend the lease on ``tasks`` until the end of the block."""
-        held = Held(flow, queue, tasks)
+    def holding(
+        self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task], claimed_at: float
+    ) -> Iterator[Held]:
+        """Extend the lease on ``tasks``, claimed at that time or later, until the block ends."""
+        held = Held(flow, queue, tasks, claimed_at)
         with self._lock:
             self._held.add(held)
         try:
@@ -97,6 +103,8 @@ class Renewer:
 
     def _extend(self, held: Held, now: float) -> None:
         tasks, queue, flow = held.tasks(), held.queue, held.flow
+        if not tasks:
+            return
         if now - held.began_at > flow.max_runtime_seconds:
             held.given_up = True
             ids = [task.id for task in tasks[:10]]

@@ -134,7 +134,7 @@ class Sweeper:
         if not tasks:
             return
         handled = Handled()
-        for part in handle(self._flow, tasks, lambda: not self._stopping.is_set()):
+        for part in handle(self._flow, tasks, lambda _: not self._stopping.is_set()):
             handled.merge(part)
         at_fault = [*handled.failed, *handled.dead]
         for task, error in at_fault:

@@ -1,6 +1,7 @@
 """Migrations make exactly the tables of the models, and can be taken back."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -83,6 +84,23 @@ def test_migrations_make_what_the_models_say(engine: sa.Engine, config: Config) 
     assert schema(engine) == wanted
     assert any(table["checks"] for table in wanted.values())
     assert "unpaid" in repr(wanted["orders"]["indexes"])
+
+
+def test_several_migrators_at_once_migrate_once(postgres_url: str) -> None:
+    with ThreadPoolExecutor(3) as migrators:
+        env = {"DATABASE_URL": postgres_url}
+        done = [migrators.submit(run, ["alembic", "upgrade", "head"], env) for _ in range(3)]
+        for each in done:
+            each.result()
+    engine = sa.create_engine(postgres_url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        [revision] = connection.scalars(sa.text("SELECT version_num FROM alembic_version"))
+    assert revision == SCHEMA_VERSION
+    assert {i["name"] for i in sa.inspect(engine).get_indexes("orders")} == {
+        "ix_orders_unpaid_expiry",
+        "ix_orders_created",
+        "ix_orders_expires",
+    }
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

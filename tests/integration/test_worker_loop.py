@@ -26,7 +26,9 @@ from worker import (
     Unavailable,
     UnsafeServer,
     Worker,
+    one_at_a_time,
 )
+from worker.loop import SHARE_SECONDS
 
 
 @contextmanager
@@ -111,6 +113,49 @@ def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
         wait_until(lambda: worker.counts["done"], "the task, long before its lease ends")
     assert worker.counts == {"released": 1, "done": 1}
     assert state(queue) == {}
+
+
+def test_what_waits_behind_slow_tasks_is_given_back(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "slow")
+    queue.schedule_many((str(n), 1, b"") for n in range(8))
+    leased: list[int] = []
+
+    def work(_task: Task) -> None:
+        leased.append(queue.stats().leased)
+        if len(leased) == 1:
+            time.sleep(1.1 * SHARE_SECONDS)
+
+    worker = Worker([Flow(name="slow", handler=one_at_a_time(work))], valkey.url)
+    worker._stations[0].limit = 8  # as after many fast ones
+    with running(worker):
+        wait_until(lambda: worker.counts["done"] == 8, "all to be done")
+    assert leased[:2] == [8, 4]
+    assert worker.counts["released"] == 7
+
+
+def test_no_further_task_is_begun_after_redis_refused_to_take_one(
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = DelayQueue(redis_client, "refused")
+    queue.schedule_many((str(n), 1, b"") for n in range(8))
+    begun: list[str] = []
+    flow = Flow(name="refused", handler=one_at_a_time(lambda task: begun.append(task.id)))
+    worker = Worker([flow], valkey.url)
+    [station] = worker._stations
+    station.limit = 8
+    ack = station.queue.ack
+
+    def refuse_once(_tasks: Sequence[Task]) -> None:
+        monkeypatch.setattr(station.queue, "ack", ack)
+        raise redis.ConnectionError("refused")
+
+    monkeypatch.setattr(station.queue, "ack", refuse_once)
+    with running(worker):
+        wait_until(lambda: worker.counts["done"] == 7, "the others to be done")
+    assert worker.counts["released"] == 7
+    assert [*state(queue)["leased"]] == [begun[0]]
 
 
 def test_a_task_that_fails_is_tried_again_later_and_later_and_dies_of_its_last_failure(

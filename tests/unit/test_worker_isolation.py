@@ -20,7 +20,8 @@ def _run(
     keep_going: Callable[[], bool] = lambda: True,
 ) -> Handled:
     handled = Handled()
-    for part in handle(Flow(name="a", handler=handler, probe=probe), tasks, keep_going):
+    flow = Flow(name="a", handler=handler, probe=probe)
+    for part in handle(flow, tasks, lambda _: keep_going()):
         handled.merge(part)
     return handled
 
@@ -80,7 +81,7 @@ def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
 def test_each_outcome_is_sorted_to_its_list() -> None:
     retry, dead, error = Retry(5), DeadLetter("bad"), ValueError("x")
     a, b, c, d = Task("a"), Task("b"), Task("c"), Task("d")
-    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error), "z": retry}, [a, b, c, d])
+    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error)}, [a, b, c, d])
     assert handled == Handled(done=[d], retries=[(a, retry)], dead=[(b, dead)], failed=[(c, error)])
 
 
@@ -178,7 +179,7 @@ def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:
     assert handled.failed == []
 
 
-@pytest.mark.parametrize("key", [Task("1"), b"1", 1])
+@pytest.mark.parametrize("key", [Task("1"), b"1", 1, "2", "01"])
 def test_a_handler_that_names_anything_but_ids_has_failed(key: Any) -> None:
     calls: list[Sequence[Task]] = []
 
@@ -221,7 +222,7 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
         seen.append(task.id)
 
     flow = Flow(name="a", handler=one_at_a_time(function))
-    for number, part in enumerate(handle(flow, _tasks(3), lambda: True), start=1):
+    for number, part in enumerate(handle(flow, _tasks(3), lambda _: True), start=1):
         assert len(seen) == number
         assert part == Handled(done=[Task(str(number - 1))])
 
@@ -246,3 +247,23 @@ def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Excep
     assert (handled.done, handled.failed) == ([Task("0")], [])
     assert handled.untouched == _tasks(4)[1:]
     assert isinstance(handled.outage, Unavailable)
+
+
+def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
+    def handler(tasks: Sequence[Task]) -> None:
+        assert isinstance(tasks, tuple)
+
+    assert _run(handler, _tasks(3)) == Handled(done=_tasks(3))
+
+
+def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:
+    class Unreadable(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome]:
+        return {task.id: Failed("no such customer") for task in tasks[:1]}
+
+    [(_, error)] = _run(handler, _tasks(2)).failed
+    assert str(error) == "no such customer"
+    assert "Unreadable: (it has no readable message)" in str(Failed(Unreadable()))
