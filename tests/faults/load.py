@@ -38,6 +38,11 @@ class Load:
             for n in range(customers)
         ]
 
+    def placed(self) -> int:
+        """How many answers said that an order was placed."""
+        told = [*self.responses]
+        return sum(response.request == "create" and response.status == 201 for response in told)
+
     def start(self) -> None:
         for thread in self._threads:
             thread.start()

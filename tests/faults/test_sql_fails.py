@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from devtools import processes
 from devtools.postgres import Postgres
-from devtools.processes import free_port, wait_until
+from devtools.processes import Process, free_port, wait_until
 from orders.models import metadata
 from tests.clock import bound
 from tests.faults.checker import violations
@@ -25,6 +25,7 @@ RETRY_BUDGET_SECONDS = 0.4
 #: How soon an API says that SQL is down, and how soon workers go on when it is not.
 PATIENCE_SECONDS = 5
 RESUMED_SECONDS = 10
+CUSTOMERS = 16
 #: What /readyz says of a server that takes no writes.
 READ_ONLY = "The database is read-only: a standby, or a failover in progress."
 
@@ -49,6 +50,31 @@ def opened(
         yield site
     finally:
         site.close()
+
+
+@contextmanager
+def under_load(site: Site, ports: Sequence[int], *, seed: int) -> Iterator[Load]:
+    """Customers who order and pay meanwhile; afterwards orders are placed again, soon."""
+    key = site.services.orders.create_key("load", ["orders"])
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    load = Load(urls, key, SKUS, customers=CUSTOMERS, seed=seed)
+    load.start()
+    try:
+        wait_until(lambda: load.placed() >= CUSTOMERS, "some orders")
+        yield load
+        enough, soon = load.placed() + CUSTOMERS, bound(RESUMED_SECONDS)
+        wait_until(lambda: load.placed() >= enough, "more orders", seconds=soon)
+    finally:
+        load.stop()
+    site.wait_until_drained(bound(RESUMED_SECONDS))
+
+
+def assert_nothing_is_broken(site: Site, worker: Process, load: Load) -> None:
+    """Every promise is kept, and nothing counted as a failure."""
+    history = site.history(load.responses)
+    assert violations(history, stocked=STOCKED, drained=True) == []
+    assert {response.status for response in load.responses} <= {200, 201, 202, 409, 503}
+    assert "task failed" not in site.log(worker)
 
 
 def backends(server: Postgres, database: str) -> list[int]:
@@ -91,29 +117,10 @@ def test_a_database_killed_and_started_under_load_breaks_no_promise(
         for port in ports:
             site.start_api(port)
         worker = site.start_worker()
-        key = site.services.orders.create_key("load", ["orders"])
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        load = Load(urls, key, SKUS, customers=16, seed=15)
-
-        def placed() -> int:
-            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
-
-        load.start()
-        try:
-            wait_until(lambda: placed() >= 16, "some orders")
+        with under_load(site, ports, seed=15) as load:
             own_postgres.kill()
             own_postgres.start()
-            before = placed()
-            soon = bound(RESUMED_SECONDS)
-            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
-        finally:
-            load.stop()
-        site.wait_until_drained(bound(RESUMED_SECONDS))
-
-        history = site.history(load.responses)
-        assert violations(history, stocked=STOCKED, drained=True) == []
-        assert {response.status for response in load.responses} <= {200, 201, 202, 409, 503}
-        assert "task failed" not in site.log(worker)
+        assert_nothing_is_broken(site, worker, load)
 
 
 def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_path: Path) -> None:
@@ -198,27 +205,11 @@ def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: P
         site.start_api(port)
         assert site.ready(port)[0] == 503
         worker = site.start_worker(ready=False)
-        key = site.services.orders.create_key("load", ["orders"])
-        load = Load([f"http://127.0.0.1:{port}"], key, SKUS, customers=8, seed=23)
-
-        def placed() -> int:
-            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
-
-        load.start()
-        try:
-            wait_until(lambda: placed() >= 8, "some orders")
+        with under_load(site, [port], seed=23) as load:
             processes.run(["alembic", "upgrade", "head"], site.env)
-            before = placed()
-            wait_until(lambda: placed() >= before + 8, "more orders")
-        finally:
-            load.stop()
         assert site.ready(port) == (200, "ok")
-        site.wait_until_drained()
-
-        history = site.history(load.responses)
-        assert violations(history, stocked=STOCKED, drained=True) == []
-        assert {response.status for response in load.responses} <= {200, 201, 202, 409}
-        assert "task failed" not in site.log(worker)
+        assert_nothing_is_broken(site, worker, load)
+        assert 503 not in {response.status for response in load.responses}
 
 
 def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
@@ -273,26 +264,7 @@ def test_a_standby_takes_over_and_no_order_that_was_confirmed_is_lost(tmp_path: 
         for port in ports:
             site.start_api(port)
         worker = site.start_worker()
-        key = site.services.orders.create_key("load", ["orders"])
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        load = Load(urls, key, SKUS, customers=16, seed=28)
-
-        def placed() -> int:
-            return sum(r.request == "create" and r.status == 201 for r in [*load.responses])
-
-        load.start()
-        try:
-            wait_until(lambda: placed() >= 16, "some orders")
+        with under_load(site, ports, seed=28) as load:
             primary.kill()
             standby.execute("SELECT pg_promote()")
-            before = placed()
-            soon = bound(RESUMED_SECONDS)
-            wait_until(lambda: placed() >= before + 16, "more orders", seconds=soon)
-        finally:
-            load.stop()
-        site.wait_until_drained(bound(RESUMED_SECONDS))
-
-        history = site.history(load.responses)
-        assert violations(history, stocked=STOCKED, drained=True) == []
-        assert {response.status for response in load.responses} <= {200, 201, 202, 409, 503}
-        assert "task failed" not in site.log(worker)
+        assert_nothing_is_broken(site, worker, load)
