@@ -129,7 +129,9 @@ def test_sigterm_ends_a_busy_worker_soon_and_leaves_no_lease(build: Build) -> No
     left = site.unpaid()
     assert 0 < left < 4000, "the worker was to be stopped while it was busy"
     stats = site.queue.stats()
-    assert (stats.scheduled, stats.leased) == (left, 0)
+    assert stats.leased == 0
+    # A sweep that had read its page before a batch was acked may have restored that batch's checks.
+    assert stats.scheduled >= left
     assert site.violations(complete=True) == []
 
     site.start_worker(BATCH_SIZE="500")
