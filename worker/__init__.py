@@ -3,9 +3,9 @@
 The engine knows flows and tasks, and nothing of what they are about.
 """
 
-from worker.backoff import Backoff
-from worker.connection import connect
-from worker.errors import (
+from .backoff import Backoff
+from .connection import connect
+from .errors import (
     FlowImportFailed,
     FlowNotFound,
     LeaseLost,
@@ -13,9 +13,9 @@ from worker.errors import (
     UnsafeServer,
     WorkerError,
 )
-from worker.flow import DeadLetter, Due, Failed, Flow, Outcome, Retry, Task, one_at_a_time
-from worker.loop import Worker
-from worker.queue import Cancelled, DelayQueue, Scheduled
+from .flow import DeadLetter, Due, Failed, Flow, Outcome, Retry, Task, one_at_a_time
+from .loop import Worker
+from .queue import Cancelled, DelayQueue, Scheduled
 
 __all__ = [
     "Backoff",

@@ -16,12 +16,12 @@ from types import ModuleType
 
 import redis
 
-from worker.connection import connect
-from worker.errors import FlowImportFailed, FlowNotFound, WorkerError, described
-from worker.flow import Flow
-from worker.logs import configure_logging, visible
-from worker.loop import Worker
-from worker.queue import DelayQueue, Letter
+from .connection import connect
+from .errors import FlowImportFailed, FlowNotFound, WorkerError, described
+from .flow import Flow
+from .logs import configure_logging, visible
+from .loop import Worker
+from .queue import DelayQueue, Letter
 
 
 def main(argv: Sequence[str] | None = None) -> int:

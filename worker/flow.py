@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from worker.backoff import Backoff
-from worker.errors import described
+from .backoff import Backoff, BackoffFunction
+from .errors import described
 
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
@@ -24,14 +24,26 @@ class Task(NamedTuple):
 
     id: str
     payload: bytes = b""
-    #: How often this task failed alone.
+    #: How often this task failed alone, since it was scheduled or asked for a `Retry`.
     failures: int = 0
-    #: How often a worker took this task and never settled it.
+    #: How often its lease ended before it was settled, since then: its worker died, or it ran too long.
     deliveries: int = 0
-    #: When it was first due, ms since the epoch on Redis's clock.
+    #: When it was first due, or is due by its last `Retry`: ms since the epoch on Redis's clock.
     due_at_ms: int = 0
     #: Proof of the lease: whoever holds another token may write nothing.
     token: str = ""
+    #: Which attempt this is, from 1: `Retry`, failures and deliveries are all followed by another.
+    attempt: int = 1
+    #: When this appointment was due as it was scheduled, ms; `Reschedule` makes a new one.
+    appointment_ms: int = 0
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of one appointment, and another for every other appointment.
+
+        To pass on to whoever must not do the same thing twice, such as a payment provider.
+        """
+        return f"{self.id}:{self.appointment_ms}"
 
 
 class Due(NamedTuple):
@@ -39,17 +51,35 @@ class Due(NamedTuple):
 
     id: str
     #: Relative, so that clocks which disagree do not matter; negative when overdue.
-    delay_ms: int
+    delay_ms: float
+    payload: bytes = b""
+
+
+def _delay(delay_ms: float) -> float:
+    if not abs(delay_ms) <= MAX_DELAY_MS:  # false for NaN too
+        raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
+    return delay_ms
 
 
 class Retry(Exception):
-    """Not now: the same task again after ``delay_ms``. Counted as nothing."""
+    """Not now: the same task again after ``delay_ms``.
+
+    With ``counted`` it is a failure, and the last one allowed makes the task a dead letter. Otherwise it
+    is none, and earlier failures and deliveries are forgotten. Either way it stays the same appointment.
+    """
+
+    def __init__(self, delay_ms: float, *, counted: bool = False) -> None:
+        super().__init__(f"again in {delay_ms} ms")
+        self.delay_ms = _delay(delay_ms)
+        self.counted = counted
+
+
+class Reschedule(Exception):
+    """Done, and due again after ``delay_ms``: a new appointment, as if it had just been scheduled."""
 
     def __init__(self, delay_ms: float) -> None:
-        if not abs(delay_ms) <= MAX_DELAY_MS:
-            raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
-        super().__init__(f"again in {delay_ms} ms")
-        self.delay_ms = delay_ms
+        super().__init__(f"done, and due again in {delay_ms} ms")
+        self.delay_ms = _delay(delay_ms)
 
 
 class DeadLetter(Exception):
@@ -73,7 +103,7 @@ class Failed(Exception):
         super().__init__(described(self.error))
 
 
-Outcome = Retry | DeadLetter | Failed
+Outcome = Retry | Reschedule | DeadLetter | Failed
 Handler = Callable[[Sequence[Task]], Mapping[str, Outcome] | None]
 #: ``sweep(after_seconds, before_seconds)`` yields, in pages and oldest first, the tasks that
 #: are due later than ``after_seconds`` from now (None: since ever) and no later than
@@ -88,7 +118,7 @@ class Flow:
     """A queue and what is done with its tasks.
 
     The handler gets a batch and returns what is *not* done: a mapping from task id to
-    `Retry`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
+    `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
     that the batch failed; it is run again in halves until the tasks at fault stand alone.
     Raising `Unavailable` means that nobody is at fault: the batch goes back uncounted, and
     nothing is claimed until ``probe`` returns.
@@ -101,15 +131,26 @@ class Flow:
     handler: Handler = field(repr=False)
     #: Lets the application's records restore tasks that Redis lost. See `Sweep`.
     sweep: Sweep | None = field(default=None, repr=False)
+    #: What a sweep does with overdue tasks while Redis does not answer: "wait" for it, or "handle" them.
+    #: Without Redis nobody knows who handles what, so several workers may handle one task at the same
+    #: time: ask for it only if your records decide who of them does it.
+    without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
+    #: How many batches a worker handles at a time; None: as many as the worker was told.
+    threads: int | None = None
+    #: Flows of the same pool share their threads in strict priority: the one listed first goes first.
+    #: Any other flow has threads of its own, and no other flow delays it.
+    pool: str | None = None
     batch_size: int = 500
     #: How soon another worker takes over what a dead one held. A live one extends its leases.
     lease_seconds: float = 10.0
     #: How long one call of the handler may take. Then its lease ends, and its tasks come again.
     max_runtime_seconds: float = 3600.0
-    max_failures: int = 5
+    #: With the default backoff, a task that fails every time is given up after one to three hours.
+    max_failures: int = 20
     max_deliveries: int = 5
-    backoff: Backoff = field(default_factory=Backoff)
+    #: Seconds to wait after failure number n: any callable, such as `Backoff` or `Delays`.
+    backoff: BackoffFunction = field(default_factory=Backoff)
     sweep_seconds: float = 1.0
     lookahead_seconds: float = 30.0
 
@@ -130,6 +171,10 @@ class Flow:
         for setting, least in (("max_failures", 1), ("max_deliveries", MIN_DELIVERIES)):
             if getattr(self, setting) < least:
                 raise ValueError(f"{setting} is at least {least}, not {getattr(self, setting)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads is at least 1, not {self.threads}")
+        if self.without_redis not in ("wait", "handle"):
+            raise ValueError(f'without_redis is "wait" or "handle", not {self.without_redis!r}')
 
     @property
     def one_at_a_time(self) -> bool:

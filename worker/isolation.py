@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from worker.errors import Unavailable
-from worker.flow import DeadLetter, Failed, Flow, Outcome, Retry, Task
+from .errors import Unavailable
+from .flow import DeadLetter, Failed, Flow, Outcome, Retry, Task
 
 
 @dataclass(slots=True)

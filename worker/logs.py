@@ -10,7 +10,7 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
-from worker.errors import described
+from .errors import described
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 

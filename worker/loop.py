@@ -16,16 +16,16 @@ from typing import TypeVar
 import redis
 import structlog
 
-from worker.backoff import Backoff
-from worker.connection import connect
-from worker.errors import LeaseLost, Unavailable, described
-from worker.flow import Flow, Task
-from worker.isolation import Handled, handle
-from worker.logs import log_failure
-from worker.queue import Claim, DelayQueue
-from worker.renewal import Renewer
-from worker.sweep import Sweeper
-from worker.waker import Waker
+from .backoff import Backoff
+from .connection import connect
+from .errors import LeaseLost, Unavailable, described
+from .flow import Flow, Task
+from .isolation import Handled, handle
+from .logs import log_failure
+from .queue import Claim, DelayQueue
+from .renewal import Renewer
+from .sweep import Sweeper
+from .waker import Waker
 
 T = TypeVar("T")
 log = structlog.get_logger("worker")

@@ -2,17 +2,18 @@
 
 The keys of a queue share one hash tag, so that a cluster keeps them together::
 
-    {name}:scheduled   zset    task id -> due time, ms
-    {name}:leased      zset    task id -> lease expiry, ms
-    {name}:dead        list    task ids, newest first
-    {name}:letters     hash    task id -> why it is dead, JSON; what counts as being dead
-    {name}:payloads    hash    task id -> opaque bytes, for tasks that have any
-    {name}:tokens      hash    task id -> token of its lease, and when the task was first due, ms
-    {name}:failures    hash    task id -> times it failed alone
-    {name}:deliveries  hash    task id -> times its lease expired
-    {name}:first_due   hash    task id -> when it was first due, ms, for tasks put back
-    {name}:paused      string  present while the queue is paused
-    {name}:wake        channel a message when something is due earlier than it was
+    {name}:scheduled    zset    task id -> due time, ms
+    {name}:leased       zset    task id -> lease expiry, ms
+    {name}:dead         list    task ids, newest first
+    {name}:letters      hash    task id -> why it is dead, JSON; what counts as being dead
+    {name}:payloads     hash    task id -> opaque bytes, for tasks that have any
+    {name}:tokens       hash    task id -> token of its lease, and what its attempts came to, for tasks
+                                that were claimed: lua/include/attempts.lua has the fields
+    {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
+    {name}:paused       string  present while the queue is paused
+    {name}:sweeper      string  which worker sweeps, and until when
+    {name}:workers      hash    worker id -> when it was last heard of, and what it holds
+    {name}:wake         channel a message when something is due earlier than it was
 
 A task is in exactly one of scheduled, leased and dead::
 
@@ -31,20 +32,20 @@ down to milliseconds and due times are rounded up, so nothing is ever early.
 
 import json
 import math
-import re
 import secrets
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.resources import files
+from itertools import compress
 from typing import Any, NamedTuple, TypeVar
 
 import redis
 from redis.commands.core import Script
 
-from worker.errors import LeaseLost, UnsafeServer, described
-from worker.flow import MAX_BATCH_SIZE, Due, Task
+from .errors import LeaseLost, UnsafeServer, described
+from .flow import MAX_BATCH_SIZE, Due, Task
+from .scripts import scripts
 
 T = TypeVar("T")
 
@@ -53,6 +54,10 @@ T = TypeVar("T")
 SLICE = 500
 #: As text, twice as long; the scripts count on that.
 TOKEN_BYTES = 32
+#: How many claims that got no reply are reported to Redis: those of a minute at least.
+MAX_LOST_CLAIMS = 100
+#: Workers that were not heard of for this long are gone.
+FORGET_WORKERS_MS = 3_600_000
 #: Due times are zset scores, which are doubles: whole up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
@@ -63,13 +68,18 @@ class Scheduled(StrEnum):
     CREATED = "created"
     RESCHEDULED = "rescheduled"
     UNCHANGED = "unchanged"
+    #: It is a dead letter, and stays one: `requeue` or `purge` it.
+    DEAD = "dead"
 
 
 class Cancelled(StrEnum):
     """What `DelayQueue.cancel` found."""
 
     REMOVED = "removed"
-    LEASED = "leased"
+    #: A worker is at it: it may still be done, but it does not come again.
+    CANCELLING = "cancelling"
+    #: It is a dead letter, and stays one.
+    DEAD = "dead"
     MISSING = "missing"
 
 
@@ -77,9 +87,23 @@ class Claim(NamedTuple):
     """What a claim brought."""
 
     tasks: list[Task]
-    #: Milliseconds until the next task is due or the next lease ends; None: nothing waits.
+    #: The server's time, ms.
+    now_ms: int
+    #: Milliseconds until the next task is due or the next lease ends; None: nothing waits, or there
+    #: are tasks.
     next_in_ms: float | None
     paused: bool
+
+
+class Put(StrEnum):
+    """How `DelayQueue.retry` puts a task back."""
+
+    #: It failed: counted.
+    FAILED = "failed"
+    #: It comes again: failures and deliveries are forgotten.
+    AGAIN = "again"
+    #: It is done and comes again: a new appointment.
+    NEW = "new"
 
 
 class Restored(NamedTuple):
@@ -87,9 +111,27 @@ class Restored(NamedTuple):
 
     #: How many had been lost and are scheduled again.
     restored: int
-    #: How many are leased, or due and about to be.
-    pending: int
+    #: How many are due already, and about to be claimed.
+    due: int
+    #: How many of the first ones in a row are dead, or put off by their handler or backoff.
+    resting: int
     paused: bool
+    #: Whether it is this worker's turn to sweep; otherwise nothing was done.
+    turn: bool = True
+    #: Whether it was not its turn before: so Redis may have lost what it was told before that.
+    new_turn: bool = False
+    #: Milliseconds for which it is another worker's turn.
+    turn_in_ms: int = 0
+
+
+class WorkerStatus(NamedTuple):
+    """A worker as it last described itself, see `Worker`."""
+
+    id: str
+    #: How long ago that was, ms.
+    heard_ms_ago: int
+    #: host, pid, started_at (RFC 3339), threads, holds, held (some ids), oldest_seconds, up
+    details: Mapping[str, Any]
 
 
 class Letter(NamedTuple):
@@ -126,10 +168,10 @@ class Keys:
         self.letters = f"{{{name}}}:letters"
         self.payloads = f"{{{name}}}:payloads"
         self.tokens = f"{{{name}}}:tokens"
-        self.failures = f"{{{name}}}:failures"
-        self.deliveries = f"{{{name}}}:deliveries"
-        self.first_due = f"{{{name}}}:first_due"
+        self.lost_claims = f"{{{name}}}:lost_claims"
         self.paused = f"{{{name}}}:paused"
+        self.sweeper = f"{{{name}}}:sweeper"
+        self.workers = f"{{{name}}}:workers"
         self.wake = f"{{{name}}}:wake"
 
 
@@ -148,17 +190,19 @@ class DelayQueue:
         #: Whether the queue was paused when a claim or sweep last asked; kept while Redis is away.
         self.last_known_paused = False
         self._redis = client
-        self._scripts: dict[str, Script] = {}
-        self._script_keys: dict[str, list[str]] = {}
-        for file in (files("worker") / "lua").iterdir():
-            script, text = file.name.removesuffix(".lua"), file.read_text()
-            self._scripts[script] = Script(client, text.encode())
-            # A script's header says which keys it takes; this is where it is believed.
-            header = re.findall(r"^-- KEYS\[\d+\] (\w+)", text, re.MULTILINE)
-            self._script_keys[script] = [getattr(self.keys, key) for key in header]
+        self._scripts: dict[str, tuple[Script, list[str]]] = {
+            file.name: (
+                Script(client, file.text.encode()),
+                [getattr(self.keys, key) for key in file.keys],
+            )
+            for file in scripts()
+        }
+        #: Tokens of claims that got no reply: the tasks they may have leased never had a worker.
+        self._lost_claims: dict[str, None] = {}
 
-    def _run(self, script: str, *args: Any) -> Any:
-        return self._scripts[script](keys=self._script_keys[script], args=args)
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        script, keys = self._scripts[name]
+        return script(keys=keys, args=["" if now_ms is None else now_ms, *args])
 
     # -- putting in and taking out ---------------------------------------------------------
 
@@ -181,33 +225,53 @@ class DelayQueue:
         """
         answers: list[Scheduled] = []
         for part in _slices([*map(_checked, tasks)]):
-            reply = self._run(
-                "schedule",
-                self.keys.wake,
-                int(only_if_absent),
-                *(value for task in part for value in task),
-            )
+            rows = (value for task in part for value in task)
+            reply = self._run("schedule", None, self.keys.wake, int(only_if_absent), *rows)
             answers += [Scheduled(answer.decode()) for answer in reply]
         return answers
 
-    def restore(self, waiting: Sequence[Due], *, now_ms: int | None = None) -> Restored:
+    def restore(
+        self,
+        waiting: Sequence[Due],
+        *,
+        worker_id: str = "",
+        term_ms: int = 0,
+        now_ms: int | None = None,
+    ) -> Restored:
         """Schedule those tasks that are in no place; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, and only before its first claim. Does
-        nothing while the queue is paused.
+        A scheduled one is only ever brought forward, and not if it was put off after its time had
+        come. Does nothing while the queue is paused.
+
+        A worker says who it is: then it sweeps for ``term_ms`` from now, if no other one does, and
+        nothing is done if another one does.
         """
-        restored = pending = 0
-        for part in _slices(waiting):
-            paused, *counts = self._run(
-                "restore",
-                _clock(now_ms),
-                self.keys.wake,
-                *(value for due in part for value in (_bytes(due.id), math.ceil(due.delay_ms))),
+        found = Restored(0, 0, 0, paused=False)
+        for part in _slices(waiting) if waiting else [[]]:
+            rows = (
+                value
+                for due in part
+                for value in (_bytes(due.id), math.ceil(due.delay_ms), due.payload)
             )
-            self.last_known_paused = bool(paused)
-            restored += counts[0]
-            pending += counts[1]
-        return Restored(restored, pending, self.last_known_paused)
+            turn, turn_in_ms, paused, restored, ripe, resting = self._run(
+                "restore", now_ms, self.keys.wake, worker_id, term_ms, *rows
+            )
+            found = Restored(
+                found.restored + restored,
+                found.due + ripe,
+                found.resting + resting,
+                bool(paused),
+                turn > 0,
+                found.new_turn or turn == 2,  # noqa: PLR2004  see the script
+                turn_in_ms,
+            )
+        if found.turn:
+            self.last_known_paused = found.paused
+        return found
+
+    def resign(self, worker_id: str) -> None:
+        """Let another worker sweep, if this one did."""
+        self._run("resign", None, worker_id)
 
     def cancel(self, task_id: str) -> Cancelled:
         """Take one task off the schedule; see `cancel_many`."""
@@ -216,19 +280,20 @@ class DelayQueue:
     def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
         """Take waiting tasks off the schedule, and say of each what was found.
 
-        One that a worker holds is left to it.
+        One that a worker holds is left to it, and dropped if it is not done.
         """
         answers: list[Cancelled] = []
         for part in _slices([_bytes(task_id) for task_id in ids]):
-            answers += [Cancelled(answer.decode()) for answer in self._run("cancel", *part)]
+            answers += [Cancelled(answer.decode()) for answer in self._run("cancel", None, *part)]
         return answers
 
     # -- a worker's side -------------------------------------------------------------------
 
     def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
-        """Lease up to ``limit`` tasks: those whose lease expired, then those that are due.
+        """Lease up to ``limit`` tasks: those whose lease expired, else those that are due.
 
-        A task found under an expired lease counts one more delivery. Never early: a due time
+        A task found under an expired lease counts one more delivery, unless the reply to the claim
+        that leased it was lost. Such suspects come a few at a time, or one. Never early: a due time
         is compared with the server's clock, rounded down.
 
         Raises ValueError for a limit that is not 1 to `MAX_BATCH_SIZE`: the script would fail
@@ -237,57 +302,67 @@ class DelayQueue:
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         token = secrets.token_hex(TOKEN_BYTES)
-        paused, next_in_us, *fields = self._run("claim", _clock(now_ms), limit, lease_ms, token)
+        lost = [*self._lost_claims]
+        try:
+            paused, now, next_in_us, *fields = self._run(
+                "claim", now_ms, limit, math.isqrt(limit), lease_ms, token, *lost
+            )
+        except (redis.ConnectionError, redis.TimeoutError):
+            self._lost_claims[token] = None
+            while len(self._lost_claims) > MAX_LOST_CLAIMS:
+                self._lost_claims.pop(next(iter(self._lost_claims)), None)
+            raise
+        for each in lost:
+            self._lost_claims.pop(each, None)
         self.last_known_paused = bool(paused)
         tasks = [
             Task(
                 _text(task_id),
                 payload or b"",
-                int(failures or 0),
-                int(deliveries or 0),
-                int(first_due),
+                failures,
+                deliveries,
+                int(due),
                 token,
+                attempts + 1,
+                int(appointment),
             )
-            for task_id, payload, failures, deliveries, first_due in zip(
-                *(fields[column::5] for column in range(5)), strict=True
+            for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
+                *(fields[column::7] for column in range(7)), strict=True
             )
         ]
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        return Claim(tasks, next_in_ms, self.last_known_paused)
+        return Claim(tasks, now, next_in_ms, self.last_known_paused)
 
     def ack(self, tasks: Sequence[Task]) -> None:
         """Forget tasks of one claim: they are done.
 
         Raises LeaseLost with those that are no longer this worker's; the others are settled.
         """
-        self._settle("ack", [_token(tasks)], [(task.id,) for task in tasks])
+        self._settle("ack", None, [_token(tasks)], [(task.id,) for task in tasks])
 
     def retry(
         self,
         retries: Sequence[tuple[Task, float]],
+        put: Put = Put.AGAIN,
         *,
-        failed: bool = False,
         now_ms: int | None = None,
     ) -> None:
         """Put tasks of one claim back, each due after its own delay in ms from now.
 
-        ``failed`` counts a failure for each. Otherwise it is a new appointment and counts as
-        nothing. Raises LeaseLost as `ack` does.
+        Raises LeaseLost as `ack` does.
         """
-        self._settle(
-            "retry",
-            [_clock(now_ms), self.keys.wake, _token([task for task, _ in retries])],
-            [(task.id, math.ceil(delay), int(failed)) for task, delay in retries],
-        )
+        head = [self.keys.wake, _token([task for task, _ in retries])]
+        rows = [(task.id, math.ceil(delay_ms), put) for task, delay_ms in retries]
+        self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
         """Hold tasks of one claim for ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        head = [_clock(now_ms), lease_ms, _token(tasks)]
-        self._settle("extend", head, [(task.id,) for task in tasks])
+        self._settle("extend", now_ms, [_token(tasks), lease_ms], [(task.id,) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Give tasks of one claim back as they were. Raises LeaseLost as `ack` does."""
-        self._settle("release", [self.keys.wake, _token(tasks)], [(task.id,) for task in tasks])
+        head = [self.keys.wake, _token(tasks)]
+        self._settle("release", None, head, [(task.id,) for task in tasks])
 
     def dead_letter(
         self,
@@ -296,19 +371,26 @@ class DelayQueue:
         now_ms: int | None = None,
     ) -> None:
         """Bury tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
-        self._settle(
-            "dead_letter",
-            [_clock(now_ms), _token([task for task, _, _ in burials])],
-            [(task.id, _letter(task, reason, error)) for task, reason, error in burials],
-        )
+        rows = [(task.id, _letter(task, reason, error)) for task, reason, error in burials]
+        self._settle("dead_letter", now_ms, [_token([task for task, _, _ in burials])], rows)
 
-    def _settle(self, script: str, head: list[Any], rows: list[tuple[Any, ...]]) -> None:
+    def _settle(
+        self, script: str, now_ms: int | None, head: list[Any], rows: list[tuple[Any, ...]]
+    ) -> None:
         lost: list[bytes] = []
         for part in _slices(rows):
             args = (value for task_id, *rest in part for value in (_bytes(task_id), *rest))
-            lost += self._run(script, *head, *args)
+            lost += self._run(script, now_ms, *head, *args)
         if lost:
             raise LeaseLost(map(_text, lost))
+
+    def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
+        """Say that a worker lives, and what it does."""
+        self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
+
+    def sign_off(self, worker_id: str) -> None:
+        """Forget a worker that ended as it should."""
+        self._redis.hdel(self.keys.workers, worker_id)
 
     # -- an operator's side ----------------------------------------------------------------
 
@@ -327,34 +409,48 @@ class DelayQueue:
         ]
 
     def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
-        """Schedule dead tasks again, due now, with their counts reset. Returns those it found."""
-        return self._disinter("requeue", [_clock(now_ms), self.keys.wake], ids)
+        """Schedule dead tasks again, due now, with their counts reset. Returns those it found.
+
+        They keep their appointment, and so their idempotency key.
+        """
+        return self._remove_letters("requeue", now_ms, [self.keys.wake], ids)
 
     def purge(self, ids: Iterable[str]) -> list[str]:
         """Delete dead tasks for good. Returns those it found."""
-        return self._disinter("purge", [], ids)
+        return self._remove_letters("purge", None, [], ids)
 
-    def _disinter(self, script: str, head: list[Any], ids: Iterable[str]) -> list[str]:
+    def _remove_letters(
+        self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
+    ) -> list[str]:
         found: list[str] = []
         for part in _slices([_bytes(task_id) for task_id in ids], size=100):
-            found += map(_text, self._run(script, *head, *part))
+            found += map(_text, self._run(script, now_ms, *head, *part))
         return found
 
     def dead_ids(self) -> Iterator[list[str]]:
         """The ids that are dead now, oldest first, in slices to `requeue` or `purge` on the way."""
-        left = _int(self._redis.llen(self.keys.dead))
+        left, passed = _int(self._redis.llen(self.keys.dead)), 0
         while left > 0:
-            entries = _list(self._redis.lrange(self.keys.dead, -min(left, 100), -1))
+            entries = _list(
+                self._redis.lrange(self.keys.dead, -min(left, 100) - passed, -1 - passed)
+            )
             if not entries:
                 return
             left -= len(entries)
-            yield [_text(task_id) for task_id in reversed(entries)]
+            dead = [*compress(entries, self._are_dead(entries))]
+            yield [_text(task_id) for task_id in reversed(dead)]
+            # Those that still stand there, and those that have no letter.
+            passed += sum(self._are_dead(dead)) + len(entries) - len(dead)
+
+    def _are_dead(self, ids: Sequence[bytes]) -> list[bool]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for task_id in ids:
+                pipe.hexists(self.keys.letters, task_id)
+            return pipe.execute()
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
         """Count what is where, in one moment."""
-        scheduled, due, within_minute, leased, dead, paused, next_due = self._run(
-            "stats", _clock(now_ms)
-        )
+        scheduled, due, within_minute, leased, dead, paused, next_due = self._run("stats", now_ms)
         return Stats(
             scheduled=scheduled,
             due=due,
@@ -365,6 +461,18 @@ class DelayQueue:
             next_due_in_ms=None if next_due is None else max(0, next_due),
             oldest_due_age_ms=max(0, -(next_due or 0)),
         )
+
+    def workers(self) -> list[WorkerStatus]:
+        """The workers that were heard of within the last hour, by id. Most that live were within 15 s."""
+        reply: Any = self._redis.time()
+        now_ms = reply[0] * 1000 + reply[1] // 1000
+        known: Any = self._redis.hgetall(self.keys.workers)
+        statuses = []
+        for worker_id, value in sorted(known.items()):
+            heard_ms, _, details = value.partition(b" ")
+            ago = max(0, now_ms - int(heard_ms))
+            statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
+        return statuses
 
     def pause(self) -> None:
         """Make claims return nothing and sweeps do nothing, in every worker, until `resume`."""
@@ -436,10 +544,6 @@ def _letter(task: Task, reason: str, error: BaseException | None) -> str:
         "due_at_ms": task.due_at_ms,
     }
     return json.dumps(story)
-
-
-def _clock(now_ms: int | None) -> int | str:
-    return "" if now_ms is None else now_ms
 
 
 def _bytes(task_id: str) -> bytes:

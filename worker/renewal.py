@@ -13,10 +13,10 @@ from contextlib import contextmanager
 import redis
 import structlog
 
-from worker.errors import LeaseLost, described
-from worker.flow import Flow, Task
-from worker.isolation import Handled
-from worker.queue import DelayQueue
+from .errors import LeaseLost, described
+from .flow import Flow, Task
+from .isolation import Handled
+from .queue import DelayQueue
 
 log = structlog.get_logger("worker")
 

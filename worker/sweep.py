@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import redis
 import structlog
 
-from worker.errors import Unavailable
-from worker.flow import Due, Flow, Sweep, Task
-from worker.isolation import Handled, handle
-from worker.logs import log_failure
-from worker.queue import DelayQueue, Restored
+from .errors import Unavailable
+from .flow import Due, Flow, Sweep, Task
+from .isolation import Handled, handle
+from .logs import log_failure
+from .queue import DelayQueue, Restored
 
 log = structlog.get_logger("worker")
 

@@ -1,25 +1,34 @@
 -- Take tasks off the schedule.
 --
--- KEYS[1] scheduled   zset  task id -> due time, ms
--- KEYS[2] leased      zset  task id -> lease expiry, ms
--- KEYS[3] payloads    hash  task id -> opaque bytes
--- KEYS[4] failures    hash  task id -> times it failed alone
--- KEYS[5] deliveries  hash  task id -> times its lease expired
--- KEYS[6] first_due   hash  task id -> when it was first due, ms, for tasks put back
--- ARGV[1..] id, ...
+-- include: attempts
+-- KEYS[1] scheduled  zset  task id -> due time, ms
+-- KEYS[2] leased     zset  task id -> lease expiry, ms
+-- KEYS[3] letters    hash  task id -> why it is dead
+-- KEYS[4] payloads   hash  task id -> opaque bytes
+-- KEYS[5] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- ARGV[1] ''   ARGV[2..] id, ...
 --
--- Returns for each 'removed', 'leased' (a worker has it: nothing is changed) or 'missing'.
+-- Returns for each 'removed', 'cancelling' (a worker has it: it is not put back), 'dead' or 'missing'.
 
 local answers, removed = {}, {}
-for i, id in ipairs(ARGV) do
-  if redis.call('ZREM', KEYS[1], id) == 1 then
-    answers[i] = 'removed'
+for i = 2, #ARGV do
+  local id, answer = ARGV[i], 'missing'
+  if redis.call('ZREM', scheduled, id) == 1 then
+    answer = 'removed'
     removed[#removed + 1] = id
-  else
-    answers[i] = redis.call('ZSCORE', KEYS[2], id) and 'leased' or 'missing'
+  elseif redis.call('ZSCORE', leased, id) then
+    answer = 'cancelling'
+    local kept = redis.call('HGET', tokens, id) or NOBODY
+    local state = attempts_in(kept, 0)
+    state.cancelled = ' cancelled'
+    redis.call('HSET', tokens, id, kept_as(string.sub(kept, 1, 64), state))
+  elseif redis.call('HEXISTS', letters, id) == 1 then
+    answer = 'dead'
   end
+  answers[#answers + 1] = answer
 end
 if #removed > 0 then
-  for k = 3, 6 do redis.call('HDEL', KEYS[k], unpack(removed)) end
+  redis.call('HDEL', payloads, unpack(removed))
+  redis.call('HDEL', tokens, unpack(removed))
 end
 return answers

@@ -1,77 +1,98 @@
--- Claim expired leases first, then tasks that are due.
+-- Claim suspects if there are any, else tasks that are due.
 --
--- KEYS[1] scheduled   zset    task id -> due time, ms
--- KEYS[2] leased      zset    task id -> lease expiry, ms
--- KEYS[3] payloads    hash    task id -> opaque bytes
--- KEYS[4] failures    hash    task id -> times it failed alone
--- KEYS[5] deliveries  hash    task id -> times its lease expired
--- KEYS[6] first_due   hash    task id -> when it was first due, ms, for tasks put back
--- KEYS[7] tokens      hash    task id -> token of its lease, and when the task was first due, ms
--- KEYS[8] paused      string  present while the queue is paused
--- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] limit   ARGV[3] lease_ms   ARGV[4] token
+-- include: clock, attempts
+-- KEYS[1] scheduled    zset    task id -> due time, ms
+-- KEYS[2] leased       zset    task id -> lease expiry, ms
+-- KEYS[3] payloads     hash    task id -> opaque bytes
+-- KEYS[4] tokens       hash    task id -> token of its lease, and what its attempts came to
+-- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
+-- KEYS[6] paused       string  present while the queue is paused
+-- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
+-- ARGV[6..] tokens of the caller's earlier claims whose reply was lost
 --
--- Returns {paused, next_in_us (-1: nothing waits), id, payload, failures, deliveries, first_due, ...}
+-- Returns {paused, now, next_in_us (-1: nothing waits, or the claim brought something),
+--          id, payload, due, appointment, failures, deliveries, attempts, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
--- A token is 64 bytes, so that with the time after it a value is longer than a server packs into
--- a list, which it would search from the start for each of a batch.
+-- A task whose lease expired may have killed its worker. Such suspects come a few at a time, and
+-- alone if it happened before, so that the one that kills is told from its neighbors. A lease whose
+-- worker never heard of it is not counted.
 -- ZREM is the first write, so that a server whose memory is full lets the rest pass.
 
-if redis.call('EXISTS', KEYS[8]) == 1 then return {1, -1} end
-local now = tonumber(ARGV[1])
-local since_now_us = 0 -- so that whoever waits does not wait for the rest of this millisecond too
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-  since_now_us = time[2] % 1000
-end
-local limit, expiry, token = tonumber(ARGV[2]), now + tonumber(ARGV[3]), ARGV[4]
+if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
+local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
-local ids = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, limit)
-local first_due = {}
-if #ids > 0 then
-  redis.call('ZREM', KEYS[2], unpack(ids))
-  for i, kept in ipairs(redis.call('HMGET', KEYS[7], unpack(ids))) do
-    first_due[i] = kept and string.match(kept, '^%d+$', 65) or now
-    redis.call('HINCRBY', KEYS[5], ids[i], 1)
-  end
+if #ARGV > 5 then
+  redis.call('ZREM', lost_claims, token)
+  redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
+  for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
 end
-if #ids < limit then
-  local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit - #ids)
-  if #due > 0 then
-    local fresh = {}
-    for i = 1, #due, 2 do fresh[#fresh + 1] = due[i] end
-    redis.call('ZREM', KEYS[1], unpack(fresh))
-    for i, before in ipairs(redis.call('HMGET', KEYS[6], unpack(fresh))) do
-      ids[#ids + 1] = fresh[i]
-      -- Others may write any score.
-      first_due[#ids] = before or string.format('%.0f', math.max(0, math.floor(tonumber(due[2 * i]))))
+
+local ids, states = {}, {}
+
+local function take_suspects()
+  local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, ARGV[3])
+  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
+    local id, state = expired[i], attempts_in(kept, whole(now))
+    if state.cancelled ~= '' then
+      redis.call('ZREM', leased, id)
+      redis.call('HDEL', tokens, id)
+      redis.call('HDEL', payloads, id)
+    elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
+      if not (kept and redis.call('ZSCORE', lost_claims, string.sub(kept, 1, 64))) then
+        state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+      end
+      ids[#ids + 1], states[#states + 1] = id, state
     end
   end
+  if #ids > 0 then redis.call('ZREM', leased, unpack(ids)) end
 end
 
-local reply = {0, -1}
-if #ids > 0 then
-  local payloads = redis.call('HMGET', KEYS[3], unpack(ids))
-  local failures = redis.call('HMGET', KEYS[4], unpack(ids))
-  local deliveries = redis.call('HMGET', KEYS[5], unpack(ids))
-  local leases, tokens = {}, {}
-  for i, id in ipairs(ids) do
-    leases[2 * i - 1], leases[2 * i] = expiry, id
-    tokens[2 * i - 1], tokens[2 * i] = id, token .. first_due[i]
-    local at = 5 * i - 2
-    reply[at], reply[at + 1], reply[at + 2] = id, payloads[i], failures[i]
-    reply[at + 3], reply[at + 4] = deliveries[i], first_due[i]
+local function take_due()
+  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+  if #due == 0 then return end
+  for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
+  redis.call('ZREM', scheduled, unpack(ids))
+  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(ids))) do
+    -- Others may write any score.
+    states[i] = attempts_in(kept, whole(math.max(0, math.floor(tonumber(due[2 * i])))))
   end
-  redis.call('ZADD', KEYS[2], unpack(leases))
-  redis.call('HSET', KEYS[7], unpack(tokens))
 end
 
-for k = 1, 2 do
-  local head = tonumber(redis.call('ZRANGE', KEYS[k], 0, 0, 'WITHSCORES')[2])
-  if head then
-    local wait = math.max(0, (head - now) * 1000 - since_now_us)
-    if reply[2] == -1 or wait < reply[2] then reply[2] = wait end
+-- No lease ends later than this, unless the clock was set back meanwhile: then its worker may be dead.
+local function shorten_leases()
+  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+  for i = 1, #late, 2 do
+    local state = attempts_in(redis.call('HGET', tokens, late[i]), '0')
+    if late[i + 1] - state.span > now then redis.call('ZADD', leased, now + lease, late[i]) end
   end
 end
+
+local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
+if lease_end and lease_end <= now then take_suspects() end
+if #ids == 0 then take_due() end
+
+if #ids == 0 then
+  if lease_end then
+    shorten_leases()
+    lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
+  end
+  local due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
+  local next_ms = math.min(lease_end or math.huge, due or math.huge)
+  return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
+end
+
+local reply, leases, rows = {0, now, -1}, {}, {}
+local bodies = redis.call('HMGET', payloads, unpack(ids))
+for i, id in ipairs(ids) do
+  local state = states[i]
+  state.span = lease
+  leases[2 * i - 1], leases[2 * i] = now + lease, id
+  rows[2 * i - 1], rows[2 * i] = id, kept_as(token, state)
+  local at = 7 * i - 3
+  reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = id, bodies[i], state.due, state.appointment
+  reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts
+end
+redis.call('ZADD', leased, unpack(leases))
+redis.call('HSET', tokens, unpack(rows))
 return reply

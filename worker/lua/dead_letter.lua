@@ -1,34 +1,31 @@
--- Bury leased tasks, with the reason.
+-- Bury leased tasks, with the reason; or drop them, if they were cancelled meanwhile.
 --
--- KEYS[1] leased   zset  task id -> lease expiry, ms
--- KEYS[2] dead     list  task ids, newest first
--- KEYS[3] letters  hash  task id -> why it is dead, JSON
--- KEYS[4] tokens   hash  task id -> token of its lease, and when the task was first due, ms
--- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] token
+-- include: clock, attempts, lease
+-- KEYS[1] leased    zset  task id -> lease expiry, ms
+-- KEYS[2] dead      list  task ids, newest first
+-- KEYS[3] letters   hash  task id -> why it is dead, JSON
+-- KEYS[4] tokens    hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[5] payloads  hash  task id -> opaque bytes
+-- ARGV[1] now_ms   ARGV[2] token
 -- ARGV[3..] id, letter (a JSON object; died_at_ms is added here), ...
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
--- A task is in exactly one of scheduled, leased, dead. Its payload and counters stay where they
--- are for whoever looks. ZREM is the first write, so that a server whose memory is full lets
--- the rest pass.
+-- A task is in exactly one of scheduled, leased, dead. Its payload and its appointment stay where they
+-- are, for whoever looks or requeues it. ZREM is the first write, so that a server whose memory is full lets the rest pass.
 
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local lost = {}
-for i = 3, #ARGV, 2 do
-  local id, letter = ARGV[i], ARGV[i + 1]
-  local kept = redis.call('HGET', KEYS[4], id)
-  if kept and string.sub(kept, 1, 64) == ARGV[2] then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('HDEL', KEYS[4], id)
-    redis.call('LPUSH', KEYS[2], id)
-    redis.call('HSET', KEYS[3], id, string.format('%s,"died_at_ms":%.0f}', string.sub(letter, 1, -2), now))
+local held, rows, kept, lost = held_by(ARGV[2], 3, 2)
+for n, id in ipairs(held) do
+  local letter = string.sub(ARGV[rows[n] + 1], 1, -2)
+  redis.call('ZREM', leased, id)
+  local state = attempts_in(kept[n], '0')
+  if state.cancelled ~= '' then
+    redis.call('HDEL', tokens, id)
+    redis.call('HDEL', payloads, id)
   else
-    lost[#lost + 1] = id
+    redis.call('HSET', tokens, id, kept_as(NOBODY, state))
+    redis.call('LPUSH', dead, id)
+    redis.call('HSET', letters, id, letter .. ',"died_at_ms":' .. whole(now) .. '}')
   end
 end
 return lost

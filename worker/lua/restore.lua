@@ -1,59 +1,68 @@
 -- Put back the tasks that the application's records say are waiting and that Redis lost.
 --
+-- include: clock, attempts, wake
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
--- KEYS[4] first_due  hash    task id -> when it was first due, ms, for tasks put back
--- KEYS[5] paused     string  present while the queue is paused
--- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel
--- ARGV[3..] id, delay_ms, ...
+-- KEYS[4] tokens     hash    task id -> token of its lease, and what its attempts came to
+-- KEYS[5] payloads   hash    task id -> opaque bytes
+-- KEYS[6] paused     string  present while the queue is paused
+-- KEYS[7] sweeper    string  until when which worker sweeps: ms, a space, its id
+-- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': no worker asks)   ARGV[4] term_ms
+-- ARGV[5..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {paused, restored, pending}; pending counts those that are leased, or due already.
+-- Returns {turn, turn_in_ms, paused, restored, due, resting}
+--   turn     0: another worker sweeps, for turn_in_ms more, and nothing was done; 1: the caller sweeps;
+--            2: it does from now on, so Redis may have lost what it was told before
+--   due      how many are due already, and about to be claimed
+--   resting  how many of the first rows in a row are dead, or put off by their handler
 --
--- Leased and dead tasks stay as they are, and so does one that was claimed before: its handler
--- or its backoff said when. Any other scheduled one is only ever brought forward: it stood too
--- late because this server's clock is behind. A paused queue is not touched.
+-- Leased and dead tasks stay as they are. A scheduled one is only ever brought forward: it stands too
+-- late because this server's clock was behind, or was set back. If it was put off when its time had come
+-- already, its handler or its backoff knew that, and is believed. A paused queue is not touched.
+--
+-- The first ZREM removes nothing, for no id is empty. But a server that refuses writes, and so every
+-- claim, has to refuse this too: read-only, short of replicas, or unable to write to its disk, it would
+-- else say of what is due that the claims are about to take it.
 
-if redis.call('EXISTS', KEYS[5]) == 1 then return {1, 0, 0} end
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREM', scheduled, '')
+local turn = 1
+if ARGV[3] ~= '' then
+  local term = tonumber(ARGV[4])
+  local ends, worker = string.match(redis.call('GET', sweeper) or '', '^(%d+) (.*)$')
+  ends = tonumber(ends or 0)
+  if worker ~= ARGV[3] then
+    -- A term that ends later than any can was given before the clock was set back.
+    if ends > now and ends <= now + term then return {0, ends - now, 0, 0, 0, 0} end
+    turn = 2
+  end
+  redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
 end
+if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0, 0} end
 
-local function head()
-  return tonumber(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
-end
-
-local head_before = head()
-local restored, pending = 0, 0
-for i = 3, #ARGV, 2 do
-  local id, due = ARGV[i], now + tonumber(ARGV[i + 1])
-  local scheduled = redis.call('ZSCORE', KEYS[1], id)
-  if scheduled then
-    scheduled = tonumber(scheduled)
-    if scheduled <= now then
-      pending = pending + 1
-    elseif due < scheduled and redis.call('HEXISTS', KEYS[4], id) == 0 then
-      redis.call('ZADD', KEYS[1], due, id)
-    end
-  elseif redis.call('ZSCORE', KEYS[2], id) then
-    pending = pending + 1
-  elseif redis.call('HEXISTS', KEYS[3], id) == 0 then
-    redis.call('ZADD', KEYS[1], due, id)
+local was_next = next_due()
+local restored, ripe, resting, all_rest = 0, 0, 0, true
+for i = 5, #ARGV, 3 do
+  local id, due, payload, rests = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
+  local score = tonumber(redis.call('ZSCORE', scheduled, id) or nil)
+  if score and score <= now then
+    ripe = ripe + 1
+  elseif score then
+    local kept = redis.call('HGET', tokens, id)
+    local put_off_at = kept and score - attempts_in(kept, '0').span
+    rests = put_off_at and put_off_at <= now and due <= put_off_at
+    if not rests and due < score then redis.call('ZADD', scheduled, due, id) end
+  elseif redis.call('ZSCORE', leased, id) then
+    -- Its worker is at it.
+  elseif redis.call('HEXISTS', letters, id) == 1 then
+    rests = true
+  else
+    redis.call('ZADD', scheduled, due, id)
+    if payload ~= '' then redis.call('HSET', payloads, id, payload) end
     restored = restored + 1
   end
+  all_rest = all_rest and rests
+  if all_rest then resting = resting + 1 end
 end
-
-if restored == 0 then
-  -- Removes nothing, for no id is empty. But a server that refuses writes, and so every claim,
-  -- has to refuse this too: read-only, short of replicas, or unable to write to its disk, it
-  -- would else say of what is due that the claims are about to take it.
-  redis.call('ZREM', KEYS[1], '')
-end
-
-local head_after = head()
-if head_after and (not head_before or head_after < head_before) then
-  redis.call('PUBLISH', ARGV[2], '')
-end
-return {0, restored, pending}
+wake_if_due_before(was_next)
+return {turn, 0, 0, restored, ripe, resting}

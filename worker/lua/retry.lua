@@ -1,46 +1,43 @@
--- Put leased tasks back on the schedule, later.
+-- Put leased tasks back on the schedule, later; or drop them, if they were cancelled meanwhile.
 --
+-- include: clock, attempts, lease, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
--- KEYS[3] tokens     hash  task id -> token of its lease, and when the task was first due, ms
--- KEYS[4] failures   hash  task id -> times it failed alone
--- KEYS[5] first_due  hash  task id -> when it was first due, ms, for tasks put back
--- ARGV[1] now_ms ('' is the server's clock)   ARGV[2] wake channel   ARGV[3] token
--- ARGV[4..] id, delay_ms, failed ('1': count a failure; '': a new appointment), ...
+-- KEYS[3] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[4] payloads   hash  task id -> opaque bytes
+-- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] token
+-- ARGV[4..] id, delay_ms, kind, ...; kind is one of
+--   'failed'  counts a failure
+--   'again'   forgets failures and deliveries
+--   'new'     a new appointment, as if it had just been scheduled
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
 -- A task is in exactly one of scheduled, leased, dead. ZREM is the first write, so that a
 -- server whose memory is full lets the rest pass.
 
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
-local function head()
-  return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2])
-end
-
-local head_before = head()
-local lost = {}
-for i = 4, #ARGV, 3 do
-  local id, delay, failed = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2] == '1'
-  local kept = redis.call('HGET', KEYS[3], id)
-  if kept and string.sub(kept, 1, 64) == ARGV[3] then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('HDEL', KEYS[3], id)
-    redis.call('ZADD', KEYS[2], now + delay, id)
-    redis.call('HSET', KEYS[5], id, failed and string.sub(kept, 65) or now + delay)
-    if failed then redis.call('HINCRBY', KEYS[4], id, 1) end
+local was_next = next_due()
+local held, rows, kept, lost = held_by(ARGV[3], 4, 3)
+for n, id in ipairs(held) do
+  local delay, kind = tonumber(ARGV[rows[n] + 1]), ARGV[rows[n] + 2]
+  local state = attempts_in(kept[n], whole(now))
+  redis.call('ZREM', leased, id)
+  if state.cancelled ~= '' then
+    redis.call('HDEL', payloads, id)
   else
-    lost[#lost + 1] = id
+    redis.call('ZADD', scheduled, now + delay, id)
+  end
+  if state.cancelled ~= '' or kind == 'new' then
+    redis.call('HDEL', tokens, id)
+  else
+    state.span, state.attempts = delay, state.attempts + 1
+    if kind == 'failed' then
+      state.failures = state.failures + 1
+    else
+      state.failures, state.deliveries, state.due = 0, 0, whole(now + delay)
+    end
+    redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end
 end
-
-local head_after = head()
-if head_after and (not head_before or head_after < head_before) then
-  redis.call('PUBLISH', ARGV[2], '')
-end
+wake_if_due_before(was_next)
 return lost

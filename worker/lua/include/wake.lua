@@ -1,0 +1,13 @@
+-- Wakes the workers when something is due earlier than it was. ARGV[2] is the channel. A user who may
+-- not publish there is served all the same: workers look again after a while.
+
+local function next_due()
+  return tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
+end
+
+local function wake() redis.pcall('PUBLISH', ARGV[2], '') end
+
+local function wake_if_due_before(was_next)
+  local is_next = next_due()
+  if is_next and (not was_next or is_next < was_next) then wake() end
+end

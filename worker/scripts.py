@@ -1,0 +1,50 @@
+"""Reads the Lua scripts: one file each in ``lua/``, with what several share in ``lua/include/``.
+
+A script's header says what it includes and which keys it takes::
+
+    -- include: clock, wake
+    -- KEYS[1] scheduled  zset  task id -> due time, ms
+
+The keys become local names, and the included text goes in front of the script. All of it goes into
+the script's first line, which is a comment, so that the line numbers of Redis's errors stay true.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+
+KEY = re.compile(r"^-- KEYS\[\d+\] (\w+)", re.MULTILINE)
+INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
+COMMENT = re.compile(r"--.*")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """A script, ready to be sent."""
+
+    name: str
+    #: Names of `Keys`, in the order in which the script takes them.
+    keys: tuple[str, ...]
+    text: str
+
+
+def scripts() -> Iterator[ScriptFile]:
+    """All scripts there are."""
+    folder = files(__package__) / "lua"
+    for file in folder.iterdir():
+        if file.name.endswith(".lua"):
+            text = file.read_text()
+            keys = tuple(KEY.findall(text))
+            values = ", ".join(f"KEYS[{n}]" for n in range(1, len(keys) + 1))
+            parts = [f"local {', '.join(keys)} = {values}"]
+            for names in INCLUDE.findall(text):
+                parts += [
+                    _on_one_line((folder / "include" / f"{name}.lua").read_text())
+                    for name in names.split(", ")
+                ]
+            yield ScriptFile(file.name.removesuffix(".lua"), keys, " ".join([*parts, text]))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(COMMENT.sub("", text).split())
