@@ -48,6 +48,7 @@ def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
         name=QUEUE,
         handler=expire,
         sweep=waiting,
+        without_redis="handle",  # several workers may: each order's UPDATE decides
         probe=probe,
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,

@@ -3,7 +3,8 @@
 The engine knows flows and tasks, and nothing of what they are about.
 """
 
-from .backoff import Backoff
+from . import events
+from .backoff import Backoff, BackoffFunction, Delays
 from .connection import connect
 from .errors import (
     FlowImportFailed,
@@ -13,29 +14,65 @@ from .errors import (
     UnsafeServer,
     WorkerError,
 )
-from .flow import DeadLetter, Due, Failed, Flow, Outcome, Retry, Task, one_at_a_time
-from .loop import Worker
-from .queue import Cancelled, DelayQueue, Scheduled
+from .flow import (
+    DeadLetter,
+    Due,
+    Failed,
+    Flow,
+    Handler,
+    Outcome,
+    Probe,
+    Reschedule,
+    Retry,
+    Sweep,
+    Task,
+    one_at_a_time,
+)
+from .queue import (
+    Cancelled,
+    Claim,
+    DelayQueue,
+    Letter,
+    Put,
+    Restored,
+    Scheduled,
+    Stats,
+    WorkerStatus,
+)
+from .worker import Worker
 
 __all__ = [
     "Backoff",
+    "BackoffFunction",
     "Cancelled",
+    "Claim",
     "DeadLetter",
     "DelayQueue",
+    "Delays",
     "Due",
     "Failed",
     "Flow",
     "FlowImportFailed",
     "FlowNotFound",
+    "Handler",
     "LeaseLost",
+    "Letter",
     "Outcome",
+    "Probe",
+    "Put",
+    "Reschedule",
+    "Restored",
     "Retry",
     "Scheduled",
+    "Stats",
+    "Sweep",
     "Task",
     "Unavailable",
     "UnsafeServer",
     "Worker",
     "WorkerError",
+    "WorkerStatus",
     "connect",
+    "events",
     "one_at_a_time",
 ]

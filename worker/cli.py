@@ -20,8 +20,8 @@ from .connection import connect
 from .errors import FlowImportFailed, FlowNotFound, WorkerError, described
 from .flow import Flow
 from .logs import configure_logging, visible
-from .loop import Worker
 from .queue import DelayQueue, Letter
+from .worker import Worker
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,16 +4,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .errors import Unavailable
-from .flow import DeadLetter, Failed, Flow, Outcome, Retry, Task
+from .flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 
 
 @dataclass(slots=True)
-class Handled:
+class Results:
     """What became of each task of a batch."""
 
     done: list[Task] = field(default_factory=list)
     retries: list[tuple[Task, Retry]] = field(default_factory=list)
+    #: Done, with a new appointment.
+    rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
     dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
+    #: A `Retry` that is counted says itself when to try again.
     failed: list[tuple[Task, Exception]] = field(default_factory=list)
     #: Nobody's fault, or not tried: to be given back uncounted.
     untouched: list[Task] = field(default_factory=list)
@@ -24,8 +27,12 @@ class Handled:
         match outcome:
             case None:
                 self.done.append(task)
+            case Retry(counted=True):
+                self.failed.append((task, outcome))
             case Retry():
                 self.retries.append((task, outcome))
+            case Reschedule():
+                self.rescheduled.append((task, outcome))
             case DeadLetter():
                 self.dead.append((task, outcome))
             case Failed(error=Unavailable() as outage):
@@ -37,17 +44,22 @@ class Handled:
                 wrong = TypeError(f"the handler said {outcome!r}, which is no outcome")
                 self.failed.append((task, wrong))
 
-    def tasks(self) -> Iterator[Task]:
-        """All of them, whatever became of them."""
+    def handled(self) -> Iterator[Task]:
+        """Those that the handler was called with, whatever it said of them."""
         yield from self.done
-        for told in (self.retries, self.dead, self.failed):
+        for told in (self.retries, self.rescheduled, self.dead, self.failed):
             yield from (task for task, _ in told)
+
+    def tasks(self) -> Iterator[Task]:
+        """All of them."""
+        yield from self.handled()
         yield from self.untouched
 
-    def merge(self, more: "Handled") -> None:
+    def merge(self, more: "Results") -> None:
         """Add what became of others."""
         self.done += more.done
         self.retries += more.retries
+        self.rescheduled += more.rescheduled
         self.dead += more.dead
         self.failed += more.failed
         self.untouched += more.untouched
@@ -56,7 +68,7 @@ class Handled:
 
 def handle(
     flow: Flow, tasks: Sequence[Task], keep_going: Callable[[Sequence[Task]], bool]
-) -> Iterator[Handled]:
+) -> Iterator[Results]:
     """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
 
     A batch that raises is run again in halves: one bad task in n costs about 2 log2(n) calls more.
@@ -75,13 +87,13 @@ def handle(
                 batches += [batch[middle:], batch[:middle]]
                 continue
             said = [_outcome(flow, error)] * len(batch)
-        handled = Handled()
+        results = Results()
         for task, outcome in zip(batch, said, strict=True):
-            handled.add(task, outcome)
-        outage = handled.outage
-        yield handled
+            results.add(task, outcome)
+        outage = results.outage
+        yield results
     if batches:
-        yield Handled(untouched=[task for batch in reversed(batches) for task in batch])
+        yield Results(untouched=[task for batch in reversed(batches) for task in batch])
 
 
 def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
@@ -98,7 +110,7 @@ def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcom
 
 def _outcome(flow: Flow, error: Exception) -> Outcome:
     """What an exception says of a task. It is the task's own fault only while the probe passes."""
-    if isinstance(error, Retry | DeadLetter | Failed):
+    if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
         return error
     if not isinstance(error, Unavailable) and flow.probe is not None:
         try:

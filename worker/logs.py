@@ -3,13 +3,16 @@
 Control characters are escaped in both, so that no value can break its line or move the cursor.
 """
 
+import dataclasses
 import logging
 import os
 import sys
+from typing import Any
 
 import structlog
 from structlog.typing import EventDict, Processor
 
+from . import events
 from .errors import described
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -49,11 +52,54 @@ def configure_logging(level: str = "") -> None:
     logging.basicConfig(level=name, handlers=[handler], force=True)
 
 
-def log_failure(queue: str, task_id: str, error: Exception) -> None:
-    """Say that a task failed, and where: it is tried again, so this is no error yet."""
-    structlog.get_logger("worker").warning(
-        "task failed", queue=queue, id=task_id, error=described(error), exc_info=error
-    )
+#: What is said of each event, and how loud. What is not here is not logged.
+EVENTS: dict[type[events.Event], tuple[str, str]] = {
+    events.Handled: ("info", "batch"),
+    events.Retried: ("debug", "retry"),
+    events.Failed: ("warning", "task failed"),  # and is tried again, so this is no error yet
+    events.Died: ("error", "dead letter"),
+    events.Restored: ("info", "restored"),
+    events.LeaseLost: ("warning", "lease lost, nothing written"),
+    events.RanTooLong: ("error", "handler runs too long, its lease ends"),
+    events.RedisLost: ("error", "Redis does not serve claims"),
+    events.RedisBack: ("info", "Redis serves claims again"),
+    events.FlowDown: ("error", "unavailable"),
+    events.FlowUp: ("info", "available"),
+    events.Hangs: ("error", "a call hangs"),
+}
+
+
+def log_event(event: events.Event) -> None:
+    """The engine's first listener: writes down what a person may want to know later."""
+    if (line := EVENTS.get(type(event))) is None:
+        return
+    level, text = line
+    if isinstance(event, events.Handled) and event.without_redis:
+        text = "handled without Redis"
+    fields: dict[str, Any] = {}
+    for field in dataclasses.fields(event):
+        fields |= _shown(field.name, getattr(event, field.name))
+    if isinstance(event, events.Failed | events.Died):
+        fields["exc_info"] = event.error
+    getattr(structlog.get_logger("worker"), level)(text, **fields)
+
+
+def _shown(name: str, value: Any) -> dict[str, Any]:
+    """A field of an event, short enough for a line."""
+    match name:
+        case "task":
+            return {"id": value.id, "attempt": value.attempt}
+        case "tasks" if not isinstance(value, int):
+            return {"tasks": len(value)}
+        case "ids":
+            return {"tasks": len(value), "ids": [*value[:10]]}
+        case "error":
+            return {"error": described(value)} if value else {}
+        case "without_redis":
+            return {}
+        case "seconds":
+            return {"seconds": round(value, 3)}
+    return {name: value}
 
 
 def _for_programs() -> list[Processor]:

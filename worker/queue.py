@@ -130,7 +130,8 @@ class WorkerStatus(NamedTuple):
     id: str
     #: How long ago that was, ms.
     heard_ms_ago: int
-    #: host, pid, started_at (RFC 3339), threads, holds, held (some ids), oldest_seconds, up
+    #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
+    #: oldest_seconds (of the longest call)
     details: Mapping[str, Any]
 
 

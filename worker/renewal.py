@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import redis
 import structlog
 
+from . import events
 from .errors import LeaseLost, described
 from .flow import Flow, Task
-from .isolation import Handled
+from .isolation import Results
 from .queue import DelayQueue
 
 log = structlog.get_logger("worker")
@@ -28,11 +29,8 @@ LOOKED_AT = 1 / 12
 class Held:
     """Tasks of one claim that this process is at work on. Times are on the monotonic clock."""
 
-    def __init__(
-        self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task], claimed_at: float
-    ) -> None:
-        self.flow = flow
-        self.queue = queue
+    def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float) -> None:
+        self._lease_seconds = flow.lease_seconds
         self._tasks = {task.id: task for task in tasks}
         self._lock = threading.Lock()
         #: The latest time at which the lease surely had not begun yet, and when the handler's last
@@ -50,11 +48,11 @@ class Held:
         self.began_at = time.monotonic()
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
-        return held and self.began_at < self.leased_at + self.flow.lease_seconds
+        return held and self.began_at < self.leased_at + self._lease_seconds
 
-    def let_go(self, handled: Handled) -> None:
+    def let_go(self, results: Results) -> None:
         """Stop extending what is about to be settled."""
-        self.drop(task.id for task in handled.tasks())
+        self.drop(task.id for task in results.tasks())
 
     def drop(self, ids: Iterable[str]) -> list[str]:
         """Hold these no longer; return those that were held."""
@@ -63,20 +61,20 @@ class Held:
 
 
 class Renewer:
-    """Extends what is held, from one thread for all flows of a worker."""
+    """Extends what this process holds of one flow, in a thread of its own."""
 
-    def __init__(self, flows: Sequence[Flow]) -> None:
-        self._pause_seconds = LOOKED_AT * min(flow.lease_seconds for flow in flows)
+    def __init__(self, flow: Flow, queue: DelayQueue, emit: events.Listener) -> None:
+        self._flow = flow
+        self._queue = queue
+        self._emit = emit
         self._held: set[Held] = set()
         self._lock = threading.Lock()
         self._finished = threading.Event()
 
     @contextmanager
-    def holding(
-        self, flow: Flow, queue: DelayQueue, tasks: Sequence[Task], claimed_at: float
-    ) -> Iterator[Held]:
+    def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[Held]:
         """Extend the lease on ``tasks``, claimed at that time or later, until the block ends."""
-        held = Held(flow, queue, tasks, claimed_at)
+        held = Held(self._flow, tasks, claimed_at)
         with self._lock:
             self._held.add(held)
         try:
@@ -85,9 +83,14 @@ class Renewer:
             with self._lock:
                 self._held.discard(held)
 
+    def held(self) -> list[Held]:
+        """What is being worked on now."""
+        with self._lock:
+            return [*self._held]
+
     def run(self) -> None:
         """Extend until `finish`: longer than claims are made, for as long as handlers run."""
-        while not self._finished.wait(self._pause_seconds):
+        while not self._finished.wait(LOOKED_AT * self._flow.lease_seconds):
             self.renew(time.monotonic())
 
     def finish(self) -> None:
@@ -95,28 +98,26 @@ class Renewer:
 
     def renew(self, now: float) -> None:
         """Extend what was leased long enough before ``now``."""
-        with self._lock:
-            held = [*self._held]
-        for each in held:
-            if not each.given_up and now - each.leased_at >= RENEWED_AT * each.flow.lease_seconds:
-                self._extend(each, now)
+        for held in self.held():
+            old = now - held.leased_at >= RENEWED_AT * self._flow.lease_seconds
+            if old and not held.given_up:
+                self._extend(held, now)
 
     def _extend(self, held: Held, now: float) -> None:
-        tasks, queue, flow = held.tasks(), held.queue, held.flow
+        tasks = held.tasks()
         if not tasks:
             return
-        if now - held.began_at > flow.max_runtime_seconds:
+        if now - held.began_at > self._flow.max_runtime_seconds:
             held.given_up = True
-            ids = [task.id for task in tasks[:10]]
-            log.error("handler runs too long, its lease ends", queue=queue.name, ids=ids)
+            self._emit(events.RanTooLong(self._queue.name, [task.id for task in tasks]))
             return
         try:
-            queue.extend(tasks, round(flow.lease_seconds * 1000))
+            self._queue.extend(tasks, round(self._flow.lease_seconds * 1000))
         except LeaseLost as lost:
             # Those that were settled meanwhile are not held any more, and not lost.
             if ids := held.drop(lost.ids):
-                log.warning("lease lost while at work", queue=queue.name, ids=ids[:10])
+                self._emit(events.LeaseLost(self._queue.name, ids))
         except redis.RedisError as error:
-            log.warning("lease not extended yet", queue=queue.name, error=described(error))
+            log.warning("lease not extended yet", queue=self._queue.name, error=described(error))
             return
         held.leased_at = now

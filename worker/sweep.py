@@ -1,9 +1,9 @@
 """The sweep makes the application's records the truth, and Redis an accelerator.
 
 Whatever Redis lost, in a crash, a flush or a failover, the records still have. The sweep reads
-what they say is waiting and restores it; only while Redis does not answer, it hands what is
-overdue to the flow's own handler. There is no outage detection and no second way to finish a
-task.
+what they say is waiting and restores it. One worker sweeps while Redis answers. While it does not,
+every worker does, and if the flow asks for it, hands what is overdue to the flow's own handler.
+There is no second way to finish a task.
 """
 
 import threading
@@ -14,138 +14,249 @@ from collections.abc import Sequence
 import redis
 import structlog
 
-from .errors import Unavailable
-from .flow import Due, Flow, Sweep, Task
-from .isolation import Handled, handle
-from .logs import log_failure
+from . import events
+from .errors import Unavailable, described
+from .flow import Due, Sweep, Task
+from .isolation import Results, handle
+from .lane import Station
+from .outages import Timed
 from .queue import DelayQueue, Restored
+from .settling import PutOff, retry_delay_ms
 
 log = structlog.get_logger("worker")
 
-#: A task overdue by less is left to the claims, which are about to take it.
-GRACE_SECONDS = 1.0
+#: A Redis that is silent for less than this hiccups: nothing is handed out.
+SILENCE_SECONDS = 1.5
+#: How soon to ask it again meanwhile.
+ASK_AGAIN_SECONDS = 0.05
+#: Dead letters and tasks put off are not read again every round once they are overdue by this much.
+RESTING_SECONDS = 10.0
 
 
 class Sweeper:
-    """Sweeps one flow every ``sweep_seconds``, on a connection of its own."""
+    """Sweeps one flow every ``sweep_seconds``, on a connection of its own. Times are monotonic."""
 
     def __init__(
         self,
-        flow: Flow,
+        station: Station,
         records: Sweep,
         *,
         queue: DelayQueue,
-        claims: DelayQueue,
+        worker_id: str,
         alarm: threading.Event,
         stopping: threading.Event,
         counts: Counter[str],
+        emit: events.Listener,
     ) -> None:
-        self._flow = flow
+        """``queue`` is the station's, on a connection of the sweep's; ``alarm`` wakes the claims."""
+        self.name = station.flow.name
+        self._station = station
+        self._flow = station.flow
         self._records = records
         self._queue = queue
-        #: The same queue as the claims see it: what either learns of a pause, both know.
-        self._claims = claims
-        #: Ends the claims' wait.
+        self._worker_id = worker_id
         self._alarm = alarm
         self._stopping = stopping
         self._counts = counts
-        #: Whether Redis did what it was last asked, and the records were last readable.
-        self._redis_answers = True
+        self._emit = emit
+        self.round = Timed(station.flow.name, "sweep", emit)
+        #: Whether this worker sweeps, and when to ask again.
+        self._turn = False
+        self._ask_at = 0.0
+        #: Since when Redis has not done what it was asked.
+        self._silent_since: float | None = None
         self._records_answer = True
-        #: Ids that failed while Redis was away, where no failure could be counted.
-        self._failed: set[str] = set()
+        #: When to look at everything, also at what is due soon.
+        self._look_ahead_at = 0.0
+        #: Everything that was due until then is dead or put off.
+        self._resting_until: float | None = None
+        #: What was handled without Redis and is not done: when to try again, and how often it failed.
+        self._put_off = PutOff()
+        self._failures: Counter[str] = Counter()
 
     def run(self) -> None:
         """Sweep until the worker stops."""
-        next_sweep = next_lookahead = time.monotonic()
-        while not self._stopping.wait(max(0.0, next_sweep - time.monotonic())):
-            now = time.monotonic()
-            next_sweep = now + self._flow.sweep_seconds
-            lookahead = now >= next_lookahead
-            if lookahead:
-                next_lookahead = now + self._flow.lookahead_seconds
-            self.sweep(lookahead=lookahead)
+        pause = 0.0
+        while not self._stopping.wait(pause):
+            began = time.monotonic()
+            with self.round:
+                self.sweep(began)
+            pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
+            if self._hiccups(time.monotonic()):
+                pause = min(pause, ASK_AGAIN_SECONDS)
+        self._resign()
 
-    def sweep(self, *, lookahead: bool = False) -> None:
-        """One round: what is overdue, then with ``lookahead`` what is due soon."""
+    def sweep(self, now: float) -> None:
+        """One round. ``now`` is on the monotonic clock."""
+        if not self._station.needs.up:
+            self._resign()
+            return
         try:
-            self._sweep_overdue()
-            if lookahead:  # even after an outage: with nothing overdue, only this asks Redis
-                self._sweep_upcoming()
+            if not self._records_answer:  # ask them before Redis, and Redis only if they answer
+                next(iter(self._records(None, 0.0)), None)
+            self._sweep(now)
         except Unavailable as error:
             if self._records_answer:
-                log.warning("sweep cannot read records", queue=self._flow.name, error=str(error))
+                log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self._records_answer = False
+            self._resign()
         except Exception:  # whatever it is, the next round may do better
-            log.exception("sweep failed", queue=self._flow.name)
+            log.exception("sweep failed", queue=self._queue.name)
         else:
             self._records_answer = True
 
-    def _sweep_overdue(self) -> None:
-        # Nobody else takes what is due while Redis is away, so then there is no grace.
-        grace = GRACE_SECONDS if self._redis_answers else 0.0
-        ask = True
-        for page in self._records(None, -grace):
-            if self._stopping.is_set():
+    def _sweep(self, now: float) -> None:
+        must_ask = (
+            now >= self._ask_at
+            or self._silent_since is not None
+            or self._resting_until is not None  # which holds until Redis loses something
+            or self._station.failing
+        )
+        if must_ask and self._restore([], now) is None:
+            if not self._hiccups(time.monotonic()) and self._flow.without_redis == "handle":
+                self._sweep_without_redis()
+        elif self._turn:
+            look_ahead = now >= self._look_ahead_at
+            if look_ahead:
+                self._look_ahead_at = now + self._flow.lookahead_seconds
+                self._resting_until = None
+            self._sweep_overdue(now)
+            if look_ahead and self._turn and self._silent_since is None:
+                self._sweep_upcoming(now)
+
+    def _sweep_overdue(self, now: float) -> None:
+        asked_at, all_rest = time.monotonic(), True
+        since = self._resting_until
+        for page in self._records(None if since is None else since - asked_at, 0.0):
+            read_at = time.monotonic()
+            found = self._restore(page, now)
+            if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
-            found = self._restore(page) if ask else None
-            if found is None:
-                ask = False  # once a round: each silence costs a time-out
-                if self._claims.last_known_paused:
-                    return
-                self._handle(page)
-            elif found.paused:
-                return
-            elif found.pending or found.restored:
+            if found.due or found.restored:
                 self._alarm.set()  # overdue, so look now: a wake-up may have been lost
                 if not found.restored:
                     # A backlog: the claims are at this page, and come to the next one in turn.
                     return
+            if all_rest and found.resting:
+                self._rest(page, found.resting, asked_at, read_at)
+            all_rest = all_rest and found.resting == len(page)
 
-    def _sweep_upcoming(self) -> None:
-        # Reaches past the next look-ahead, so that each task is seen before it is due.
-        for page in self._records(-GRACE_SECONDS, 2 * self._flow.lookahead_seconds):
-            found = self._restore(page)
-            if found is None or found.paused or self._stopping.is_set():
+    def _rest(self, page: Sequence[Due], resting: int, asked_at: float, read_at: float) -> None:
+        """Note that the first ``resting`` of a page, read between these times, need no look soon."""
+        until = min(read_at + page[resting - 1].delay_ms / 1000 + 0.001, read_at - RESTING_SECONDS)
+        if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
+            return  # the next one may be due in the same millisecond
+        self._resting_until = max(until, self._resting_until or until)
+
+    def _sweep_upcoming(self, now: float) -> None:
+        # Reaches past the next look ahead, so that each task is seen before it is due.
+        for page in self._records(0.0, 2 * self._flow.lookahead_seconds):
+            found = self._restore(page, now)
+            if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
 
-    def _restore(self, page: Sequence[Due]) -> Restored | None:
-        """Restore a page; None when Redis did not."""
+    def _sweep_without_redis(self) -> None:
+        """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
+        self._put_off.tidy()
+        self._station.settler.put_off.tidy()
+        for page in self._records(None, 0.0):
+            if self._stopping.is_set() or self._station.queue.last_known_paused:
+                return
+            self._handle(page)
+
+    # -- Redis -----------------------------------------------------------------------------
+
+    def _restore(self, page: Sequence[Due], now: float) -> Restored | None:
+        """Restore a page, if it is this worker's turn; None when Redis does not answer."""
+        term_ms = round(1000 * self._flow.lease_seconds)
+        asked_at = time.monotonic()
         try:
-            found = self._queue.restore(page)
+            found = self._queue.restore(page, worker_id=self._worker_id, term_ms=term_ms)
         except redis.RedisError as error:
-            if self._redis_answers:
-                log.warning("sweep goes on without Redis", queue=self._flow.name, error=str(error))
-            self._redis_answers = False
+            if self._silent_since is None:
+                self._silent_since = asked_at
+                log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
-        self._redis_answers = True
-        self._claims.last_known_paused = found.paused
-        self._failed.clear()
+        if self._silent_since is not None or found.new_turn:
+            # Redis may have lost anything.
+            self._silent_since = self._resting_until = None
+            self._look_ahead_at = now
+            self._put_off = PutOff()
+            self._failures.clear()
+        self._turn = found.turn
+        self._ask_at = asked_at + (term_ms / 2 if found.turn else found.turn_in_ms) / 1000
+        if found.turn:
+            self._station.queue.last_known_paused = found.paused
         if found.restored:
             self._counts["restored"] += found.restored
-            log.info("restored", queue=self._flow.name, tasks=found.restored)
+            self._emit(events.Restored(self._queue.name, found.restored))
         return found
 
+    def _hiccups(self, now: float) -> bool:
+        """Whether Redis is silent, but not for long."""
+        return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
+
+    def _resign(self) -> None:
+        if not self._turn:
+            return
+        self._turn = False
+        self._ask_at = 0.0
+        try:
+            self._queue.resign(self._worker_id)
+        except redis.RedisError as error:  # then its term ends by itself
+            log.debug("not resigned", queue=self._queue.name, error=described(error))
+
+    # -- without Redis ---------------------------------------------------------------------
+
     def _handle(self, page: Sequence[Due]) -> None:
-        """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
+        aside = {task.id for held in self._station.renewer.held() for task in held.tasks()}
         tasks = [
-            Task(id=due.id) for due in page if due.delay_ms <= 0 and due.id not in self._failed
+            Task(due.id, due.payload, attempt=self._failures[due.id] + 1)
+            for due in page
+            if due.delay_ms <= 0
+            and due.id not in aside
+            and due.id not in self._put_off
+            and due.id not in self._station.settler.put_off
         ]
         if not tasks:
             return
-        handled = Handled()
+        late_ms = -min(due.delay_ms for due in page)
+        began = time.monotonic()
+        results = Results()
         for part in handle(self._flow, tasks, lambda _: not self._stopping.is_set()):
-            handled.merge(part)
-        at_fault = [*handled.failed, *handled.dead]
-        for task, error in at_fault:
-            log_failure(self._flow.name, task.id, error)
-        self._failed.update(task.id for task, _ in at_fault)
-        self._counts["handled without Redis"] += len(handled.done)
-        log.info(
-            "handled without Redis",
-            queue=self._flow.name,
-            done=len(handled.done),
-            failed=len(at_fault),
+            self._note(part)
+            results.merge(part)
+        self._counts["handled without Redis"] += len(results.done)
+        seconds = time.monotonic() - began
+        self._emit(
+            events.Handled(
+                self._queue.name,
+                [*results.handled()],
+                done=len(results.done) + len(results.rescheduled),
+                retries=len(results.retries),
+                failed=len(results.failed) + len(results.dead),
+                seconds=seconds,
+                late_ms=round(late_ms + 1000 * seconds),
+                without_redis=True,
+            )
         )
-        if handled.outage:
-            raise handled.outage
+        if results.outage:
+            raise results.outage
+
+    def _note(self, results: Results) -> None:
+        """Remember what not to do again before its time: only this process knows."""
+        now = time.monotonic()
+        for task, error in results.failed:
+            self._failures[task.id] += 1
+            delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
+            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._emit(events.Failed(self._queue.name, task, error, delay_ms))
+        later = [(task, retry.delay_ms) for task, retry in results.retries]
+        later += [(task, new.delay_ms) for task, new in results.rescheduled]
+        for task, delay_ms in later:
+            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._emit(events.Retried(self._queue.name, task, delay_ms))
+        for task, letter in results.dead:
+            # A dead letter needs Redis: the claims will make it one.
+            self._put_off.put_off(task.id, float("inf"))
+            self._emit(events.Failed(self._queue.name, task, letter, float("inf")))

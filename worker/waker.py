@@ -1,32 +1,30 @@
 """Ends a worker's wait when something is due earlier than it was."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import redis
 import structlog
+
+from .errors import described
 
 log = structlog.get_logger("worker")
 
 
 class Waker:
-    """Listens to the wake channels and sets ``event`` on every message.
+    """Listens to wake channels, and sets the event of each on every message.
 
-    Waking is an optimisation. A message can be lost with its connection, so the event is also
+    Waking is an optimisation. A message can be lost with its connection, so events are also
     set after each subscription, and whoever waits must look again after a while all the same.
     """
 
     def __init__(
-        self,
-        client: redis.Redis,
-        channels: Iterable[str],
-        event: threading.Event,
-        stopping: threading.Event,
+        self, client: redis.Redis, events: Mapping[str, threading.Event], stopping: threading.Event
     ) -> None:
         self._client = client
-        self._channels = tuple(channels)
-        self._event = event
+        self._events = {channel.encode(): event for channel, event in events.items()}
         self._stopping = stopping
+        self._failing = False
 
     def run(self) -> None:
         """Listen until the worker stops."""
@@ -34,13 +32,26 @@ class Waker:
             try:
                 self._listen()
             except Exception as error:  # noqa: BLE001  it may fail in any way, and nothing is lost
-                log.debug("wake channel lost", error=str(error))
+                if not (self._failing or self._stopping.is_set()):
+                    log.warning("wake channel lost", error=described(error))
+                    self._set_all()  # whoever waits finds out now whether Redis is there
+                self._failing = True
                 self._stopping.wait(1.0)
 
     def _listen(self) -> None:
         with self._client.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's gap
-            pubsub.subscribe(*self._channels)
+            pubsub.subscribe(*self._events)
             while not self._stopping.is_set():
                 # Returns None after the timeout, having pinged a connection that was silent.
-                if pubsub.get_message(timeout=5.0) is not None:
-                    self._event.set()
+                message = pubsub.get_message(timeout=5.0)
+                if message is None:
+                    continue
+                self._failing = False
+                if message["type"] == "message":
+                    self._events[message["channel"]].set()
+                else:  # subscribed: what came before was not heard
+                    self._set_all()
+
+    def _set_all(self) -> None:
+        for event in self._events.values():
+            event.set()

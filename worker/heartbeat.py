@@ -1,0 +1,86 @@
+"""Says in each queue which workers live and what they hold, and tells of calls that hang."""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+import structlog
+
+from .errors import described
+from .lane import Station
+from .outages import Timed
+
+log = structlog.get_logger("worker")
+
+#: Between two beats: with the claims' slow poll and a sweeper's turn, an idle worker stays below one
+#: command every two seconds.
+BEAT_SECONDS = 15.0
+#: How many ids of what a worker holds are listed.
+LISTED = 10
+
+
+def new_worker_id() -> str:
+    """Unique, and of use to a person."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class Heartbeat:
+    """Beats for each queue of a worker."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        stations: Sequence[Station],
+        watched: Sequence[Timed],
+        stopping: threading.Event,
+    ) -> None:
+        self._worker_id = worker_id
+        self._stations = stations
+        self._watched = watched
+        self._stopping = stopping
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def run(self) -> None:
+        """Beat and watch until the worker stops; then sign off."""
+        beat_at = 0.0
+        while True:
+            now = time.monotonic()
+            for timed in self._watched:
+                timed.report(now)
+            if now >= beat_at:
+                beat_at = now + BEAT_SECONDS
+                for station in self._stations:
+                    self._beat(station, now)
+            if self._stopping.wait(1.0):
+                break
+        for station in self._stations:
+            try:
+                station.queue.sign_off(self._worker_id)
+            except redis.RedisError as error:  # it is forgotten after a while all the same
+                log.debug("not signed off", queue=station.queue.name, error=described(error))
+                return
+
+    def _beat(self, station: Station, now: float) -> None:
+        try:
+            station.queue.beat(self._worker_id, self._details(station, now))
+        except redis.RedisError as error:
+            log.debug("no heartbeat", queue=station.queue.name, error=described(error))
+
+    def _details(self, station: Station, now: float) -> dict[str, Any]:
+        held = station.renewer.held()
+        tasks = [task for each in held for task in each.tasks()]
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "up": station.needs.up,
+            "holds": len(tasks),
+            "held": [task.id for task in tasks[:LISTED]],
+            "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),
+        }

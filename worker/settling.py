@@ -1,0 +1,183 @@
+"""Tells Redis what became of tasks: each ends in exactly one of its calls."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import redis
+import structlog
+
+from . import events
+from .backoff import Backoff
+from .errors import LeaseLost, described
+from .flow import MAX_DELAY_MS, Flow, Retry, Task
+from .isolation import Results
+from .queue import DelayQueue, Put
+
+log = structlog.get_logger("worker")
+
+#: Calls that Redis did not take, and that are made again.
+MAX_OWED = 1000
+
+
+class PutOff:
+    """Tasks that this process has put off, for its sweep: without Redis, nobody else could tell.
+
+    Times are on the monotonic clock. Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def put_off(self, task_id: str, until: float) -> None:
+        self._until[task_id] = until
+
+    def forget(self, task_id: str) -> None:
+        self._until.pop(task_id, None)
+
+    def __contains__(self, task_id: str) -> bool:
+        return self._until.get(task_id, 0.0) > time.monotonic()
+
+    def tidy(self) -> None:
+        """Forget those whose time has come."""
+        now = time.monotonic()
+        for task_id, until in [*self._until.items()]:
+            if until <= now:
+                self.forget(task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a queue's, for some rows."""
+
+    count: str
+    rows: list[Any]
+    write: Callable[[list[Any]], None]
+
+
+class Settler:
+    """Settles the tasks of one flow. Any thread may use it."""
+
+    def __init__(
+        self, flow: Flow, queue: DelayQueue, counts: Counter[str], emit: events.Listener
+    ) -> None:
+        self._flow = flow
+        self._queue = queue
+        self._counts = counts
+        self._emit = emit
+        self._owed: deque[_Call] = deque(maxlen=MAX_OWED)
+        self.put_off = PutOff()
+
+    def settle(self, results: Results) -> bool:
+        """Tell Redis what became of tasks; whether it took all of it."""
+        queue, flow = self._queue, self._flow
+        failed = [
+            (task._replace(failures=task.failures + 1), error) for task, error in results.failed
+        ]
+        last = [(task, error) for task, error in failed if task.failures >= flow.max_failures]
+        again = [
+            (task, error, retry_delay_ms(flow, task.failures, error))
+            for task, error in failed
+            if task.failures < flow.max_failures
+        ]
+        dead = [(task, letter.reason, letter.__cause__) for task, letter in results.dead]
+        dead += [(task, "failed too often", error) for task, error in last]
+        retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
+        rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
+        self._remember(
+            results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)], dead
+        )
+        taken = [
+            self._write("done", results.done, queue.ack),
+            self._write("retried", retries, queue.retry),
+            self._write("retried", rescheduled, partial(queue.retry, put=Put.NEW)),
+            self._write(
+                "failed",
+                [(task, ms) for task, _, ms in again],
+                partial(queue.retry, put=Put.FAILED),
+            ),
+            self.bury(dead),
+            self._write("released", results.untouched, queue.release),
+        ]
+        for task, delay_ms in [*retries, *rescheduled]:
+            self._emit(events.Retried(queue.name, task, delay_ms))
+        for task, error, delay_ms in again:
+            self._emit(events.Failed(queue.name, task, error, delay_ms))
+        return all(taken)
+
+    def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
+        """Make dead letters of tasks; whether Redis took it."""
+        taken = self._write("dead", dead, self._queue.dead_letter)
+        for task, reason, error in dead:
+            self._emit(events.Died(self._queue.name, task, reason, error))
+        return taken
+
+    def settle_owed(self) -> None:
+        """Make the calls again that Redis did not take. Until their lease ends, they still count."""
+        for _ in range(len(self._owed)):
+            try:
+                call = self._owed.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if not self._make(call):
+                return
+
+    def _remember(
+        self,
+        results: Results,
+        later: list[tuple[Task, float]],
+        dead: list[tuple[Task, str, BaseException | None]],
+    ) -> None:
+        """Keep in mind what a sweep must not handle before its time."""
+        if self._flow.sweep is None or self._flow.without_redis == "wait":
+            return
+        now = time.monotonic()
+        for task in results.done:
+            self.put_off.forget(task.id)
+        for task, delay_ms in later:
+            self.put_off.put_off(task.id, now + delay_ms / 1000)
+        for task, _, _ in dead:
+            self.put_off.put_off(task.id, float("inf"))
+
+    def _write(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> bool:
+        return not rows or self._make(_Call(count, rows, write))
+
+    def _make(self, call: _Call) -> bool:
+        """Make a call, and count what it settled; whether Redis took it.
+
+        What Redis does not take is owed. If the lease ends before it is, the tasks come again.
+        """
+        try:
+            call.write(call.rows)
+        except LeaseLost as lost:
+            self._counts["stale"] += len(lost.ids)
+            self._counts[call.count] += len(call.rows) - len(lost.ids)
+            self._emit(events.LeaseLost(self._queue.name, lost.ids))
+        except redis.RedisError as error:
+            self._owed.append(call)
+            log.warning(
+                "not settled yet",
+                queue=self._queue.name,
+                verb=call.count,
+                tasks=len(call.rows),
+                error=described(error),
+            )
+            return False
+        else:
+            self._counts[call.count] += len(call.rows)
+        return True
+
+
+def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
+    """How long to wait after failure number ``failures``: as long as the error says, or the backoff."""
+    if isinstance(error, Retry):
+        return max(1.0, error.delay_ms)
+    try:
+        delay_ms = 1000 * float(flow.backoff(failures))
+    except Exception:  # somebody else's code
+        log.exception("backoff fails", queue=flow.name)
+        delay_ms = 1000 * Backoff()(failures)
+    return min(max(1.0, delay_ms), MAX_DELAY_MS)

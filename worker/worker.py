@@ -1,0 +1,192 @@
+"""The worker: puts together what its flows need, runs it in threads, and stops it."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from . import events
+from .connection import connect
+from .errors import described
+from .flow import Flow
+from .heartbeat import Heartbeat, new_worker_id
+from .lane import Lane, ServerCheck, Station
+from .logs import log_event
+from .outages import Needs
+from .queue import DelayQueue
+from .sweep import Sweeper
+from .waker import Waker
+
+log = structlog.get_logger("worker")
+
+#: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
+DRAIN_SECONDS = 8.0
+#: A sweep asks Redis on a connection of its own, with less patience: it must keep its pace while Redis
+#: is silent.
+SWEEP_TIMEOUT_SECONDS = 0.5
+
+
+class Worker:
+    """Runs flows until it is stopped.
+
+    Each flow has threads of its own, ``threads`` unless it says how many, so that none delays another.
+    Flows of the same pool share the threads of the one that has the most, in strict priority.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[Flow],
+        redis_url: str,
+        *,
+        threads: int = 1,
+        listeners: Sequence[events.Listener] = (),
+    ) -> None:
+        """``listeners`` are told of `events`, after the log."""
+        names = Counter(flow.name for flow in flows)
+        if not flows or max(names.values()) > 1:
+            raise ValueError(
+                f"a worker needs at least one flow, each with a unique name, not {[*names]}"
+            )
+        if threads < 1:
+            raise ValueError(f"a worker needs at least one thread, not {threads}")
+        self.id = new_worker_id()
+        #: What was done so far: done, retried, failed, dead, released, stale, restored, and what was
+        #: handled without Redis.
+        self.counts: Counter[str] = Counter()
+        self._emit = events.Listeners([log_event, *listeners])
+        self._stopping = threading.Event()
+        self._crash: BaseException | None = None
+
+        pools = _pools(flows)
+        sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
+        # Beside each handler's: for a renewer and a sweep's end in each flow, the waker, the heartbeat.
+        most = sum(sizes) + 2 * len(flows) + 2
+        self._redis_url = redis_url
+        self._client = connect(redis_url, max_connections=most)
+        self._clients = [self._client]
+        self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
+        self._lanes: list[Lane] = []
+        self._handlers: list[threading.Thread] = []
+        self._sweepers: list[Sweeper] = []
+        for pool, size in zip(pools, sizes, strict=True):
+            self._add_lane(pool, size)
+
+    def run(self) -> None:
+        """Work until `stop`. Raises what ended the worker otherwise, UnsafeServer for one."""
+        self._server.check()
+        log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
+        for station in self._stations:
+            station.needs.check()
+        # Those are waited for; the helpers end with their connections.
+        workers = [*self._handlers, *self._background()]
+        for thread in [*self._helpers(), *workers]:
+            thread.start()
+        self._stopping.wait()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for thread in workers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for station in self._stations:
+            station.renewer.finish()
+        for client in self._clients:
+            client.close()
+        stuck = [thread.name for thread in workers if thread.is_alive()]
+        log.info("stopped", stuck=stuck, **self.counts)
+        if self._crash is not None:
+            raise self._crash
+
+    def stop(self) -> None:
+        """Claim no more, finish or give back what is held, and return from `run`."""
+        self._stopping.set()
+        for lane in self._lanes:
+            lane.alarm.set()
+
+    # -- putting together ------------------------------------------------------------------
+
+    @property
+    def _stations(self) -> list[Station]:
+        return [station for lane in self._lanes for station in lane.stations]
+
+    def _add_lane(self, pool: Sequence[Flow], size: int) -> None:
+        lane = Lane(emit=self._emit, stopping=self._stopping)
+        lane.stations = [self._station(flow, lane.alarm) for flow in pool]
+        self._lanes.append(lane)
+        for n in range(1, size + 1):
+            self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
+        for station in lane.stations:
+            if station.flow.sweep is not None:
+                client = connect(self._redis_url, timeout_seconds=SWEEP_TIMEOUT_SECONDS)
+                self._clients.append(client)
+                self._sweepers.append(
+                    Sweeper(
+                        station,
+                        station.flow.sweep,
+                        queue=DelayQueue(client, station.flow.name),
+                        worker_id=self.id,
+                        alarm=lane.alarm,
+                        stopping=self._stopping,
+                        counts=self.counts,
+                        emit=self._emit,
+                    )
+                )
+
+    def _station(self, flow: Flow, alarm: threading.Event) -> Station:
+        needs = Needs(
+            flow,
+            emit=self._emit,
+            on_up=alarm.set,
+            stopping=self._stopping,
+            start=lambda name, run: self._thread(name, run).start(),
+        )
+        return Station(
+            flow,
+            DelayQueue(self._client, flow.name),
+            needs=needs,
+            server=self._server,
+            counts=self.counts,
+            emit=self._emit,
+        )
+
+    def _background(self) -> list[threading.Thread]:
+        watched = [station.needs.asking for station in self._stations]
+        watched += [sweeper.round for sweeper in self._sweepers]
+        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
+        return [
+            *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),
+            self._thread("heartbeat", heartbeat.run),
+        ]
+
+    def _helpers(self) -> list[threading.Thread]:
+        alarms = {
+            station.queue.keys.wake: lane.alarm for lane in self._lanes for station in lane.stations
+        }
+        waker = Waker(self._client, alarms, self._stopping)
+        return [
+            *(
+                self._thread(f"renewer {station.queue.name}", station.renewer.run)
+                for station in self._stations
+            ),
+            self._thread("waker", waker.run),
+        ]
+
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread whose death ends the worker, which would otherwise go on without it."""
+
+        def watched() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
+                self._crash = error
+                self.stop()
+                log.critical("thread died", thread=name, error=described(error))
+
+        return threading.Thread(target=watched, name=name, daemon=True)
+
+
+def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
+    """The flows that share threads, in order; a flow without a pool stands alone."""
+    pools: dict[object, list[Flow]] = {}
+    for flow in flows:
+        pools.setdefault(flow.pool or flow, []).append(flow)
+    return [*pools.values()]
