@@ -86,20 +86,22 @@ def log_event(event: events.Event) -> None:
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
     """A field of an event, short enough for a line."""
-    match name:
-        case "task":
-            return {"id": value.id, "attempt": value.attempt}
-        case "tasks" if not isinstance(value, int):
-            return {"tasks": len(value)}
-        case "ids":
-            return {"tasks": len(value), "ids": [*value[:10]]}
-        case "error":
-            return {"error": described(value)} if value else {}
-        case "without_redis":
-            return {}
-        case "seconds":
-            return {"seconds": round(value, 3)}
-    return {name: value}
+    match name, value:
+        case "task", _:
+            shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
+        case "tasks", [*tasks]:
+            shown = {"tasks": len(tasks)}
+        case "ids", _:
+            shown = {"tasks": len(value), "ids": [*value[:10]]}
+        case "error", BaseException():
+            shown = {"error": described(value)}
+        case "seconds", _:
+            shown = {"seconds": round(value, 3)}
+        case ("error", None) | ("without_redis", _):
+            shown = {}
+        case _:
+            shown = {name: value}
+    return shown
 
 
 def _for_programs() -> list[Processor]:

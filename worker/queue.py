@@ -35,6 +35,7 @@ import math
 import secrets
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import compress
@@ -485,8 +486,9 @@ class DelayQueue:
         self.wake()
 
     def wake(self) -> None:
-        """Have every waiting worker look again."""
-        self._redis.publish(self.keys.wake, b"")
+        """Have every waiting worker look again; without the permission to, it does so after a while."""
+        with suppress(redis.exceptions.NoPermissionError):
+            self._redis.publish(self.keys.wake, b"")
 
     def check_server(self) -> list[str]:
         """Make sure that this server deletes nothing on its own; return warnings.
