@@ -10,7 +10,7 @@
 -- The ZREM removes nothing, because no id is empty. It is there because a server whose memory is
 -- full refuses a ZADD only if it is the first write of a script.
 
-local held, _, _, lost = held_by(ARGV[2], 4, 1)
+local held, lost = held_by(ARGV[2], {unpack(ARGV, 4)})
 redis.call('ZREM', leased, '')
 for _, id in ipairs(held) do redis.call('ZADD', leased, now + tonumber(ARGV[3]), id) end
 return lost

@@ -17,10 +17,11 @@
 -- server whose memory is full lets the rest pass.
 
 local was_next = next_due()
-local held, rows, kept, lost = held_by(ARGV[3], 4, 3)
+local held, lost, at, kept = held_by(ARGV[3], column(4, 3))
 for n, id in ipairs(held) do
-  local delay, kind = tonumber(ARGV[rows[n] + 1]), ARGV[rows[n] + 2]
-  local state = attempts_in(kept[n], whole(now))
+  local row = 1 + 3 * at[n]
+  local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
+  local state = attempts_in(kept[at[n]], whole(now))
   redis.call('ZREM', leased, id)
   if state.cancelled ~= '' then
     redis.call('HDEL', payloads, id)
