@@ -24,8 +24,8 @@ from .logs import configure_logging, visible
 from .queue import DelayQueue, Letter
 from .worker import Worker
 
-#: A worker beats every 15 s; one that missed two beats has died, or cannot reach Redis.
-SILENT_MS = 35_000
+#: A worker beats every 20 s; one that missed two beats has died, or cannot reach Redis.
+SILENT_MS = 45_000
 
 
 class FlowsNotNamed(FlowNotFound):
