@@ -17,13 +17,12 @@
 -- A task whose lease expired may have killed its worker. Such suspects come a few at a time, and
 -- alone if it happened before, so that the one that kills is told from its neighbors. A lease whose
 -- worker never heard of it is not counted.
--- ZREM is the first write, so that a server whose memory is full lets the rest pass.
+-- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
 
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- In a paused queue too: the caller reports them once.
 if #ARGV > 5 then
-  redis.call('ZREM', lost_claims, token)
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
 end
