@@ -23,12 +23,14 @@ from tests.contract.steps import never_sent, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
 from worker.queue import Put, Restored
 
-IDS = st.sampled_from(["a", "b", "c", "d", "\udcff\r\n"])
+IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
 PAYLOADS = st.sampled_from([b"", b"\x00\xff", b"{}"])
 DELAYS = st.integers(-5, 40)
 LEASES = st.integers(1, 40)
 WORKERS = st.sampled_from(["w1", "w2"])
+#: Of what would undo too much of what the other rules did.
+SELDOM = st.sampled_from([False, False, False, False, True])
 DAY = 86_400_000
 TERM = 20
 
@@ -94,15 +96,16 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.schedule("a", 0, b"", only_if_absent=False)
+        for task_id in ("a", "b", "c"):
+            self.schedule(task_id, 0, b"", only_if_absent=False)
 
     @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
     def time_passes(self, ms: int) -> None:
         self.now += ms
 
-    @rule(ms=st.sampled_from([1, 5, 10, 20, 100, DAY]))
+    @rule(ms=st.sampled_from([1, 5, 10, 20, 100]))
     def the_clock_is_set_back(self, ms: int) -> None:
-        self.now = max(DAY, self.now - ms)
+        self.now -= ms
 
     @rule(task_id=IDS, delay=DELAYS, payload=PAYLOADS, only_if_absent=st.booleans())
     def schedule(self, task_id: str, delay: int, payload: bytes, *, only_if_absent: bool) -> None:
@@ -341,12 +344,12 @@ class Machine(RuleBasedStateMachine):
             del self.known[task_id]
         assert self.queue.purge(ids) == found
 
-    @rule(paused=st.booleans())
+    @rule(paused=SELDOM)
     def pause_or_resume(self, *, paused: bool) -> None:
         (self.queue.pause if paused else self.queue.resume)()
         self.paused = paused
 
-    @rule(really=st.sampled_from([False, False, False, True]))
+    @rule(really=SELDOM)
     def flush(self, *, really: bool) -> None:
         if really:
             self.client.flushall()
