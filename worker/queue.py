@@ -318,8 +318,8 @@ class DelayQueue:
             )
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
-            while len(self._lost_claims) > MAX_LOST_CLAIMS:
-                self._lost_claims.pop(next(iter(self._lost_claims)), None)
+            for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
+                self._lost_claims.pop(each, None)
             raise
         for each in lost:
             self._lost_claims.pop(each, None)

@@ -111,7 +111,7 @@ def read_queue(client: redis.Redis) -> Queue:
         pipeline.hgetall("{order-timeout}:tokens")
         *places, tokens = pipeline.execute()
     scheduled, leased, dead = ({task_id.decode() for task_id in ids} for ids in places)
-    # Behind each token stands when its task was first due.
+    # Behind each token stands what the attempts of its task came to.
     held = {task_id.decode(): kept.decode()[:64] for task_id, kept in tokens.items()}
     return Queue(scheduled, leased, dead, held)
 

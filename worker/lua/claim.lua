@@ -17,16 +17,16 @@
 -- A task whose lease expired may have killed its worker. Such suspects come a few at a time, and
 -- alone if it happened before, so that the one that kills is told from its neighbors. A lease whose
 -- worker never heard of it is not counted.
--- ZREM is the first write, so that a server whose memory is full lets the rest pass.
+-- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
 
-if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
+-- In a paused queue too: the caller reports them once.
 if #ARGV > 5 then
-  redis.call('ZREM', lost_claims, token)
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
 end
+if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 
 -- Of each task, what its attempts came to; of one that was never claimed only when it is due, as text: a
 -- table for each of a batch would cost a fifth of the claim.
@@ -66,6 +66,7 @@ end
 -- No lease ends later than this, unless the clock was set back meanwhile: then its worker may be dead.
 local function shorten_leases()
   local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+  if #late > 0 then redis.call('ZREM', leased, '') end -- so that the ZADD is not the first write
   for i = 1, #late, 2 do
     local state = attempts_in(redis.call('HGET', tokens, late[i]), '0')
     if late[i + 1] - state.span > now then redis.call('ZADD', leased, now + lease, late[i]) end

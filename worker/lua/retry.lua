@@ -31,11 +31,11 @@ for n, id in ipairs(held) do
   if state.cancelled ~= '' or kind == 'new' then
     redis.call('HDEL', tokens, id)
   else
-    state.span, state.attempts = delay, state.attempts + 1
+    state.span, state.attempts = math.max(0, delay), state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1
     else
-      state.failures, state.deliveries, state.due = 0, 0, whole(now + delay)
+      state.failures, state.deliveries, state.due = 0, 0, whole(math.max(0, now + delay))
     end
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end

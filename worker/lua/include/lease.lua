@@ -3,9 +3,10 @@
 
 local function held_by(token, ids)
   local held, lost, at = {}, {}, {}
+  local is_token = string.sub(token, 1, 1) ~= '-' -- while nobody holds a task, dashes stand there
   local kept = redis.call('HMGET', tokens, unpack(ids))
   for n, value in ipairs(kept) do
-    if value and string.sub(value, 1, 64) == token then
+    if is_token and value and string.sub(value, 1, 64) == token then
       held[#held + 1], at[#at + 1] = ids[n], n
     else
       lost[#lost + 1] = ids[n]
