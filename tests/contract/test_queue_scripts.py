@@ -21,7 +21,7 @@ KEYWORDS = (
     "|until|while"
 )
 DECLARE = {"local", "for", "function", ",", "("}
-GIVEN = {"ARGV", "KEYS", "ipairs", "math", "redis", "string", "tonumber", "unpack"}
+GIVEN = {"ARGV", "KEYS", "ipairs", "math", "redis", "string", "tonumber", "type", "unpack"}
 TOKEN = re.compile(
     r"--.*|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|\d[\w.]*|\.\.+|[.:] *[A-Za-z_]\w*|[A-Za-z_]\w*|==|\S"
 )

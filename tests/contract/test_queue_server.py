@@ -81,7 +81,7 @@ def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_swee
 ) -> None:
     with full(client):
         found = queue.restore([Due("a", -1, b"x")], worker_id="w1", term_ms=10, now_ms=1000)
-        assert (found.restored, found.new_turn) == (1, True)
+        assert (found.lost, found.new_turn) == (("a",), True)
         assert [task.payload for task in queue.claim(9, 10, now_ms=1000).tasks] == [b"x"]
 
 
@@ -229,7 +229,7 @@ def test_a_user_who_may_not_publish_is_served_all_the_same(
         tasks = muted.claim(9, 10, now_ms=1000).tasks
         muted.dead_letter([(task, "bad", None) for task in tasks], now_ms=1000)
         assert muted.requeue(["a"], now_ms=1000) == ["a"]
-        assert muted.restore([Due("b", 0)], now_ms=900).restored == 1
+        assert muted.restore([Due("b", 0)], now_ms=900).lost == ("b",)
     client.acl_deluser("mute")
     assert state(queue)["scheduled"] == {"a": 1000, "b": 900}
 

@@ -149,29 +149,35 @@ class Machine(RuleBasedStateMachine):
         delay=st.integers(-20, 40),
         payload=PAYLOADS,
         worker=WORKERS | st.just(""),
+        look_only=st.booleans(),
     )
-    def restore(self, ids: list[str], delay: int, payload: bytes, worker: str) -> None:
+    def restore(
+        self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
+    ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
-        found = self.queue.restore(waiting, worker_id=worker, term_ms=TERM, now_ms=self.now)
+        found = self.queue.restore(
+            waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
+        )
         turn, new_turn, turn_in_ms = self.turn(worker)
         if not turn or self.paused:
             paused = turn and self.paused
-            assert found == Restored(0, 0, 0, paused, turn, new_turn, turn_in_ms)
+            assert found == Restored((), 0, 0, paused, turn, new_turn, turn_in_ms)
             return
-        restored = due = 0
-        rest = []
+        due = 0
+        lost, rest = [], []
         for task_id in ids:
             known = self.known.get(task_id)
             rest.append(known is not None and self.rests(known, self.now + delay))
             if known is None:
-                self.known[task_id] = Known("scheduled", self.now + delay, payload)
-                restored += 1
+                lost.append(task_id)
+                if not look_only:
+                    self.known[task_id] = Known("scheduled", self.now + delay, payload)
             elif known.place == "scheduled" and known.at <= self.now:
                 due += 1
             elif known.place == "scheduled" and not rest[-1]:
                 known.at = min(known.at, self.now + delay)
         resting = [*rest, False].index(False)
-        assert found == Restored(restored, due, resting, paused=False, new_turn=new_turn)
+        assert found == Restored((*lost,), due, resting, paused=False, new_turn=new_turn)
 
     def turn(self, worker: str) -> tuple[bool, bool, int]:
         """Whether a worker sweeps, whether newly, and for how long another one does."""

@@ -15,7 +15,7 @@ NOW = 10 * HOUR
 
 def nothing(*, due: int = 0, resting: int = 0, paused: bool = False) -> Restored:
     """Nothing had to be restored."""
-    return Restored(0, due, resting, paused)
+    return Restored((), due, resting, paused)
 
 
 # -- what is restored ----------------------------------------------------------------------
@@ -23,7 +23,7 @@ def nothing(*, due: int = 0, resting: int = 0, paused: bool = False) -> Restored
 
 def test_a_lost_task_is_restored_at_its_time_with_its_payload(queue: DelayQueue) -> None:
     found = queue.restore([Due("overdue", -300, b"\x00\xff"), Due("ahead", 700)], now_ms=1000)
-    assert found == Restored(restored=2, due=0, resting=0, paused=False)
+    assert found == Restored(lost=("overdue", "ahead"), due=0, resting=0, paused=False)
     assert state(queue) == {
         "scheduled": {"overdue": 700, "ahead": 1700},
         "payloads": {"overdue": b"\x00\xff"},
@@ -101,8 +101,16 @@ def test_part_of_a_millisecond_does_not_make_a_restored_task_early(queue: DelayQ
 
 def test_a_long_page_is_restored_in_slices(queue: DelayQueue) -> None:
     waiting = [Due(str(n), n) for n in range(2 * SLICE + 1)]
-    assert queue.restore(waiting, now_ms=0).restored == 2 * SLICE + 1
+    assert len(queue.restore(waiting, now_ms=0).lost) == 2 * SLICE + 1
     assert state(queue) == {"scheduled": {str(n): n for n in range(2 * SLICE + 1)}}
+
+
+def test_a_look_tells_what_is_lost_and_changes_nothing(queue: DelayQueue) -> None:
+    queue.schedule("there", 9000)
+    before = state(queue)
+    waiting = [Due("lost", -1, b"x"), Due("there", 9000)]
+    assert queue.restore(waiting, look_only=True, now_ms=1000).lost == ("lost",)
+    assert state(queue) == before
 
 
 # -- a clock that was set back -------------------------------------------------------------
@@ -237,7 +245,7 @@ def test_a_worker_whose_turn_it_is_not_changes_nothing(queue: DelayQueue) -> Non
     found = queue.restore(
         [Due("lost", -1), Due("late", -1)], worker_id="w2", term_ms=100, now_ms=1000
     )
-    assert found == Restored(0, 0, 0, paused=False, turn=False, turn_in_ms=100)
+    assert found == Restored((), 0, 0, paused=False, turn=False, turn_in_ms=100)
     assert state(queue) == before
 
 
@@ -246,7 +254,7 @@ def test_a_worker_whose_turn_it_is_not_does_not_forget_that_the_queue_is_paused(
 ) -> None:
     queue.pause()
     sweep_of_a_paused = queue.restore([], worker_id="w1", term_ms=100, now_ms=1000)
-    assert sweep_of_a_paused == Restored(0, 0, 0, paused=True, turn=True, new_turn=True)
+    assert sweep_of_a_paused == Restored((), 0, 0, paused=True, turn=True, new_turn=True)
     queue.restore([], worker_id="w2", term_ms=100, now_ms=1000)
     assert queue.last_known_paused
 
@@ -288,7 +296,8 @@ def test_after_a_flush_it_is_a_new_turn_even_for_the_same_worker(
 def test_a_new_turn_is_told_of_a_page_of_any_length(queue: DelayQueue) -> None:
     waiting = [Due(str(n), n) for n in range(2 * SLICE + 1)]
     found = queue.restore(waiting, worker_id="w1", term_ms=100, now_ms=0)
-    assert found == Restored(2 * SLICE + 1, 0, 0, paused=False, turn=True, new_turn=True)
+    assert len(found.lost) == 2 * SLICE + 1
+    assert found.new_turn
     found = queue.restore(waiting, worker_id="w1", term_ms=100, now_ms=0)
     assert not found.new_turn
 
@@ -311,7 +320,7 @@ def test_a_worker_id_may_contain_spaces(queue: DelayQueue) -> None:
 def test_whoever_names_no_worker_restores_without_a_turn(queue: DelayQueue) -> None:
     sweep(queue, "w1", 1000)
     found = queue.restore([Due("a", 0)], now_ms=1000)
-    assert found == Restored(1, 0, 0, paused=False)
+    assert found == Restored(("a",), 0, 0, paused=False)
     assert state(queue) == {"sweeper": "1100 w1", "scheduled": {"a": 1000}}
 
 
