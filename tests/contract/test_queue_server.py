@@ -97,6 +97,14 @@ def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
         assert [task.deliveries for task in queue.claim(9, 10, now_ms=1030).tasks] == [2]
 
 
+def test_a_server_whose_memory_is_full_still_knows_its_workers(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    with full(client):
+        queue.beat("w1", {})
+        assert [status.id for status in queue.workers()] == ["w1"]
+
+
 def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_dropped(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
