@@ -480,7 +480,8 @@ class DelayQueue:
         for worker_id, value in sorted(known.items()):
             heard_ms, _, details = value.partition(b" ")
             ago = max(0, now_ms - int(heard_ms))
-            statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
+            if ago <= FORGET_WORKERS_MS:
+                statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
         return statuses
 
     def pause(self) -> None:

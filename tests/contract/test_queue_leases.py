@@ -254,12 +254,16 @@ def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_its_counts_reset(
     assert one(queue, 3001).due_at_ms == 3001
 
 
-def test_a_task_that_gets_a_new_appointment_is_as_if_it_had_just_been_scheduled(
+def test_a_new_appointment_counts_from_the_start(
     queue: DelayQueue,
 ) -> None:
     [task] = claimed_with_counts(queue)
     queue.retry([(task, 0.5)], Put.NEW, now_ms=3000)
-    assert state(queue) == {"scheduled": {"a": 3001}, "payloads": {"a": b"x"}}
+    assert state(queue) == {
+        "scheduled": {"a": 3001},
+        "payloads": {"a": b"x"},
+        "tokens": {"a": attempts(3001, span=1)},
+    }
 
 
 @pytest.mark.parametrize("delay_ms", [-5, -0.5, -(2**52)])

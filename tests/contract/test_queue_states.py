@@ -115,10 +115,8 @@ class Machine(RuleBasedStateMachine):
             expected = Scheduled.CREATED
         elif known.place == "dead":
             expected = Scheduled.DEAD
-        elif only_if_absent or (known.place, known.at, known.payload) == (
-            "scheduled",
-            due,
-            payload,
+        elif (known.place, known.at, known.payload) == ("scheduled", due, payload) or (
+            only_if_absent and not (known.place == "leased" and known.tried.cancelled)
         ):
             expected = Scheduled.UNCHANGED
         else:
@@ -174,8 +172,13 @@ class Machine(RuleBasedStateMachine):
                     self.known[task_id] = Known("scheduled", self.now + delay, payload)
             elif known.place == "scheduled" and known.at <= self.now:
                 due += 1
-            elif known.place == "scheduled" and not rest[-1]:
-                known.at = min(known.at, self.now + delay)
+            elif known.place == "scheduled" and not rest[-1] and self.now + delay < known.at:
+                if look_only:
+                    lost.append(task_id)
+                else:
+                    known.at = self.now + delay
+            elif known.place == "leased":
+                self.shorten_lease(known)
         resting = [*rest, False].index(False)
         assert found == Restored((*lost,), due, resting, paused=False, new_turn=new_turn)
 
@@ -272,8 +275,11 @@ class Machine(RuleBasedStateMachine):
     def shorten_leases(self, limit: int, lease: int) -> None:
         """Those that begin after now were written before the clock was set back."""
         for _, known in self.in_order("leased", after=self.now + lease)[:limit]:
-            if known.at - known.tried.span > self.now:
-                known.at = self.now + lease
+            self.shorten_lease(known)
+
+    def shorten_lease(self, known: Known) -> None:
+        if known.at - known.tried.span > self.now:
+            known.at = self.now + known.tried.span
 
     @rule(task=claimed, lease=LEASES)
     def extend(self, task: Task, lease: int) -> None:
@@ -303,7 +309,7 @@ class Machine(RuleBasedStateMachine):
             tried.failures = tried.deliveries = 0
             tried.due = known.at
         if put is Put.NEW:
-            known.attempts = None
+            known.attempts = Attempts(known.at, known.at, span=tried.span)
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:

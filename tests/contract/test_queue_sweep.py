@@ -219,7 +219,7 @@ def test_a_long_lease_is_not_shortened_by_a_claim_with_a_short_one(queue: DelayQ
 def sweep(queue: DelayQueue, worker: str, now_ms: int) -> tuple[bool, bool, int]:
     """A sweep that finds nothing: whether it is this worker's turn, newly, and for how long not."""
     found = queue.restore([], worker_id=worker, term_ms=100, now_ms=now_ms)
-    assert found[:4] == (0, 0, 0, False)
+    assert found[:4] == ((), 0, 0, False)
     return found.turn, found.new_turn, found.turn_in_ms
 
 

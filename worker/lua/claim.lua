@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, else tasks that are due.
 --
--- include: clock, attempts
+-- include: clock, attempts, late_lease
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -63,14 +63,10 @@ local function take_due()
   end
 end
 
--- No lease ends later than this, unless the clock was set back meanwhile: then its worker may be dead.
-local function shorten_leases()
-  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
+local function shorten_late_leases()
+  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
   if #late > 0 then redis.call('ZREM', leased, '') end -- so that the ZADD is not the first write
-  for i = 1, #late, 2 do
-    local state = attempts_in(redis.call('HGET', tokens, late[i]), '0')
-    if late[i + 1] - state.span > now then redis.call('ZADD', leased, now + lease, late[i]) end
-  end
+  for _, id in ipairs(late) do shorten_lease(id) end
 end
 
 local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
@@ -79,7 +75,7 @@ if #ids == 0 then take_due() end
 
 if #ids == 0 then
   if lease_end then
-    shorten_leases()
+    shorten_late_leases()
     lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
   end
   local due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
