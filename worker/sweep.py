@@ -184,6 +184,8 @@ class Sweeper:
             self._put_off = PutOff()
             self._failures.clear()
         self._turn = found.turn
+        if not found.turn:
+            self._resting_until = None  # others sweep, so there is nothing to watch Redis for
         self._ask_at = asked_at + (term_ms / 2 if found.turn else found.turn_in_ms) / 1000
         if found.turn:
             self._station.queue.last_known_paused = found.paused
