@@ -199,11 +199,9 @@ class Lane:
     # -- handle ----------------------------------------------------------------------------
 
     def _handle(self, batch: Batch) -> None:
-        station, tasks = batch.station, batch.tasks
-        flow = station.flow
-        if tasks[0].deliveries >= flow.max_deliveries:
-            reason = f"delivered {flow.max_deliveries} times and never settled"
-            station.settler.bury([(task, reason, None) for task in tasks])
+        station, flow = batch.station, batch.station.flow
+        tasks = self._bury_worn(batch)
+        if not tasks:
             return
         began = time.monotonic()
         results, settled = Results(), True
@@ -223,6 +221,17 @@ class Lane:
                 self._tell(batch, part, held.began_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
+
+    def _bury_worn(self, batch: Batch) -> list[Task]:
+        """Make dead letters of tasks that were delivered too often; return the others.
+
+        Such a task comes alone, unless ``max_deliveries`` was lowered while it was put off.
+        """
+        most = batch.station.flow.max_deliveries
+        worn = [task for task in batch.tasks if task.deliveries >= most]
+        reason = f"delivered {most} times and never settled"
+        batch.station.settler.bury([(task, reason, None) for task in worn])
+        return [task for task in batch.tasks if task.deliveries < most]
 
     def _tell(self, batch: Batch, results: Results, began_at: float) -> None:
         now = time.monotonic()
