@@ -139,8 +139,8 @@ class Batch:
     tasks: list[Task]
     #: On the monotonic clock, before they were leased.
     claimed_at: float
-    #: How late the first of them was then, ms.
-    late_ms: int
+    #: On the server's clock, when they were.
+    now_ms: int
 
 
 class Lane:
@@ -192,9 +192,9 @@ class Lane:
         return None
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
-        late_ms = claim.now_ms - min(task.due_at_ms for task in claim.tasks)
+        late_ms = _late_ms(claim.tasks, claim.now_ms)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-        return Batch(station, claim.tasks, claimed_at, late_ms)
+        return Batch(station, claim.tasks, claimed_at, claim.now_ms)
 
     # -- handle ----------------------------------------------------------------------------
 
@@ -217,8 +217,9 @@ class Lane:
                 if part.outage:
                     station.needs.take_down(part.outage)
                 held.let_go(part)
+                ended_at = time.monotonic()
                 settled = station.settler.settle(part)
-                self._tell(batch, part, held.began_at)
+                self._tell(batch, part, held.began_at, ended_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
@@ -233,8 +234,7 @@ class Lane:
         batch.station.settler.bury([(task, reason, None) for task in worn])
         return [task for task in batch.tasks if task.deliveries < most]
 
-    def _tell(self, batch: Batch, results: Results, began_at: float) -> None:
-        now = time.monotonic()
+    def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
         tasks = [*results.handled()]
         if tasks:
             self._emit(
@@ -244,7 +244,13 @@ class Lane:
                     done=len(results.done) + len(results.rescheduled),
                     retries=len(results.retries),
                     failed=len(results.failed) + len(results.dead),
-                    seconds=now - began_at,
-                    late_ms=batch.late_ms + round(1000 * (now - batch.claimed_at)),
+                    seconds=ended_at - began_at,
+                    late_ms=_late_ms(tasks, batch.now_ms)
+                    + round(1000 * (ended_at - batch.claimed_at)),
                 )
             )
+
+
+def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:
+    """How late the first of them is, on the server's clock."""
+    return now_ms - min(task.due_at_ms for task in tasks)
