@@ -87,9 +87,7 @@ class Settler:
         dead += [(task, "failed too often", error) for task, error in last]
         retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
-        self._remember(
-            results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)], dead
-        )
+        self._remember(results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)])
         taken = [
             self._write("done", results.done, queue.ack),
             self._write("retried", retries, queue.retry),
@@ -110,6 +108,9 @@ class Settler:
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make dead letters of tasks; whether Redis took it."""
+        if self._sweep_hands_out:
+            for task, _, _ in dead:
+                self.put_off.put_off(task.id, float("inf"))
         taken = self._write("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
             self._emit(events.Died(self._queue.name, task, reason, error))
@@ -125,22 +126,20 @@ class Settler:
             if not self._make(call):
                 return
 
-    def _remember(
-        self,
-        results: Results,
-        later: list[tuple[Task, float]],
-        dead: list[tuple[Task, str, BaseException | None]],
-    ) -> None:
+    @property
+    def _sweep_hands_out(self) -> bool:
+        """Whether a sweep may hand tasks to the handler, and so has to know what was put off."""
+        return self._flow.sweep is not None and self._flow.without_redis == "handle"
+
+    def _remember(self, results: Results, later: list[tuple[Task, float]]) -> None:
         """Keep in mind what a sweep must not handle before its time."""
-        if self._flow.sweep is None or self._flow.without_redis == "wait":
+        if not self._sweep_hands_out:
             return
         now = time.monotonic()
         for task in results.done:
             self.put_off.forget(task.id)
         for task, delay_ms in later:
             self.put_off.put_off(task.id, now + delay_ms / 1000)
-        for task, _, _ in dead:
-            self.put_off.put_off(task.id, float("inf"))
 
     def _write(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> bool:
         return not rows or self._make(_Call(count, rows, write))
