@@ -1,5 +1,6 @@
 """Tells Redis what became of tasks: each ends in exactly one of its calls."""
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -175,8 +176,15 @@ def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
-        delay_ms = 1000 * float(flow.backoff(failures))
+        delay_ms = 1000 * _number(flow.backoff(failures))
     except Exception:  # somebody else's code
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)
+
+
+def _number(seconds: float) -> float:
+    """What a backoff returned, if it is a number. Raises what `float` does, ValueError for NaN."""
+    if math.isnan(number := float(seconds)):
+        raise ValueError("a backoff returns seconds, not NaN")
+    return number
