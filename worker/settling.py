@@ -22,6 +22,8 @@ log = structlog.get_logger("worker")
 
 #: Calls that Redis did not take, and that are made again.
 MAX_OWED = 1000
+#: How many tasks put off are remembered before any of them is forgotten.
+TIDY_ABOVE = 1000
 
 
 class PutOff:
@@ -32,9 +34,14 @@ class PutOff:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
+        #: With more than this many, those whose time has come are forgotten.
+        self._full = TIDY_ABOVE
 
     def put_off(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
+        if len(self._until) > self._full:
+            self._tidy()
+            self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
     def forget(self, task_id: str) -> None:
         self._until.pop(task_id, None)
@@ -42,8 +49,7 @@ class PutOff:
     def __contains__(self, task_id: str) -> bool:
         return self._until.get(task_id, 0.0) > time.monotonic()
 
-    def tidy(self) -> None:
-        """Forget those whose time has come."""
+    def _tidy(self) -> None:
         now = time.monotonic()
         for task_id, until in [*self._until.items()]:
             if until <= now:

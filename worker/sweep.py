@@ -157,8 +157,6 @@ class Sweeper:
 
     def _sweep_without_redis(self) -> None:
         """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
-        self._put_off.tidy()
-        self._station.settler.put_off.tidy()
         for page in self._records(None, 0.0):
             if self._stopping.is_set() or self._station.queue.last_known_paused:
                 return
