@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.contract.state import state
 from worker import DelayQueue, Flow, Task
-from worker.isolation import Handled
+from worker.isolation import Results
 from worker.renewal import Held, Renewer
 
 LEASE_SECONDS = 9.0
@@ -40,8 +40,13 @@ def queue() -> Extended:
 
 
 @pytest.fixture
-def renewer() -> Renewer:
-    return Renewer([FLOW])
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def renewer(queue: Extended, heard: Heard) -> Renewer:
+    return Renewer(FLOW, queue, heard)
 
 
 def claimed(queue: DelayQueue, *ids: str) -> list[Task]:
@@ -54,7 +59,7 @@ def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(
 ) -> None:
     tasks = claimed(queue, "a", "b")
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began):
+    with renewer.holding(tasks, began):
         for seconds in range(1, 31):
             renewer.renew(began + seconds)
     assert queue.extensions == [["a", "b"]] * 10
@@ -66,7 +71,7 @@ def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(
     queue: Extended, renewer: Renewer
 ) -> None:
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began):
+    with renewer.holding(claimed(queue, "a"), began):
         renewer.renew(began + 2.9)
     assert queue.extensions == []
 
@@ -74,8 +79,8 @@ def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(
 def test_what_is_settled_is_not_extended_any_more(queue: Extended, renewer: Renewer) -> None:
     tasks = claimed(queue, "a", "b")
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held:
-        held.let_go(Handled(done=tasks[:1]))
+    with renewer.holding(tasks, began) as held:
+        held.let_go(Results(done=tasks[:1]))
         queue.ack(tasks[:1])
         renewer.renew(began + 4)
     assert queue.extensions == [["b"]]
@@ -88,7 +93,7 @@ def test_a_task_that_another_worker_has_is_given_up_and_the_others_are_extended(
     tasks = claimed(queue, "a", "b")
     queue.schedule("a", 2**50)
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began), capture_logs() as logged:
+    with renewer.holding(tasks, began), capture_logs() as logged:
         renewer.renew(began + 4)
         renewer.renew(began + 8)
     assert queue.extensions == [["a", "b"], ["b"]]
@@ -100,10 +105,10 @@ def test_a_task_that_another_worker_has_is_given_up_and_the_others_are_extended(
 def test_a_task_that_was_settled_meanwhile_is_not_lost(queue: Extended, renewer: Renewer) -> None:
     tasks = claimed(queue, "a")
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held, capture_logs() as logged:
+    with renewer.holding(tasks, began) as held, capture_logs() as logged:
 
         def settle_first() -> None:
-            held.let_go(Handled(done=tasks))
+            held.let_go(Results(done=tasks))
             queue.ack(tasks)
 
         queue.refuse = settle_first
@@ -118,7 +123,7 @@ def test_after_a_failed_extension_the_next_look_tries_again(
         raise redis.TimeoutError("silence")
 
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began):
+    with renewer.holding(claimed(queue, "a"), began):
         queue.refuse = refuse
         renewer.renew(began + 3.1)
         queue.refuse = lambda: None
@@ -130,7 +135,7 @@ def test_a_handler_that_runs_too_long_loses_its_lease_and_is_reported(
     queue: Extended, renewer: Renewer
 ) -> None:
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began), capture_logs() as logged:
+    with renewer.holding(claimed(queue, "a"), began), capture_logs() as logged:
         for seconds in range(0, 100, 4):
             renewer.renew(began + seconds)
     assert len(queue.extensions) == 15
@@ -140,7 +145,7 @@ def test_a_handler_that_runs_too_long_loses_its_lease_and_is_reported(
 
 def test_each_call_of_a_handler_has_its_own_time(queue: Extended, renewer: Renewer) -> None:
     tasks = claimed(queue, "a")
-    with renewer.holding(FLOW, queue, tasks, time.monotonic() - 59) as held:
+    with renewer.holding(tasks, time.monotonic() - 59) as held:
         held.leased_at += 59
         assert held.begin(tasks)
         renewer.renew(time.monotonic() + 4)
@@ -149,15 +154,15 @@ def test_each_call_of_a_handler_has_its_own_time(queue: Extended, renewer: Renew
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(queue: Extended) -> None:
     tasks = claimed(queue, "a")
-    assert Held(FLOW, queue, tasks, time.monotonic()).begin(tasks)
-    assert not Held(FLOW, queue, tasks, time.monotonic() - LEASE_SECONDS).begin(tasks)
+    assert Held(FLOW, tasks, time.monotonic()).begin(tasks)
+    assert not Held(FLOW, tasks, time.monotonic() - LEASE_SECONDS).begin(tasks)
 
 
 def test_a_task_that_another_worker_has_is_not_begun(queue: Extended, renewer: Renewer) -> None:
     tasks = claimed(queue, "a", "b")
     queue.schedule("b", 2**50)
     began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held:
+    with renewer.holding(tasks, began) as held:
         renewer.renew(began + 4)
         assert held.begin(tasks[:1])
         assert not held.begin(tasks[1:])
