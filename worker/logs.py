@@ -5,6 +5,7 @@ Control characters are escaped in both, so that no value can break its line or m
 
 import dataclasses
 import logging
+import math
 import os
 import sys
 from typing import Any
@@ -85,21 +86,24 @@ def log_event(event: events.Event) -> None:
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
-    """A field of an event, short enough for a line."""
+    """A field of an event, short enough for a line; nothing of one that says nothing."""
+    shown: dict[str, Any] = {name: value}
     match name:
         case "task":
-            return {"id": value.id, "attempt": value.attempt}
+            shown = {"id": value.id, "attempt": value.attempt}
         case "tasks" if not isinstance(value, int):
-            return {"tasks": len(value)}
+            shown = {"tasks": len(value)}
         case "ids":
-            return {"tasks": len(value), "ids": [*value[:10]]}
+            shown = {"tasks": len(value), "ids": [*value[:10]]}
         case "error":
-            return {"error": described(value)} if value else {}
+            shown = {"error": described(value)} if value else {}
         case "without_redis":
-            return {}
+            shown = {}
         case "seconds":
-            return {"seconds": round(value, 3)}
-    return {name: value}
+            shown = {"seconds": round(value, 3)}
+        case "delay_ms":  # JSON has no infinity
+            shown = {"delay_ms": round(value)} if math.isfinite(value) else {}
+    return shown
 
 
 def _for_programs() -> list[Processor]:
