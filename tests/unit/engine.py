@@ -15,6 +15,12 @@ from worker.outages import Needs
 
 E = TypeVar("E", bound=events.Event)
 
+#: Every kind of event there is.
+EVENT_KINDS = [
+    kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+]
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = ("lane", "outages", "renewal", "settling", "sweep", "heartbeat")
 
