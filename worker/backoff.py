@@ -52,4 +52,4 @@ class Delays:
         return self.seconds[min(failures, len(self.seconds)) - 1]
 
     def __repr__(self) -> str:
-        return f"Delays{self.seconds}"
+        return f"Delays({', '.join(map(str, self.seconds))})"

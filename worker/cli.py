@@ -1,4 +1,4 @@
-"""``python -m worker``: run a worker, look at its queues, and mend them."""
+"""Run a worker, look at its queues, and mend them."""
 
 import argparse
 import dataclasses
@@ -51,7 +51,7 @@ FLOWS: Any = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description=__doc__)
     parser.add_argument(
         "--redis-url",
         default=os.environ.get("REDIS_URL", ""),

@@ -139,8 +139,8 @@ class Batch:
     tasks: list[Task]
     #: On the monotonic clock, before they were leased.
     claimed_at: float
-    #: How late the first of them was then, ms.
-    late_ms: int
+    #: On the server's clock, when they were.
+    now_ms: int
 
 
 class Lane:
@@ -192,18 +192,16 @@ class Lane:
         return None
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
-        late_ms = claim.now_ms - min(task.due_at_ms for task in claim.tasks)
+        late_ms = _late_ms(claim.tasks, claim.now_ms)
         self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-        return Batch(station, claim.tasks, claimed_at, late_ms)
+        return Batch(station, claim.tasks, claimed_at, claim.now_ms)
 
     # -- handle ----------------------------------------------------------------------------
 
     def _handle(self, batch: Batch) -> None:
-        station, tasks = batch.station, batch.tasks
-        flow = station.flow
-        if tasks[0].deliveries >= flow.max_deliveries:
-            reason = f"delivered {flow.max_deliveries} times and never settled"
-            station.settler.bury([(task, reason, None) for task in tasks])
+        station, flow = batch.station, batch.station.flow
+        tasks = self._bury_undeliverable(batch)
+        if not tasks:
             return
         began = time.monotonic()
         results, settled = Results(), True
@@ -219,13 +217,24 @@ class Lane:
                 if part.outage:
                     station.needs.take_down(part.outage)
                 held.let_go(part)
+                ended_at = time.monotonic()
                 settled = station.settler.settle(part)
-                self._tell(batch, part, held.began_at)
+                self._tell(batch, part, held.began_at, ended_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
-    def _tell(self, batch: Batch, results: Results, began_at: float) -> None:
-        now = time.monotonic()
+    def _bury_undeliverable(self, batch: Batch) -> list[Task]:
+        """Make dead letters of tasks that were delivered too often; return the others.
+
+        Such a task comes alone, unless ``max_deliveries`` was lowered while it was put off.
+        """
+        most = batch.station.flow.max_deliveries
+        undeliverable = [task for task in batch.tasks if task.deliveries >= most]
+        reason = f"delivered {most} times and never settled"
+        batch.station.settler.bury([(task, reason, None) for task in undeliverable])
+        return [task for task in batch.tasks if task.deliveries < most]
+
+    def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
         tasks = [*results.handled()]
         if tasks:
             self._emit(
@@ -235,7 +244,13 @@ class Lane:
                     done=len(results.done) + len(results.rescheduled),
                     retries=len(results.retries),
                     failed=len(results.failed) + len(results.dead),
-                    seconds=now - began_at,
-                    late_ms=batch.late_ms + round(1000 * (now - batch.claimed_at)),
+                    seconds=ended_at - began_at,
+                    late_ms=_late_ms(tasks, batch.now_ms)
+                    + round(1000 * (ended_at - batch.claimed_at)),
                 )
             )
+
+
+def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:
+    """How late the first of them is, on the server's clock."""
+    return now_ms - min(task.due_at_ms for task in tasks)

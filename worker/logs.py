@@ -5,6 +5,7 @@ Control characters are escaped in both, so that no value can break its line or m
 
 import dataclasses
 import logging
+import math
 import os
 import sys
 from typing import Any
@@ -85,7 +86,7 @@ def log_event(event: events.Event) -> None:
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
-    """A field of an event, short enough for a line."""
+    """A field of an event, short enough for a line; nothing of one that says nothing."""
     match name, value:
         case "task", _:
             shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
@@ -97,7 +98,9 @@ def _shown(name: str, value: Any) -> dict[str, Any]:
             shown = {"error": described(value)}
         case "seconds", _:
             shown = {"seconds": round(value, 3)}
-        case ("error", None) | ("without_redis", _):
+        case "delay_ms", _ if math.isfinite(value):  # JSON has no infinity
+            shown = {"delay_ms": round(value)}
+        case (("error" | "delay_ms" | "without_redis"), _):
             shown = {}
         case _:
             shown = {name: value}

@@ -1,5 +1,6 @@
 """Tells Redis what became of tasks: each ends in exactly one of its calls."""
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -21,6 +22,8 @@ log = structlog.get_logger("worker")
 
 #: Calls that Redis did not take, and that are made again.
 MAX_OWED = 1000
+#: How many tasks put off are remembered before any of them is forgotten.
+TIDY_ABOVE = 1000
 
 
 class PutOff:
@@ -31,9 +34,14 @@ class PutOff:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
+        #: With more than this many, those whose time has come are forgotten.
+        self._full = TIDY_ABOVE
 
     def put_off(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
+        if len(self._until) > self._full:
+            self._tidy()
+            self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
     def forget(self, task_id: str) -> None:
         self._until.pop(task_id, None)
@@ -41,8 +49,7 @@ class PutOff:
     def __contains__(self, task_id: str) -> bool:
         return self._until.get(task_id, 0.0) > time.monotonic()
 
-    def tidy(self) -> None:
-        """Forget those whose time has come."""
+    def _tidy(self) -> None:
         now = time.monotonic()
         for task_id, until in [*self._until.items()]:
             if until <= now:
@@ -87,9 +94,7 @@ class Settler:
         dead += [(task, "failed too often", error) for task, error in last]
         retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
-        self._remember(
-            results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)], dead
-        )
+        self._remember(results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)])
         taken = [
             self._write("done", results.done, queue.ack),
             self._write("retried", retries, queue.retry),
@@ -110,6 +115,9 @@ class Settler:
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make dead letters of tasks; whether Redis took it."""
+        if self._sweep_hands_out:
+            for task, _, _ in dead:
+                self.put_off.put_off(task.id, float("inf"))
         taken = self._write("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
             self._emit(events.Died(self._queue.name, task, reason, error))
@@ -125,22 +133,20 @@ class Settler:
             if not self._make(call):
                 return
 
-    def _remember(
-        self,
-        results: Results,
-        later: list[tuple[Task, float]],
-        dead: list[tuple[Task, str, BaseException | None]],
-    ) -> None:
+    @property
+    def _sweep_hands_out(self) -> bool:
+        """Whether a sweep may hand tasks to the handler, and so has to know what was put off."""
+        return self._flow.sweep is not None and self._flow.without_redis == "handle"
+
+    def _remember(self, results: Results, later: list[tuple[Task, float]]) -> None:
         """Keep in mind what a sweep must not handle before its time."""
-        if self._flow.sweep is None or self._flow.without_redis == "wait":
+        if not self._sweep_hands_out:
             return
         now = time.monotonic()
         for task in results.done:
             self.put_off.forget(task.id)
         for task, delay_ms in later:
             self.put_off.put_off(task.id, now + delay_ms / 1000)
-        for task, _, _ in dead:
-            self.put_off.put_off(task.id, float("inf"))
 
     def _write(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> bool:
         return not rows or self._make(_Call(count, rows, write))
@@ -176,8 +182,15 @@ def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
-        delay_ms = 1000 * float(flow.backoff(failures))
+        delay_ms = 1000 * _number(flow.backoff(failures))
     except Exception:  # somebody else's code
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)
+
+
+def _number(seconds: float) -> float:
+    """What a backoff returned, if it is a number. Raises what `float` does, ValueError for NaN."""
+    if math.isnan(number := float(seconds)):
+        raise ValueError("a backoff returns seconds, not NaN")
+    return number

@@ -165,8 +165,6 @@ class Sweeper:
 
     def _sweep_without_redis(self) -> None:
         """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
-        self._put_off.tidy()
-        self._station.settler.put_off.tidy()
         for page in self._records(None, 0.0):
             if self._stopping.is_set() or self._station.queue.last_known_paused:
                 return
@@ -225,6 +223,8 @@ class Sweeper:
             self._put_off = PutOff()
             self._failures.clear()
         self._turn = found.turn
+        if not found.turn:
+            self._resting_until = None  # others sweep, so there is nothing to watch Redis for
         turn_ms = EXTENDED_AT * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
@@ -248,18 +248,11 @@ class Sweeper:
     # -- without Redis ---------------------------------------------------------------------
 
     def _handle(self, page: Sequence[Due]) -> None:
-        aside = {task.id for held in self._station.renewer.held() for task in held.tasks()}
-        tasks = [
-            Task(due.id, due.payload, attempt=self._failures[due.id] + 1)
-            for due in page
-            if due.delay_ms <= 0
-            and due.id not in aside
-            and due.id not in self._put_off
-            and due.id not in self._station.settler.put_off
-        ]
-        if not tasks:
+        overdue = self._to_hand_out(page)
+        if not overdue:
             return
-        late_ms = -min(due.delay_ms for due in page)
+        tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
+        late_ms = -min(due.delay_ms for due in overdue)
         began = time.monotonic()
         results = Results()
         for part in handle(self._flow, tasks, lambda _: not self._stopping.is_set()):
@@ -267,20 +260,33 @@ class Sweeper:
             results.merge(part)
         self._counts["handled without Redis"] += len(results.done)
         seconds = time.monotonic() - began
-        self._emit(
-            events.Handled(
-                self._queue.name,
-                [*results.handled()],
-                done=len(results.done) + len(results.rescheduled),
-                retries=len(results.retries),
-                failed=len(results.failed) + len(results.dead),
-                seconds=seconds,
-                late_ms=round(late_ms + 1000 * seconds),
-                without_redis=True,
+        if handled := [*results.handled()]:
+            self._emit(
+                events.Handled(
+                    self._queue.name,
+                    handled,
+                    done=len(results.done) + len(results.rescheduled),
+                    retries=len(results.retries),
+                    failed=len(results.failed) + len(results.dead),
+                    seconds=seconds,
+                    late_ms=round(late_ms + 1000 * seconds),
+                    without_redis=True,
+                )
             )
-        )
         if results.outage:
             raise results.outage
+
+    def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
+        """What is due, and neither at work in this process nor put off by it."""
+        at_work = {task.id for held in self._station.renewer.held() for task in held.tasks()}
+        return [
+            due
+            for due in page
+            if due.delay_ms <= 0
+            and due.id not in at_work
+            and due.id not in self._put_off
+            and due.id not in self._station.settler.put_off
+        ]
 
     def _note(self, results: Results) -> None:
         """Remember what not to do again before its time: only this process knows."""

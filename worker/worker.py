@@ -187,7 +187,9 @@ class Worker:
 
 def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
     """The flows that share threads, in order; a flow without a pool stands alone."""
-    pools: dict[object, list[Flow]] = {}
+    pools: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        pools.setdefault(flow.pool or flow, []).append(flow)
+        # By name: what a flow is made of, such as a handler, need not be hashable.
+        key = (flow.pool, "") if flow.pool else ("", flow.name)
+        pools.setdefault(key, []).append(flow)
     return [*pools.values()]

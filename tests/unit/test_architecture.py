@@ -1,8 +1,11 @@
 """Arrows go one way: who may import whom, read from the source."""
 
 import ast
+import os
 import shutil
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -29,8 +32,19 @@ class Rule:
     but_not: tuple[str, ...] = ()
 
 
+def _worker(*names: str) -> tuple[str, ...]:
+    return tuple(f"worker.{name}" for name in names)
+
+
 RULES = [
-    Rule("worker.*", never=("orders", *WEB, *SQL)),
+    Rule("worker.*", never=("orders", *WEB)),
+    Rule("worker.*", never=SQL, but_not=("worker.records",)),
+    # Whoever has no SQLAlchemy does without records, and without nothing else.
+    Rule("worker.*", never=("worker.records",), but_not=("worker.records",)),
+    # The log is one listener of many: what happens does not depend on it.
+    Rule("worker.*", never=("worker.logs",), but_not=("worker.worker", "worker.cli")),
+    Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__",)),
+    Rule("worker.*", never=("worker.worker",), but_not=("worker.__init__", "worker.cli")),
     Rule(
         "orders.*",
         never=("worker",),
@@ -45,25 +59,36 @@ RULES = [
     Rule("orders.api", never=("redis", "orders.repository", "orders.models")),
     Rule("worker.errors", only=(STANDARD,)),
     Rule("worker.backoff", only=(STANDARD,)),
+    Rule("worker.scripts", only=(STANDARD,)),
+    Rule("worker.connection", only=(STANDARD, "redis")),
     Rule("worker.flow", only=(STANDARD, "worker.backoff", "worker.errors")),
     Rule("worker.isolation", only=(STANDARD, "worker.errors", "worker.flow")),
-    Rule("worker.queue", only=(STANDARD, "redis", "worker.errors", "worker.flow")),
-    Rule("worker.connection", only=(STANDARD, "redis")),
-    Rule("worker.waker", never=("worker",)),
-    Rule("worker.sweep", never=("worker.loop", "worker.cli", "worker.waker")),
-    Rule("worker.loop", never=("worker.cli",)),
+    Rule("worker.queue", only=(STANDARD, "redis", *_worker("errors", "flow", "scripts"))),
+    Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
+    Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
+    Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
+    Rule("worker.outages", only=(STANDARD, *_worker("backoff", "events", "flow"))),
+    Rule("worker.renewal", never=_worker("lane", "outages", "settling", "sweep", "waker")),
+    Rule("worker.settling", never=_worker("lane", "outages", "renewal", "sweep", "waker")),
+    Rule("worker.lane", never=_worker("heartbeat", "sweep", "waker")),
+    Rule("worker.sweep", never=_worker("connection", "heartbeat", "waker")),
+    Rule("worker.heartbeat", never=_worker("connection", "settling", "sweep", "waker")),
+    Rule("worker.__main__", only=(STANDARD, "worker.cli")),
 ]
 
 
 def violations(root: Path, rules: list[Rule] = RULES) -> list[str]:
     """Every import under ``root`` that a rule forbids, as a sentence."""
     modules = dict(_modules(root))
+    imports = {
+        module: sorted(_imports(path, module, set(modules))) for module, path in modules.items()
+    }
     return [
         f"{module} imports {imported}"
         for rule in rules
-        for module, path in modules.items()
+        for module in modules
         if fnmatch(module, rule.where) and module not in rule.but_not
-        for imported in sorted(_imports(path, module, set(modules)))
+        for imported in imports[module]
         if _is(imported, rule.never) or (rule.only and not _is(imported, rule.only))
     ]
 
@@ -125,11 +150,18 @@ def test_every_import_follows_the_arrows() -> None:
     ("file", "line"),
     [
         ("worker/queue.py", "import orders"),
-        ("worker/flow.py", "from worker.loop import Worker"),
-        ("worker/queue.py", "from worker import loop"),
-        ("worker/queue.py", "from . import loop"),
+        ("worker/flow.py", "from worker.worker import Worker"),
+        ("worker/queue.py", "from worker import lane"),
+        ("worker/queue.py", "from . import lane"),
         ("worker/isolation.py", "from .queue import DelayQueue"),
-        ("worker/loop.py", "import sqlalchemy.orm"),
+        ("worker/lane.py", "from .logs import log_event"),
+        ("worker/lane.py", "from .sweep import Sweeper"),
+        ("worker/events.py", "from .queue import Claim"),
+        ("worker/settling.py", "from .outages import Needs"),
+        ("worker/worker.py", "from .cli import main"),
+        ("worker/worker.py", "import sqlalchemy.orm"),
+        ("worker/__init__.py", "from . import records"),
+        ("worker/__init__.py", "from .records import Records"),
         ("worker/sweep.py", "def late() -> None:\n    from flask import Flask"),
         ("orders/domain.py", "import pydantic"),
         ("orders/domain.py", "from orders.models import orders"),
@@ -142,6 +174,7 @@ def test_every_import_follows_the_arrows() -> None:
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:
     for package in ("orders", "worker"):
         shutil.copytree(ROOT / package, tmp_path / package)
+    (tmp_path / "worker" / "records.py").write_text("import sqlalchemy\n")
     assert violations(tmp_path) == []
     planted = tmp_path / file
     before = planted.read_text() if planted.exists() else ""
@@ -178,3 +211,100 @@ def test_every_rule_is_about_a_module_that_exists() -> None:
     assert [
         rule.where for rule in RULES if not any(fnmatch(module, rule.where) for module in modules)
     ] == []
+
+
+# -- the engine as a folder to copy --------------------------------------------------------
+
+#: Imports every module there is, and reads what they read, where nothing is called `worker`.
+EVERYTHING = """
+import sys
+sys.modules["worker"] = None
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+package = import_module(sys.argv[1])
+for module in iter_modules(package.__path__):
+    if module.name not in ("__main__", "records"):
+        import_module(f"{package.__name__}.{module.name}")
+
+import redis
+queue = package.DelayQueue(redis.Redis(), "a")
+assert {"claim", "restore"} <= {*queue._scripts}
+assert not [name for name in sys.modules if name.startswith("worker.")]
+"""
+
+
+def copied(folder: Path, name: str) -> None:
+    """The engine under another name."""
+    parts = name.split(".")
+    shutil.copytree(
+        ROOT / "worker",
+        folder.joinpath(*parts),
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    for depth in range(1, len(parts)):
+        folder.joinpath(*parts[:depth], "__init__.py").touch()
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A Python that finds the copy."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["engine", "shop.vendor.timeouts"])
+def test_the_engine_works_as_a_copy_of_its_folder_under_any_name(tmp_path: Path, name: str) -> None:
+    copied(tmp_path, name)
+    imported = run(tmp_path, "-c", EVERYTHING, name)
+    assert (imported.returncode, imported.stderr) == (0, "")
+    helped = run(tmp_path, "-m", name, "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith(f"usage: python -m {name} ")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("lane.py", "from worker.queue import Claim"),
+        ("lane.py", "import worker.queue"),
+        ("scripts.py", "files('worker')"),
+        ("cli.py", "from importlib import import_module; import_module('worker.queue')"),
+    ],
+)
+def test_a_copy_that_needs_the_original_is_found(tmp_path: Path, file: str, line: str) -> None:
+    copied(tmp_path, "engine")
+    planted = tmp_path / "engine" / file
+    planted.write_text(f"{planted.read_text()}\n{line}\n")
+    assert run(tmp_path, "-c", EVERYTHING, "engine").returncode != 0
+
+
+def test_the_engine_imports_itself_by_relative_names_only() -> None:
+    for path in sorted((ROOT / "worker").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                named = [str(node.module)]
+            assert not [each for each in named if each.partition(".")[0] == "worker"], path
+
+
+def test_every_file_of_a_package_is_installed_with_it() -> None:
+    """Scripts, for instance: an editable install would not miss them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]
+    for package in ("orders", "worker"):
+        files = {
+            path
+            for path in (ROOT / package).rglob("*")
+            if path.is_file() and path.suffix not in (".py", ".pyc")
+        }
+        installed = {
+            path for pattern in patterns[package] for path in (ROOT / package).glob(pattern)
+        }
+        assert files - installed == set()

@@ -7,15 +7,19 @@ import pytest
 
 from worker import (
     DeadLetter,
+    Due,
+    Failed,
     Flow,
     FlowNotFound,
     LeaseLost,
+    Outcome,
+    Reschedule,
     Retry,
     Task,
     Unavailable,
     one_at_a_time,
 )
-from worker.flow import MAX_BATCH_SIZE
+from worker.flow import MAX_BATCH_SIZE, MAX_DELAY_MS, MAX_SECONDS, MIN_DELIVERIES
 
 TASKS = [Task(name) for name in "abc"]
 
@@ -49,18 +53,87 @@ def test_a_name_that_would_spoil_a_key_is_refused(name: str) -> None:
         ("max_runtime_seconds", 0),
         ("max_failures", 0),
         ("max_deliveries", 0),
+        ("max_deliveries", MIN_DELIVERIES - 1),
+        ("threads", 0),
+        ("threads", -1),
+        ("without_redis", "handel"),
+        ("without_redis", None),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_by_name(setting: str, value: float) -> None:
+def test_a_setting_that_makes_no_sense_is_refused_by_name(setting: str, value: Any) -> None:
     settings: dict[str, Any] = {setting: value}
     with pytest.raises(ValueError, match=setting):
         Flow(name="a", handler=_nothing, **settings)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("batch_size", 1),
+        ("batch_size", MAX_BATCH_SIZE),
+        ("lease_seconds", MAX_SECONDS),
+        ("max_failures", 1),
+        ("max_deliveries", MIN_DELIVERIES),
+        ("threads", None),
+        ("threads", 1),
+        ("pool", "p"),
+        ("without_redis", "wait"),
+        ("without_redis", "handle"),
+    ],
+)
+def test_a_setting_at_its_limit_is_accepted(setting: str, value: Any) -> None:
+    settings: dict[str, Any] = {setting: value}
+    assert getattr(Flow(name="a", handler=_nothing, **settings), setting) == value
+
+
+def test_a_flow_says_nothing_of_its_functions() -> None:
+    flow = Flow(name="a", handler=_nothing, sweep=lambda *_: [], probe=lambda: None)
+    assert "function" not in repr(flow)
+
+
 @pytest.mark.parametrize("delay", [math.nan, math.inf, -math.inf, 1e300, 2**53])
-def test_a_retry_after_no_number_of_milliseconds_is_refused(delay: float) -> None:
+@pytest.mark.parametrize("kind", [Retry, Reschedule])
+def test_a_time_that_is_no_number_of_milliseconds_is_refused(
+    kind: type[Retry | Reschedule], delay: float
+) -> None:
     with pytest.raises(ValueError, match="delay_ms"):
-        Retry(delay)
+        kind(delay)
+
+
+@pytest.mark.parametrize("delay", [0, -5, 0.5, MAX_DELAY_MS, -MAX_DELAY_MS])
+@pytest.mark.parametrize("kind", [Retry, Reschedule])
+def test_any_other_time_is_kept_as_it_is(kind: type[Retry | Reschedule], delay: float) -> None:
+    assert kind(delay).delay_ms == delay
+
+
+def test_a_retry_is_no_failure_unless_it_says_so() -> None:
+    assert not Retry(5).counted
+    assert Retry(5, counted=True).counted
+
+
+# -- tasks ---------------------------------------------------------------------------------
+
+
+def test_every_attempt_of_one_appointment_has_one_key_and_every_other_has_another() -> None:
+    task = Task("a", b"x", due_at_ms=7, appointment_ms=7)
+    again = task._replace(attempt=5, failures=3, deliveries=1, due_at_ms=99, token="t")  # noqa: S106
+    new = task._replace(appointment_ms=8)
+    other = task._replace(id="b")
+    assert task.idempotency_key == again.idempotency_key == "a:7"
+    assert len({each.idempotency_key for each in (task, new, other)}) == 3
+
+
+def test_a_record_of_a_task_has_no_payload_unless_it_says_so() -> None:
+    assert Due("a", -5).payload == b""
+    assert Due("a", -5, b"tea") == ("a", -5, b"tea")
+
+
+# -- one task at a time --------------------------------------------------------------------
+
+
+def test_a_flow_knows_whether_its_handler_gets_each_task_alone() -> None:
+    assert Flow(name="a", handler=one_at_a_time(lambda _: None)).one_at_a_time
+    assert not Flow(name="a", handler=_nothing).one_at_a_time
 
 
 def test_a_task_whose_function_returns_nothing_is_done() -> None:
@@ -69,10 +142,15 @@ def test_a_task_whose_function_returns_nothing_is_done() -> None:
     assert seen == ["a", "b", "c"]
 
 
-def test_a_function_for_one_task_may_return_its_outcome() -> None:
-    outcome = Retry(5)
+@pytest.mark.parametrize(
+    "outcome", [Retry(5), Reschedule(5), DeadLetter("bad"), Failed("no such customer")]
+)
+def test_a_function_for_one_task_may_return_its_outcome(outcome: Outcome) -> None:
     handler = one_at_a_time(lambda task: outcome if task.id == "b" else None)
     assert handler(TASKS) == {"b": outcome}
+
+
+# -- what errors say -----------------------------------------------------------------------
 
 
 def test_an_errors_message_is_its_docstring_and_the_detail() -> None:
@@ -81,6 +159,9 @@ def test_an_errors_message_is_its_docstring_and_the_detail() -> None:
     assert LeaseLost(["a", "b"]).ids == ("a", "b")
     assert str(LeaseLost(["a", "b"])).endswith("nothing was written for them. a, b")
     assert str(Retry(20)) == "again in 20 ms"
+    assert str(Reschedule(20)) == "done, and due again in 20 ms"
+    assert str(Failed("no such customer")) == "RuntimeError: no such customer"
+    assert str(Failed(KeyError("x"))) == "KeyError: 'x'"
 
 
 def test_a_dead_letter_may_be_made_of_an_exception() -> None:

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker import DeadLetter, Failed, Flow, Outcome, Retry, Task, Unavailable, one_at_a_time
-from worker.isolation import Handled, handle
+from worker import (
+    DeadLetter,
+    Failed,
+    Flow,
+    Outcome,
+    Reschedule,
+    Retry,
+    Task,
+    Unavailable,
+    one_at_a_time,
+)
+from worker.isolation import Results, handle
 
 
 def _run(
@@ -18,12 +28,12 @@ def _run(
     *,
     probe: Callable[[], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
-) -> Handled:
-    handled = Handled()
+) -> Results:
+    results = Results()
     flow = Flow(name="a", handler=handler, probe=probe)
     for part in handle(flow, tasks, lambda _: keep_going()):
-        handled.merge(part)
-    return handled
+        results.merge(part)
+    return results
 
 
 def _ids(tasks: Sequence[Task]) -> set[str]:
@@ -52,17 +62,17 @@ class Poisoned:
 
 def test_a_batch_that_succeeds_is_run_once() -> None:
     handler = Poisoned()
-    handled = _run(handler, _tasks(500))
+    results = _run(handler, _tasks(500))
     assert handler.calls == 1
-    assert handled == Handled(done=_tasks(500))
+    assert results == Results(done=_tasks(500))
 
 
 @pytest.mark.parametrize("poison", ["0", "333", "999"])
 def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: str) -> None:
     handler = Poisoned(poison)
-    handled = _run(handler, _tasks(1000))
-    assert [task.id for task, _ in handled.failed] == [poison]
-    assert _ids(handled.done) == _ids(_tasks(1000)) - {poison}
+    results = _run(handler, _tasks(1000))
+    assert [task.id for task, _ in results.failed] == [poison]
+    assert _ids(results.done) == _ids(_tasks(1000)) - {poison}
     assert handler.calls <= 2 * log2(1000) + 2
 
 
@@ -71,29 +81,68 @@ def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
     count: int, poison: set[int]
 ) -> None:
     handler = Poisoned(*map(str, poison))
-    handled = _run(handler, _tasks(count))
+    results = _run(handler, _tasks(count))
     bad = handler.poison & _ids(_tasks(count))
-    assert _ids([task for task, _ in handled.failed]) == bad
-    assert _ids(handled.done) == handler.done == _ids(_tasks(count)) - bad
-    assert not handled.untouched
+    assert _ids([task for task, _ in results.failed]) == bad
+    assert _ids(results.done) == handler.done == _ids(_tasks(count)) - bad
+    assert not results.untouched
 
 
-def test_each_outcome_is_sorted_to_its_list() -> None:
-    retry, dead, error = Retry(5), DeadLetter("bad"), ValueError("x")
-    a, b, c, d = Task("a"), Task("b"), Task("c"), Task("d")
-    handled = _run(lambda _: {"a": retry, "b": dead, "c": Failed(error)}, [a, b, c, d])
-    assert handled == Handled(done=[d], retries=[(a, retry)], dead=[(b, dead)], failed=[(c, error)])
+#: Each with the list of the results that it belongs in, and what it is kept as there.
+OUTCOMES: list[tuple[Outcome, str]] = [
+    (Retry(5), "retries"),
+    (Retry(5, counted=True), "failed"),
+    (Reschedule(5), "rescheduled"),
+    (DeadLetter("bad"), "dead"),
+    (Failed(ValueError("x")), "failed"),
+]
 
 
-@pytest.mark.parametrize("outcome", [Retry(5), DeadLetter("bad"), Failed(ValueError("x"))])
-def test_an_outcome_raised_for_a_batch_of_one_is_that_tasks_own(outcome: Outcome) -> None:
+def _kept_as(outcome: Outcome) -> Exception:
+    return outcome.error if isinstance(outcome, Failed) else outcome
+
+
+@pytest.mark.parametrize(("outcome", "place"), OUTCOMES)
+def test_each_outcome_is_sorted_to_its_list(outcome: Outcome, place: str) -> None:
+    a, b, c = _tasks(3)
+    results = _run(lambda _: {"1": outcome}, [a, b, c])
+    expected = Results(done=[a, c])
+    getattr(expected, place).append((b, _kept_as(outcome)))
+    assert results == expected
+    assert [*results.tasks()] == [*results.handled()]
+    assert {*results.tasks()} == {a, b, c}
+
+
+@pytest.mark.parametrize(("outcome", "place"), OUTCOMES)
+def test_an_outcome_raised_for_a_batch_of_one_is_that_tasks_own(
+    outcome: Outcome, place: str
+) -> None:
     def handler(tasks: Sequence[Task]) -> None:
         if "3" in _ids(tasks):
             raise outcome
 
-    handled = _run(handler, _tasks(8))
-    assert _ids(handled.done) == _ids(_tasks(8)) - {"3"}
-    assert len(handled.retries) + len(handled.dead) + len(handled.failed) == 1
+    results = _run(handler, _tasks(8))
+    assert _ids(results.done) == _ids(_tasks(8)) - {"3"}
+    assert getattr(results, place) == [(Task("3"), _kept_as(outcome))]
+
+
+def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
+    results = Results(done=[Task("a")], untouched=[Task("b")])
+    assert [*results.handled()] == [Task("a")]
+    assert [*results.tasks()] == [Task("a"), Task("b")]
+
+
+def test_an_outage_said_of_one_task_leaves_that_one_untouched_and_is_the_flows() -> None:
+    down = Unavailable("no answer")
+    results = _run(lambda _: {"1": Failed(down)}, _tasks(3))
+    assert results == Results(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
+
+
+def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
+    down = Unavailable("no answer")
+    results = Results(outage=down)
+    results.merge(Results(untouched=_tasks(1)))
+    assert results == Results(untouched=_tasks(1), outage=down)
 
 
 def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
@@ -104,7 +153,7 @@ def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
         calls.append(len(tasks))
         raise down
 
-    assert _run(handler, _tasks(100)) == Handled(untouched=_tasks(100), outage=down)
+    assert _run(handler, _tasks(100)) == Results(untouched=_tasks(100), outage=down)
     assert calls == [100]
 
 
@@ -118,17 +167,17 @@ def test_an_outage_in_the_middle_leaves_the_rest_untouched_and_keeps_what_is_don
             raise Unavailable("gone meanwhile")
         done.update(_ids(tasks))
 
-    handled = _run(handler, _tasks(100))
-    assert _ids(handled.done) == done == _ids(_tasks(50))
-    assert _ids(handled.untouched) == _ids(_tasks(100)) - done
-    assert handled.outage is not None
-    assert handled.failed == []
+    results = _run(handler, _tasks(100))
+    assert _ids(results.done) == done == _ids(_tasks(50))
+    assert _ids(results.untouched) == _ids(_tasks(100)) - done
+    assert results.outage is not None
+    assert results.failed == []
 
 
 def test_an_unknown_error_counts_while_the_probe_passes() -> None:
     probed: list[None] = []
-    handled = _run(Poisoned("0"), _tasks(1), probe=lambda: probed.append(None))
-    assert len(handled.failed) == len(probed) == 1
+    results = _run(Poisoned("0"), _tasks(1), probe=lambda: probed.append(None))
+    assert len(results.failed) == len(probed) == 1
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), OSError("down"), KeyError("down")])
@@ -136,11 +185,11 @@ def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(error: E
     def probe() -> None:
         raise error
 
-    handled = _run(Poisoned("0", "1", "2"), _tasks(3), probe=probe)
-    assert handled.failed == []
-    assert _ids(handled.untouched) == _ids(_tasks(3))
-    assert isinstance(handled.outage, Unavailable)
-    assert isinstance(handled.outage.__cause__, ValueError)
+    results = _run(Poisoned("0", "1", "2"), _tasks(3), probe=probe)
+    assert results.failed == []
+    assert _ids(results.untouched) == _ids(_tasks(3))
+    assert isinstance(results.outage, Unavailable)
+    assert isinstance(results.outage.__cause__, ValueError)
 
 
 def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> None:
@@ -155,17 +204,17 @@ def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> No
 
 @pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}])
 def test_a_handler_that_returns_no_mapping_fails_each_task_alone(nonsense: object) -> None:
-    handled = _run(lambda _: nonsense, _tasks(3))
-    assert _ids([task for task, _ in handled.failed]) == {"0", "1", "2"}
-    assert handled.done == []
+    results = _run(lambda _: nonsense, _tasks(3))
+    assert _ids([task for task, _ in results.failed]) == {"0", "1", "2"}
+    assert results.done == []
 
 
 @pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry])
 def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
     said: Mapping[str, Any] = {"1": nonsense}
-    handled = _run(lambda _: said, _tasks(3))
-    assert _ids(handled.done) == {"0", "2"}
-    [(task, error)] = handled.failed
+    results = _run(lambda _: said, _tasks(3))
+    assert _ids(results.done) == {"0", "2"}
+    [(task, error)] = results.failed
     assert task.id == "1"
     assert isinstance(error, TypeError)
 
@@ -173,10 +222,10 @@ def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: An
 def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:
     handler = Poisoned("0")
     going = iter([True, True])
-    handled = _run(handler, _tasks(8), keep_going=lambda: next(going, False))
+    results = _run(handler, _tasks(8), keep_going=lambda: next(going, False))
     assert handler.calls == 2
-    assert _ids(handled.untouched) == _ids(_tasks(8))
-    assert handled.failed == []
+    assert _ids(results.untouched) == _ids(_tasks(8))
+    assert results.failed == []
 
 
 @pytest.mark.parametrize("key", [Task("1"), b"1", 1, "2", "01"])
@@ -187,32 +236,34 @@ def test_a_handler_that_names_anything_but_ids_has_failed(key: Any) -> None:
         calls.append(tasks)
         return {key: Retry(1000)}
 
-    handled = _run(handler, [Task("0"), Task("1")])
+    results = _run(handler, [Task("0"), Task("1")])
     assert len(calls) == 1
-    assert _ids([task for task, _ in handled.failed]) == {"0", "1"}
-    assert all("is not a task id" in str(error) for _, error in handled.failed)
+    assert _ids([task for task, _ in results.failed]) == {"0", "1"}
+    assert all("is not a task id" in str(error) for _, error in results.failed)
 
 
 # -- one at a time -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", [Retry(5), DeadLetter("bad"), Failed(ValueError("x"))])
-@pytest.mark.parametrize("raised", [True, False])
-def test_one_at_a_time_each_outcome_is_that_tasks_own(outcome: Outcome, raised: bool) -> None:  # noqa: FBT001  a parameter
+@pytest.mark.parametrize(("outcome", "place"), OUTCOMES)
+@pytest.mark.parametrize("said", ["raised", "returned"])
+def test_one_at_a_time_each_outcome_is_that_tasks_own(
+    outcome: Outcome, place: str, said: str
+) -> None:
     seen: list[str] = []
 
     def function(task: Task) -> Outcome | None:
         seen.append(task.id)
         if task.id != "3":
             return None
-        if raised:
+        if said == "raised":
             raise outcome
         return outcome
 
-    handled = _run(one_at_a_time(function), _tasks(8))
+    results = _run(one_at_a_time(function), _tasks(8))
     assert seen == [task.id for task in _tasks(8)]
-    assert _ids(handled.done) == _ids(_tasks(8)) - {"3"}
-    assert {*handled.tasks()} == {*_tasks(8)}
+    assert _ids(results.done) == _ids(_tasks(8)) - {"3"}
+    assert getattr(results, place) == [(Task("3"), _kept_as(outcome))]
 
 
 def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -> None:
@@ -224,14 +275,14 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
     flow = Flow(name="a", handler=one_at_a_time(function))
     for number, part in enumerate(handle(flow, _tasks(3), lambda _: True), start=1):
         assert len(seen) == number
-        assert part == Handled(done=[Task(str(number - 1))])
+        assert part == Results(done=[Task(str(number - 1))])
 
 
 def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
     seen: list[str] = []
     function = one_at_a_time(lambda task: seen.append(task.id))
-    handled = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
-    assert handled == Handled(done=_tasks(5)[:2], untouched=_tasks(5)[2:])
+    results = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
+    assert results == Results(done=_tasks(5)[:2], untouched=_tasks(5)[2:])
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
@@ -243,17 +294,17 @@ def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Excep
     def probe() -> None:
         raise Unavailable("down")
 
-    handled = _run(one_at_a_time(function), _tasks(4), probe=probe)
-    assert (handled.done, handled.failed) == ([Task("0")], [])
-    assert handled.untouched == _tasks(4)[1:]
-    assert isinstance(handled.outage, Unavailable)
+    results = _run(one_at_a_time(function), _tasks(4), probe=probe)
+    assert (results.done, results.failed) == ([Task("0")], [])
+    assert results.untouched == _tasks(4)[1:]
+    assert isinstance(results.outage, Unavailable)
 
 
 def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
     def handler(tasks: Sequence[Task]) -> None:
         assert isinstance(tasks, tuple)
 
-    assert _run(handler, _tasks(3)) == Handled(done=_tasks(3))
+    assert _run(handler, _tasks(3)) == Results(done=_tasks(3))
 
 
 def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:

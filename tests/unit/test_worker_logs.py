@@ -1,23 +1,28 @@
 """How a process's log looks, on a terminal and elsewhere, and what LOG_LEVEL leaves of it."""
 
+import dataclasses
 import json
 import logging
+import math
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
 from orders.errors import SettingsInvalid
-from worker import cli
-from worker.logs import LEVELS, configure_logging
+from tests.unit.engine import EVENT_KINDS
+from worker import Task, cli, events
+from worker.logs import EVENTS, LEVELS, configure_logging, log_event
 
 #: Would start a line, colour it, clear the screen, and write from right to left.
 NASTY = "a\r\nb\x1b[31m\x9b2J\u202e\x7f \u00fc"
@@ -136,6 +141,179 @@ def test_colours_are_for_a_terminal_whose_user_has_not_refused_them() -> None:
     assert "\x1b[" in logged(code, terminal=True)
     assert "\x1b" not in logged(code, {"NO_COLOR": "1"}, terminal=True)
     assert "\x1b" not in logged(code)
+
+
+# -- events --------------------------------------------------------------------------------
+
+ERROR = ValueError("no such customer")
+TASK = Task("a", failures=2, attempt=3)
+MANY = [str(n) for n in range(50)]
+
+#: What a program that logs events begins with.
+LOG_EVENT = """
+from math import inf
+from worker import Task, events
+from worker.logs import log_event
+"""
+
+#: An event of each kind, and its line: how loud, what it says, and its fields. None: it has none.
+LINES: list[tuple[events.Event, tuple[str, str, dict[str, Any]] | None]] = [
+    (events.Claimed("q", [TASK], 5), None),
+    (events.Waiting("q", 5.0), None),
+    (
+        events.Handled("q", [TASK] * 9, done=7, retries=1, failed=1, seconds=0.12345, late_ms=8),
+        (
+            "info",
+            "batch",
+            {"tasks": 9, "done": 7, "retries": 1, "failed": 1, "seconds": 0.123, "late_ms": 8},
+        ),
+    ),
+    (
+        events.Handled(
+            "q", [TASK], done=1, retries=0, failed=0, seconds=1.0, late_ms=8, without_redis=True
+        ),
+        (
+            "info",
+            "handled without Redis",
+            {"tasks": 1, "done": 1, "retries": 0, "failed": 0, "seconds": 1.0, "late_ms": 8},
+        ),
+    ),
+    (
+        events.Retried("q", TASK, 60_000.4),
+        ("debug", "retry", {"id": "a", "attempt": 3, "delay_ms": 60_000}),
+    ),
+    (
+        events.Failed("q", TASK, ERROR, 532.25),
+        (
+            "warning",
+            "task failed",
+            {
+                "id": "a",
+                "attempt": 3,
+                "delay_ms": 532,
+                "error": "ValueError: no such customer",
+                "exc_info": ERROR,
+            },
+        ),
+    ),
+    (
+        events.Failed("q", TASK, ERROR, math.inf),
+        (
+            "warning",
+            "task failed",
+            {
+                "id": "a",
+                "attempt": 3,
+                "error": "ValueError: no such customer",
+                "exc_info": ERROR,
+            },
+        ),
+    ),
+    (
+        events.Died("q", TASK, "failed too often", ERROR),
+        (
+            "error",
+            "dead letter",
+            {
+                "id": "a",
+                "attempt": 3,
+                "reason": "failed too often",
+                "error": "ValueError: no such customer",
+                "exc_info": ERROR,
+            },
+        ),
+    ),
+    (
+        events.Died("q", TASK, "delivered too often", None),
+        (
+            "error",
+            "dead letter",
+            {"id": "a", "attempt": 3, "reason": "delivered too often", "exc_info": None},
+        ),
+    ),
+    (events.Restored("q", 7), ("info", "restored", {"tasks": 7})),
+    (
+        events.LeaseLost("q", MANY),
+        ("warning", "lease lost, nothing written", {"tasks": 50, "ids": MANY[:10]}),
+    ),
+    (
+        events.RanTooLong("q", ("a",)),
+        ("error", "handler runs too long, its lease ends", {"tasks": 1, "ids": ["a"]}),
+    ),
+    (
+        events.RedisLost("q", ERROR),
+        (
+            "error",
+            "Redis does not serve claims",
+            {"error": "ValueError: no such customer"},
+        ),
+    ),
+    (events.RedisBack("q", 2.0004), ("info", "Redis serves claims again", {"seconds": 2.0})),
+    (
+        events.FlowDown("q", ERROR),
+        ("error", "unavailable", {"error": "ValueError: no such customer"}),
+    ),
+    (events.FlowUp("q", 2.0006), ("info", "available", {"seconds": 2.001})),
+    (
+        events.Hangs("q", "probe", 10.5),
+        ("error", "a call hangs", {"what": "probe", "seconds": 10.5}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "line"), LINES, ids=lambda value: type(value).__name__)
+def test_an_event_is_logged_in_one_line_or_not_at_all(
+    event: events.Event, line: tuple[str, str, dict[str, Any]] | None
+) -> None:
+    with capture_logs() as logged:
+        log_event(event)
+    expected = []
+    if line is not None:
+        level, text, fields = line
+        expected = [{"log_level": level, "event": text, "queue": "q", **fields}]
+    assert logged == expected
+
+
+def test_each_kind_of_event_is_either_logged_or_left_out_on_purpose() -> None:
+    kinds = {type(event) for event, _ in LINES}
+    assert kinds == {*EVENT_KINDS}
+    assert {*EVENTS} == kinds - {events.Claimed, events.Waiting}
+
+
+def test_an_event_that_nobody_knows_is_not_logged() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Refunded:
+        queue: str
+
+    unknown: Any = Refunded("q")
+    with capture_logs() as logged:
+        log_event(unknown)
+    assert logged == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["Failed('q', Task('a'), error, inf)", "Died('q', Task('a'), 'bad', error)"]
+)
+def test_an_event_of_a_failure_is_one_line_of_strict_json_with_its_traceback(kind: str) -> None:
+    code = (
+        f"{LOG_EVENT}\ntry: raise ValueError({NASTY!r})\n"
+        f"except ValueError as error: log_event(events.{kind})"
+    )
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    [line] = logged(code).splitlines()
+    record = json.loads(line, parse_constant=refuse)
+    assert (record["queue"], record["id"], record["logger"]) == ("q", "a", "worker")
+    assert record["exception"].startswith("Traceback ")
+    assert record["exception"].endswith(f"ValueError: {NASTY}")
+
+
+def test_a_death_that_no_error_caused_has_no_traceback() -> None:
+    event = "events.Died('q', Task('a'), 'delivered too often', None)"
+    [line] = logged(f"{LOG_EVENT}\nlog_event({event})").splitlines()
+    assert not json.loads(line).keys() & {"exception", "exc_info", "error"}
 
 
 # -- LOG_LEVEL -----------------------------------------------------------------------------

@@ -1,17 +1,13 @@
 """Leases are extended while a handler is at work, by the clock that the test moves."""
 
-import time
-from collections.abc import Callable
-
-import fakeredis
 import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.contract.state import state
-from worker import DelayQueue, Flow, Task
-from worker.isolation import Handled
-from worker.renewal import Held, Renewer
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
+from worker import Flow, Task, events
+from worker.isolation import Results
+from worker.renewal import LOOKED_AT, Held, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -19,146 +15,181 @@ FLOW = Flow(
 )
 
 
-class Extended(DelayQueue):
-    """Counts what is extended, and may refuse to."""
+class Desk:
+    """A renewer and the queue it extends leases in."""
 
-    def __init__(self) -> None:
-        super().__init__(fakeredis.FakeRedis(protocol=2), FLOW.name)
-        self.extensions: list[list[str]] = []
-        self.refuse: Callable[[], None] = lambda: None
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.queue = ClockedQueue(FLOW.name, clock)
+        self.heard = Heard()
+        self.renewer = Renewer(FLOW, self.queue, self.heard)
 
-    def extend(self, tasks: object, lease_ms: int, *, now_ms: int | None = None) -> None:
-        assert isinstance(tasks, list)
-        self.refuse()
-        self.extensions.append([task.id for task in tasks])
-        super().extend(tasks, lease_ms, now_ms=now_ms)
+    def claimed(self, *ids: str) -> list[Task]:
+        self.queue.schedule_many((task_id, 1, b"") for task_id in ids)
+        tasks = self.queue.claim(len(ids), round(LEASE_SECONDS * 1000)).tasks
+        self.queue.calls.clear()
+        return tasks
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.clock.move(seconds)
+        self.renewer.renew(self.clock.now)
+
+    @property
+    def extensions(self) -> int:
+        """How often a lease was extended, or tried to be."""
+        return self.queue.calls.count("extend")
 
 
 @pytest.fixture
-def queue() -> Extended:
-    return Extended()
+def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(Clock(monkeypatch))
 
 
-@pytest.fixture
-def renewer() -> Renewer:
-    return Renewer([FLOW])
+def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(desk: Desk) -> None:
+    with desk.renewer.holding(desk.claimed("a", "b"), desk.clock.now):
+        for _ in range(30):
+            desk.pass_seconds(1)
+            assert min(desk.queue.leased().values()) >= 6000
+    assert desk.extensions == 10
+    desk.pass_seconds(10)
+    assert desk.extensions == 10
 
 
-def claimed(queue: DelayQueue, *ids: str) -> list[Task]:
-    queue.schedule_many((task_id, 1, b"") for task_id in ids)
-    return queue.claim(len(ids), round(LEASE_SECONDS * 1000)).tasks
+def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:
+    with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
+        desk.pass_seconds(2.9)
+    assert desk.extensions == 0
 
 
-def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(
-    queue: Extended, renewer: Renewer
+def test_a_lease_that_began_before_the_claims_reply_is_extended_as_if_at_its_start(
+    desk: Desk,
 ) -> None:
-    tasks = claimed(queue, "a", "b")
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began):
-        for seconds in range(1, 31):
-            renewer.renew(began + seconds)
-    assert queue.extensions == [["a", "b"]] * 10
-    renewer.renew(began + 40)
-    assert len(queue.extensions) == 10
+    tasks = desk.claimed("a")
+    claimed_at = desk.clock.now
+    desk.clock.move(1)
+    with desk.renewer.holding(tasks, claimed_at):
+        desk.pass_seconds(2)
+    assert desk.extensions == 1
 
 
-def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(
-    queue: Extended, renewer: Renewer
-) -> None:
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began):
-        renewer.renew(began + 2.9)
-    assert queue.extensions == []
-
-
-def test_what_is_settled_is_not_extended_any_more(queue: Extended, renewer: Renewer) -> None:
-    tasks = claimed(queue, "a", "b")
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held:
-        held.let_go(Handled(done=tasks[:1]))
-        queue.ack(tasks[:1])
-        renewer.renew(began + 4)
-    assert queue.extensions == [["b"]]
-    assert list(state(queue)["leased"]) == ["b"]
+def test_what_is_settled_is_not_extended_any_more(desk: Desk) -> None:
+    tasks = desk.claimed("a", "b")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        held.let_go(Results(done=tasks[:1]))
+        desk.queue.ack(tasks[:1])
+        desk.pass_seconds(4)
+        assert desk.queue.leased() == {"b": 9000}
+        held.let_go(Results(untouched=tasks[1:]))
+        desk.pass_seconds(4)
+    assert desk.extensions == 1
 
 
 def test_a_task_that_another_worker_has_is_given_up_and_the_others_are_extended(
-    queue: Extended, renewer: Renewer
+    desk: Desk,
 ) -> None:
-    tasks = claimed(queue, "a", "b")
-    queue.schedule("a", 2**50)
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began), capture_logs() as logged:
-        renewer.renew(began + 4)
-        renewer.renew(began + 8)
-    assert queue.extensions == [["a", "b"], ["b"]]
-    assert [(line["event"], line["ids"]) for line in logged] == [
-        ("lease lost while at work", ["a"])
-    ]
+    tasks = desk.claimed("a", "b")
+    desk.queue.schedule("a", 2**50)
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        desk.pass_seconds(4)
+        assert [task.id for task in held.tasks()] == ["b"]
+        desk.pass_seconds(4)
+    assert desk.extensions == 2
+    assert desk.queue.leased() == {"b": 9000}
+    assert desk.heard == [events.LeaseLost("slow", ["a"])]
 
 
-def test_a_task_that_was_settled_meanwhile_is_not_lost(queue: Extended, renewer: Renewer) -> None:
-    tasks = claimed(queue, "a")
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held, capture_logs() as logged:
+def test_a_task_that_was_settled_meanwhile_is_not_lost(desk: Desk) -> None:
+    tasks = desk.claimed("a")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
 
-        def settle_first() -> None:
-            held.let_go(Handled(done=tasks))
-            queue.ack(tasks)
+        def settle_first(name: str) -> None:
+            if name == "extend":
+                held.let_go(Results(done=tasks))
+                desk.queue.ack(tasks)
 
-        queue.refuse = settle_first
-        renewer.renew(began + 4)
-    assert logged == []
-
-
-def test_after_a_failed_extension_the_next_look_tries_again(
-    queue: Extended, renewer: Renewer
-) -> None:
-    def refuse() -> None:
-        raise redis.TimeoutError("silence")
-
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began):
-        queue.refuse = refuse
-        renewer.renew(began + 3.1)
-        queue.refuse = lambda: None
-        renewer.renew(began + 3.9)
-    assert queue.extensions == [["a"]]
+        desk.queue.before = settle_first
+        desk.pass_seconds(4)
+    assert desk.extensions == 1
+    assert desk.heard == []
 
 
-def test_a_handler_that_runs_too_long_loses_its_lease_and_is_reported(
-    queue: Extended, renewer: Renewer
-) -> None:
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, claimed(queue, "a"), began), capture_logs() as logged:
-        for seconds in range(0, 100, 4):
-            renewer.renew(began + seconds)
-    assert len(queue.extensions) == 15
-    [line] = logged
-    assert (line["log_level"], line["queue"], line["ids"]) == ("error", "slow", ["a"])
+def test_after_a_failed_extension_the_next_look_tries_again(desk: Desk) -> None:
+    with desk.renewer.holding(desk.claimed("a"), desk.clock.now), capture_logs() as logged:
+        desk.queue.before = Refusing(redis.TimeoutError("silence"))
+        desk.pass_seconds(3.1)
+        desk.queue.before = lambda _: None
+        desk.pass_seconds(LOOKED_AT * LEASE_SECONDS)
+    assert desk.extensions == 2
+    assert desk.queue.leased() == {"a": 9000}
+    assert [line["event"] for line in logged] == ["lease not extended yet"]
 
 
-def test_each_call_of_a_handler_has_its_own_time(queue: Extended, renewer: Renewer) -> None:
-    tasks = claimed(queue, "a")
-    with renewer.holding(FLOW, queue, tasks, time.monotonic() - 59) as held:
-        held.leased_at += 59
+def test_a_handler_that_runs_too_long_loses_its_lease_and_is_told_once(desk: Desk) -> None:
+    with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
+        for _ in range(25):
+            desk.pass_seconds(4)
+    assert desk.extensions == 15
+    assert desk.heard == [events.RanTooLong("slow", ["a"])]
+    assert [task.id for task in desk.queue.claim(9, 1000).tasks] == ["a"]
+
+
+def test_each_call_of_a_handler_has_its_own_time(desk: Desk) -> None:
+    tasks = desk.claimed("a")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        for _ in range(14):
+            desk.pass_seconds(4)
         assert held.begin(tasks)
-        renewer.renew(time.monotonic() + 4)
-    assert queue.extensions == [["a"]]
+        for _ in range(14):
+            desk.pass_seconds(4)
+    assert desk.heard == []
+    assert desk.extensions == 28
 
 
-def test_nothing_begins_under_a_lease_that_may_have_ended(queue: Extended) -> None:
-    tasks = claimed(queue, "a")
-    assert Held(FLOW, queue, tasks, time.monotonic()).begin(tasks)
-    assert not Held(FLOW, queue, tasks, time.monotonic() - LEASE_SECONDS).begin(tasks)
+def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:
+    tasks = desk.claimed("a")
+    held = Held(FLOW, tasks, desk.clock.now)
+    desk.clock.move(LEASE_SECONDS - 0.001)
+    assert held.begin(tasks)
+    desk.clock.move(0.001)
+    assert not held.begin(tasks)
 
 
-def test_a_task_that_another_worker_has_is_not_begun(queue: Extended, renewer: Renewer) -> None:
-    tasks = claimed(queue, "a", "b")
-    queue.schedule("b", 2**50)
-    began = time.monotonic()
-    with renewer.holding(FLOW, queue, tasks, began) as held:
-        renewer.renew(began + 4)
+def test_a_task_that_another_worker_has_is_not_begun(desk: Desk) -> None:
+    tasks = desk.claimed("a", "b")
+    desk.queue.schedule("b", 2**50)
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        desk.pass_seconds(4)
         assert held.begin(tasks[:1])
         assert not held.begin(tasks[1:])
         assert not held.begin(tasks)
+
+
+def test_what_is_held_is_known_until_its_block_ends_however_it_does(desk: Desk) -> None:
+    held: list[int] = []
+
+    def fail() -> None:
+        held.append(len(desk.renewer.held()))
+        raise KeyError
+
+    with (
+        desk.renewer.holding([Task("a")], 0),
+        pytest.raises(KeyError),
+        desk.renewer.holding([Task("b")], 0),
+    ):
+        fail()
+    assert held == [2]
+    assert desk.renewer.held() == []
+
+
+def test_it_looks_often_enough_for_two_attempts_to_fail_and_until_it_is_finished(
+    desk: Desk,
+) -> None:
+    finished = desk.renewer._finished = Wait(desk.clock)
+    finished.after = lambda: desk.renewer.finish() if desk.clock.now > ends_at else None
+    ends_at = desk.clock.now + LEASE_SECONDS - 0.1
+    tasks = desk.claimed("a")
+    desk.queue.before = Refusing(redis.TimeoutError("silence"))
+    with desk.renewer.holding(tasks, desk.clock.now), capture_logs():
+        desk.renewer.run()
+    assert finished.waits == [LEASE_SECONDS / 12] * 12
+    assert desk.extensions >= 3  # from a third of the lease to its end

@@ -1,76 +1,155 @@
-"""One round of the sweep after another, without its thread."""
+"""One round of the sweep after another, without its thread, on a clock that the test moves."""
 
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import fakeredis
 import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.contract.state import state
-from worker import DelayQueue, Due, Flow, Task, Unavailable
-from worker.sweep import GRACE_SECONDS, Sweeper
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from worker import (
+    DeadLetter,
+    Due,
+    Failed,
+    Flow,
+    Outcome,
+    Reschedule,
+    Retry,
+    Task,
+    Unavailable,
+    events,
+)
+from worker.flow import MAX_DELAY_MS
+from worker.isolation import Results
+from worker.outages import HANGS_SECONDS
+from worker.sweep import RESTING_SECONDS, SILENCE_SECONDS, Sweeper
+
+GONE = redis.ConnectionError("gone")
 
 
 class Records:
-    """What an application's own records would say is waiting, in pages of two."""
+    """What an application's own records say is waiting, in pages."""
 
-    def __init__(self) -> None:
-        self.waiting: dict[str, int] = {}
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.page_size = 2
+        #: Task id -> when it is due on the clock, and its payload.
+        self.waiting: dict[str, float] = {}
+        self.payloads: dict[str, bytes] = {}
         self.asked: list[tuple[float | None, float]] = []
+        self.rows_read = 0
         self.pages_read = 0
-        self.down = False
+        self.error: BaseException | None = None
+
+    def add(self, **delays: float) -> None:
+        """Records by id, due so many seconds from now."""
+        self.waiting |= {name: self.clock.now + delay for name, delay in delays.items()}
 
     def __call__(self, after: float | None, before: float) -> Iterator[list[Due]]:
         self.asked.append((after, before))
-        if self.down:
-            raise Unavailable("the records do not answer")
-        rows = sorted((delay, name) for name, delay in self.waiting.items())
+        if self.error:
+            raise self.error
+        delays = ((due - self.clock.now, name) for name, due in self.waiting.items())
         found = [
-            Due(name, delay)
-            for delay, name in rows
-            if (after is None or delay > after * 1000) and delay <= before * 1000
+            Due(name, delay * 1000, self.payloads.get(name, b""))
+            for delay, name in sorted(delays)
+            if (after is None or delay > after) and delay <= before
         ]
-        for start in range(0, len(found), 2):
+        for start in range(0, len(found), self.page_size):
             self.pages_read += 1
-            yield found[start : start + 2]
+            page = found[start : start + self.page_size]
+            self.rows_read += len(page)
+            yield page
 
 
-class Place:
-    """A sweeper with all that it touches."""
+class Peer:
+    """One worker's part of the sweep."""
 
-    def __init__(self) -> None:
-        self.server = fakeredis.FakeServer()
-        self.client = fakeredis.FakeRedis(server=self.server, protocol=2)
-        self.queue = DelayQueue(self.client, "swept")
-        self.claims = DelayQueue(self.client, "swept")
-        self.records = Records()
-        self.handled: list[str] = []
-        self.poison: set[str] = set()
-        self.down = False
-        self.alarm = threading.Event()
-        self.stopping = threading.Event()
+    def __init__(self, place: "Place", name: str) -> None:
+        self.queue = ClockedQueue("swept", place.clock, place.server)
+        self.claims = ClockedQueue("swept", place.clock, place.server)
         self.counts: Counter[str] = Counter()
+        self.heard = Heard()
+        self.alarm = threading.Event()
+        self.stopping: threading.Event = Wait(place.clock)
+        self.station = station_of(place.flow, self.claims, emit=self.heard, counts=self.counts)
         self.sweeper = Sweeper(
-            Flow(name="swept", handler=self.handle, lookahead_seconds=30),
-            self.records,
+            self.station,
+            place.records,
             queue=self.queue,
-            claims=self.claims,
+            worker_id=name,
             alarm=self.alarm,
             stopping=self.stopping,
             counts=self.counts,
+            emit=self.heard,
         )
 
-    def handle(self, tasks: Sequence[Task]) -> None:
+    def claim(self, limit: int = 99) -> list[Task]:
+        """What this worker's claims take."""
+        return self.claims.claim(limit, 10_000).tasks
+
+    def restores(self) -> int:
+        """How often it asked Redis since it was last asked here."""
+        count = self.queue.calls.count("restore")
+        self.queue.calls.clear()
+        return count
+
+
+class Place:
+    """Records, a Redis, a handler, and workers that sweep."""
+
+    def __init__(self, clock: Clock, **settings: Any) -> None:
+        self.clock = clock
+        self.server = fakeredis.FakeServer()
+        self.records = Records(clock)
+        self.handled: list[str] = []
+        self.tasks: list[Task] = []
+        #: What the handler says of a task, or raises.
+        self.outcomes: dict[str, Outcome] = {}
+        self.poison: set[str] = set()
+        self.down = False
+        self.flow = Flow(
+            name="swept",
+            handler=self.handle,
+            sweep=self.records,
+            **{"without_redis": "handle", "lookahead_seconds": 30, **settings},
+        )
+        self.peers = [Peer(self, "w1")]
+
+    @property
+    def peer(self) -> Peer:
+        return self.peers[0]
+
+    def join(self, name: str) -> Peer:
+        self.peers.append(Peer(self, name))
+        return self.peers[-1]
+
+    def handle(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
         if self.down:
             raise Unavailable("no answer")
         if self.poison & {task.id for task in tasks}:
             raise ValueError("poison")
-        self.handled += [task.id for task in tasks]
+        self.tasks += tasks
+        said = {task.id: self.outcomes[task.id] for task in tasks if task.id in self.outcomes}
         for task in tasks:
-            del self.records.waiting[task.id]
+            self.handled.append(task.id)
+            if task.id not in said:
+                del self.records.waiting[task.id]
+        return said
+
+    def round(self, *, after_seconds: float = 1.0) -> None:
+        """Let each worker sweep once, a second after the round before."""
+        self.clock.move(after_seconds)
+        for peer in self.peers:
+            peer.sweeper.sweep(self.clock.now)
+
+    def rounds(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.round()
 
     def redis_goes(self) -> None:
         self.server.connected = False
@@ -78,226 +157,748 @@ class Place:
     def redis_returns(self) -> None:
         self.server.connected = True
 
+    def redis_is_silent_for_long(self) -> None:
+        """Redis goes, and each worker has found out that it is no hiccup."""
+        self.redis_goes()
+        waiting, self.records.waiting = self.records.waiting, {}
+        for peer in self.peers:
+            peer.sweeper._ask_at = 0.0  # as if its claims had failed
+        self.round(after_seconds=0)
+        self.clock.move(SILENCE_SECONDS)
+        self.records.waiting = waiting
+
+    def flush(self) -> None:
+        self.peer.queue._redis.flushall()
+
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.client.close()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def place(clock: Clock) -> Place:
+    return Place(clock)
+
+
+# -- restoring -----------------------------------------------------------------------------
 
 
 def test_what_redis_lost_is_restored_and_left_to_the_claims(place: Place) -> None:
-    place.records.waiting = {"a": -5000, "b": -4000, "c": -3000}
-    place.sweeper.sweep()
-    assert set(state(place.queue)["scheduled"]) == {"a", "b", "c"}
-    assert place.counts == {"restored": 3}
+    place.records.add(a=-5, b=-4, c=-3)
+    place.round(after_seconds=0)
+    assert place.peer.queue.scheduled() == {"a": -5000, "b": -4000, "c": -3000}
+    assert place.peer.counts == {"restored": 3}
+    assert place.peer.heard.of(events.Restored) == [
+        events.Restored("swept", 2),
+        events.Restored("swept", 1),
+    ]
     assert place.handled == []
 
 
-def test_a_task_overdue_by_less_than_the_grace_is_left_to_the_claims(place: Place) -> None:
-    place.records.waiting = {"a": -500}
-    place.sweeper.sweep()
-    assert place.records.asked == [(None, -GRACE_SECONDS)]
-    assert state(place.queue) == {}
+def test_a_restored_task_has_the_payload_that_its_record_gives(place: Place) -> None:
+    place.records.add(a=-5, soon=5)
+    place.records.payloads = {"a": b"\x00tea", "soon": b"coffee"}
+    place.round()
+    place.clock.move(10)
+    assert {task.id: task.payload for task in place.peer.claim()} == {
+        "a": b"\x00tea",
+        "soon": b"coffee",
+    }
 
 
-def test_the_lookahead_restores_what_is_due_before_the_lookahead_after_next(place: Place) -> None:
-    place.records.waiting = {"soon": 100, "later": 59_000, "too far": 61_000}
-    place.sweeper.sweep()
-    assert state(place.queue) == {}
-    place.sweeper.sweep(lookahead=True)
-    assert set(state(place.queue)["scheduled"]) == {"soon", "later"}
+def test_the_first_round_and_every_look_ahead_restore_what_is_due_before_the_one_after_next(
+    place: Place,
+) -> None:
+    place.records.add(soon=1.5, later=59, too_far=62)
+    place.round(after_seconds=0)
+    assert set(place.peer.queue.scheduled()) == {"soon", "later"}
+    place.records.add(new=50)
+    place.rounds(29)
+    assert set(place.peer.queue.scheduled()) == {"soon", "later"}
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"soon", "later", "new", "too_far"}
+
+
+def test_a_look_ahead_reads_only_what_is_due_soon_and_other_rounds_only_what_is_overdue(
+    place: Place,
+) -> None:
+    place.rounds(2)
+    assert place.records.asked == [(None, 0.0), (0.0, 60.0), (None, 0.0)]
 
 
 def test_a_page_that_the_claims_are_about_to_take_ends_the_round(place: Place) -> None:
-    place.records.waiting = dict.fromkeys("abcdef", -5000)
-    place.sweeper.sweep()
+    place.records.add(**dict.fromkeys("abcdef", -5.0))
+    place.round()
     assert place.records.pages_read == 3
-    place.sweeper.sweep()
+    place.round()
     assert place.records.pages_read == 4
+
+
+def test_a_page_of_which_something_was_lost_does_not_end_the_round(place: Place) -> None:
+    place.records.add(a=-9, b=-8, c=-7, d=-6)
+    place.peer.claims.schedule("b", 1)
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a", "b", "c", "d"}
+
+
+def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_waiting(
+    place: Place,
+) -> None:
+    place.records.add(slow=-9, slow_too=-8)
+    place.round()
+    place.peer.claim()
+    place.records.add(lost=-2)
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"lost"}
 
 
 def test_claims_are_woken_for_what_is_overdue_in_case_their_own_wake_up_was_lost(
     place: Place,
 ) -> None:
-    place.sweeper.sweep()
-    assert not place.alarm.is_set()
-    place.records.waiting = {"a": -5000}
-    for _restored_then_pending in range(2):
-        place.sweeper.sweep()
-        assert place.alarm.is_set()
-        place.alarm.clear()
-    [task] = place.queue.claim(9, 1000).tasks
-    place.queue.dead_letter([(task, "bad", None)])
-    place.sweeper.sweep()
-    assert not place.alarm.is_set()
+    place.round()
+    assert not place.peer.alarm.is_set()
+    place.records.add(a=-5)
+    for _restored_then_due in range(2):
+        place.round()
+        assert place.peer.alarm.is_set()
+        place.peer.alarm.clear()
+    place.peer.claim()
+    place.round()
+    assert not place.peer.alarm.is_set()
 
 
-def test_pages_of_dead_tasks_and_tasks_in_backoff_do_not_end_the_round(place: Place) -> None:
-    place.records.waiting = {"a": -9000, "b": -8000, "c": -7000, "lost": -2000}
-    place.queue.schedule_many((name, 1, b"") for name in "abc")
-    a, *others = place.queue.claim(9, 1000).tasks
-    place.queue.dead_letter([(a, "bad", None)])
-    place.queue.retry([(task, 60_000) for task in others], failed=True)
-    place.sweeper.sweep()
-    assert place.counts == {"restored": 1}
-    assert "lost" in state(place.queue)["scheduled"]
+def test_nothing_is_restored_while_the_queue_is_paused(place: Place) -> None:
+    place.round()
+    place.peer.queue.pause()
+    place.records.add(a=-5, b=-4, c=-3, soon=20)
+    place.rounds(40)
+    assert place.peer.queue.scheduled() == {}
+    assert place.records.pages_read <= 40 + 2  # the first page of each round tells
+    place.peer.queue.resume()
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a", "b", "c", "soon"}
 
 
-def test_while_redis_is_away_what_is_overdue_goes_to_the_handler(place: Place) -> None:
-    place.redis_goes()
-    place.records.waiting = {"a": -5000, "b": -4000, "c": -1500, "soon": 500}
-    place.sweeper.sweep(lookahead=True)
+def test_a_stopping_sweeper_reads_no_more_pages(place: Place) -> None:
+    place.records.add(**dict.fromkeys("abcdef", -5.0))
+    place.peer.stopping.set()
+    place.round()
+    assert place.records.pages_read == 1
+    assert place.handled == []
+
+
+# -- whose turn it is ----------------------------------------------------------------------
+
+
+def test_one_worker_sweeps_and_the_others_read_no_records(place: Place) -> None:
+    follower = place.join("w2")
+    place.rounds(60)
+    assert len(place.records.asked) == 60 + 2  # with two look-aheads, all by the first
+    assert follower.restores() <= 7  # once in each term
+    assert place.peer.restores() <= 60 / 5 + 3  # twice in each of its terms
+
+
+def test_when_a_worker_dies_another_sweeps_once_its_term_has_ended(place: Place) -> None:
+    follower = place.join("w2")
+    place.rounds(3)
+    place.peers = [follower]
+    place.records.add(lost=-5)
+    place.rounds(5)
+    assert follower.counts == {}
+    place.rounds(5)
+    assert follower.counts == {"restored": 1}
+
+
+def test_a_worker_that_stops_lets_another_sweep_at_once(place: Place, clock: Clock) -> None:
+    first, second = place.peer, place.join("w2")
+    place.rounds(3)
+    first.sweeper._stopping = stopping = Wait(clock)
+    stopping.after = stopping.set
+    first.sweeper.run()
+    second.sweeper._ask_at = 0.0
+    place.peers = [second]
+    place.records.add(lost=-5)
+    place.round()
+    assert second.counts == {"restored": 1}
+
+
+@pytest.mark.parametrize("what", ["records", "needs"])
+def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: str) -> None:
+    place = Place(clock)
+    first, second = place.peer, place.join("w2")
+    place.rounds(3)
+    if what == "needs":
+        first.station.needs._up = False
+    else:  # only this worker cannot read them
+
+        def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
+            raise Unavailable("no answer")
+
+        first.sweeper._records = unreadable
+    place.records.add(lost=-5)
+    second.sweeper._ask_at = 0.0
+    place.rounds(2)
+    assert second.counts == {"restored": 1}
+    first.restores()
+    place.rounds(30)
+    assert first.restores() == 0  # a turn that it cannot use is not asked for
+    assert first.counts == {}
+
+
+def test_a_follower_that_has_swept_before_asks_no_more_often_than_another(place: Place) -> None:
+    first, second = place.peer, place.join("w2")
+    _bury(place, dead=-60)
+    place.rounds(2)
+    assert first.sweeper._resting_until is not None
+    first.queue.resign("w1")
+    second.sweeper._ask_at = 0.0
+    place.peers = [second, first]
+    place.rounds(2)
+    first.restores()
+    place.rounds(30)
+    assert first.restores() <= 4
+
+
+def test_what_the_sweeping_worker_learns_of_a_pause_is_known_to_its_claims(place: Place) -> None:
+    place.round()
+    place.peer.queue.pause()
+    place.records.add(a=-5)
+    place.round()
+    assert place.peer.claims.last_known_paused
+    place.peer.queue.resume()
+    place.round()
+    assert not place.peer.claims.last_known_paused
+
+
+# -- what rests ----------------------------------------------------------------------------
+
+
+def _bury(place: Place, **delays: float) -> None:
+    """Dead letters with their records."""
+    place.records.add(**delays)
+    place.peer.claims.schedule_many((name, 1, b"") for name in delays)
+    tasks = place.peer.claims.claim(2000, 10_000).tasks
+    place.peer.claims.dead_letter([(task, "bad", None) for task in tasks])
+
+
+def test_five_thousand_dead_letters_are_read_at_each_look_ahead_and_not_in_between(
+    place: Place,
+) -> None:
+    place.records.page_size = 500
+    for thousand in range(5):
+        _bury(place, **{f"{thousand}-{n}": -3600 + thousand + n / 1000 for n in range(1000)})
+    place.round()
+    assert place.records.rows_read == 5000
+    place.rounds(29)
+    assert place.records.rows_read == 5000
+    place.round()
+    assert place.records.rows_read == 10_000
+    place.rounds(29)
+    assert place.records.rows_read == 10_000
+
+
+def test_a_dead_letter_is_read_each_round_until_it_is_overdue_by_more_than_a_moment(
+    place: Place,
+) -> None:
+    _bury(place, dead=0)
+    place.rounds(round(RESTING_SECONDS))
+    assert place.records.rows_read == RESTING_SECONDS
+    place.rounds(5)
+    assert place.records.rows_read <= RESTING_SECONDS + 2
+
+
+def test_a_task_that_its_handler_or_backoff_put_off_rests(place: Place) -> None:
+    place.records.add(retried=-60, failed=-59)
+    place.round()
+    failed, retried = sorted(place.peer.claim())
+    place.peer.claims.retry([(retried, 600_000)])
+    place.peer.claims.retry([(failed, 600_000)])
+    place.round()
+    before = place.records.rows_read
+    place.rounds(20)
+    assert place.records.rows_read == before
+
+
+@pytest.mark.parametrize("delay", [-61, -60, -59, -11, -9, 0])
+def test_what_redis_lost_is_found_wherever_it_stands_among_dead_letters(
+    place: Place, delay: float
+) -> None:
+    _bury(place, a=-60, b=-60, c=-59, d=-10, e=-5)
+    place.records.add(x_lost=delay)
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"x_lost"}
+
+
+def test_a_task_between_dead_letters_that_does_not_rest_is_read_each_round(place: Place) -> None:
+    _bury(place, a=-60, c=-58, d=-57)
+    place.records.add(b=-59)
+    place.round()
+    [slow] = place.peer.claim()
+    assert slow.id == "b"
+    place.rounds(3)
+    # As only a part of a Redis that fails over could lose it.
+    place.peer.queue._redis.zrem(place.peer.queue.keys.leased, "b")
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"b"}
+
+
+@pytest.mark.parametrize("loss", ["flush", "outage"])
+def test_all_is_read_again_after_redis_may_have_lost_something(place: Place, loss: str) -> None:
+    _bury(place, a=-60, b=-59, c=-58)
+    place.rounds(2)
+    if loss == "flush":
+        place.flush()
+        place.round()
+    else:
+        place.redis_goes()
+        place.round()
+        place.redis_returns()
+        place.flush()
+        place.round()
+    assert set(place.peer.queue.scheduled()) == {"a", "b", "c"}
+
+
+def test_what_is_due_soon_is_restored_at_once_after_redis_lost_everything(place: Place) -> None:
+    place.rounds(2)
+    place.records.add(soon=20)
+    place.flush()
+    place.rounds(6)  # with nothing overdue, the sweep asks Redis every half of a term
+    assert set(place.peer.queue.scheduled()) == {"soon"}
+
+
+# -- a silent Redis ------------------------------------------------------------------------
+
+
+def test_while_redis_is_silent_what_is_overdue_goes_to_the_handler(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5, b=-4, c=-1.5, soon=1.5)
+    place.round()
     assert place.handled == ["a", "b", "c"]
-    assert place.counts == {"handled without Redis": 3}
-    place.records.waiting["soon"] = 0
-    place.sweeper.sweep()
+    assert place.peer.counts == {"handled without Redis": 3}
+    place.round()
     assert place.handled == ["a", "b", "c", "soon"]
 
 
 def test_a_task_that_is_not_due_is_never_handed_to_the_handler(place: Place) -> None:
-    place.redis_goes()
-    place.records.waiting = {"due": 0, "early": 1}
-    place.sweeper._records = lambda *_: [[Due("due", 0), Due("early", 1)]]
-    place.sweeper.sweep()
+    place.redis_is_silent_for_long()
+    place.records.add(due=0, early=1)
+    place.peer.sweeper._records = lambda *_: [[Due("due", 0), Due("early", 1)]]
+    place.round()
     assert place.handled == ["due"]
 
 
-def test_redis_is_asked_once_a_round_while_it_is_away(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_unless_a_flow_asks_for_it_nothing_is_handled_without_redis(clock: Clock) -> None:
+    place = Place(clock, without_redis="wait")
+    place.round()
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.rounds(60)
+    assert place.handled == []
+    place.redis_returns()
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a"}
+
+
+def test_to_wait_is_the_default() -> None:
+    assert Flow(name="a", handler=lambda _: None).without_redis == "wait"
+
+
+def test_a_handler_without_redis_gets_the_payload_that_the_record_gives(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.records.payloads = {"a": b"tea"}
+    place.round()
+    assert place.tasks == [Task("a", b"tea")]
+
+
+def test_every_worker_sweeps_while_redis_is_silent(place: Place) -> None:
+    for name in ("w2", "w3"):
+        place.join(name)
+    place.rounds(3)
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.outcomes = {"a": Retry(60_000)}  # each worker knows only what it put off itself
+    place.round()
+    assert place.handled == ["a", "a", "a"]
+
+
+def test_a_follower_whose_claims_fail_finds_out_that_redis_is_silent(place: Place) -> None:
+    follower = place.join("w2")
+    place.rounds(3)
+    place.redis_goes()
+    place.records.add(a=-5)
+    place.peers = [follower]
+    place.rounds(3)
+    assert place.handled == []  # it is another worker's turn, and nothing seems to be wrong
+    with pytest.raises(redis.RedisError):
+        follower.station.claim()
+    place.rounds(3)
+    assert place.handled == ["a"]
+
+
+def test_a_hiccup_of_redis_hands_out_nothing(place: Place) -> None:
+    place.rounds(2)
+    place.records.add(a=-5)
+    place.redis_goes()
+    place.round()
+    place.round(after_seconds=SILENCE_SECONDS - 0.01)
+    assert place.handled == []
+    place.redis_returns()
+    place.round(after_seconds=0.005)
+    assert place.handled == []
+    assert set(place.peer.queue.scheduled()) == {"a"}
+    place.redis_goes()
+    place.round()  # the silence begins anew
+    assert place.handled == []
+    place.round(after_seconds=SILENCE_SECONDS + 0.01)
+    assert place.handled == ["a"]
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75, 0.99])
+@pytest.mark.parametrize("silent_for", [0.0, 0.5], ids=["refused", "silent"])
+def test_a_task_due_in_an_outage_is_handed_out_within_three_seconds_of_its_deadline(
+    place: Place, clock: Clock, phase: float, silent_for: float
 ) -> None:
-    asked: list[Sequence[Due]] = []
+    lateness: list[float] = []
 
-    def silent(page: Sequence[Due]) -> None:
-        asked.append(page)
-        raise redis.TimeoutError
+    def gone(_script: str) -> None:
+        clock.move(silent_for)
+        raise redis.TimeoutError("silent")
 
-    monkeypatch.setattr(place.queue, "restore", silent)
-    place.records.waiting = dict.fromkeys("abcdef", -5000)
-    place.sweeper.sweep()
-    assert len(asked) == 1
-    assert sorted(place.handled) == list("abcdef")
+    def note() -> None:
+        if place.handled:
+            lateness.append(clock.now - due)
+            place.peer.stopping.set()
+        elif clock.now > due + 60:
+            raise AssertionError("never handed out")
+
+    place.rounds(2)
+    place.peer.queue.before = gone
+    place.records.add(a=phase)
+    due = clock.now + phase
+    place.peer.sweeper._stopping = place.peer.stopping = Wait(clock, after=note)
+    place.peer.sweeper.run()
+    # What the last wait added was over after the handler had been called.
+    assert SILENCE_SECONDS <= lateness[0] <= 3.0 + place.flow.sweep_seconds
+    assert lateness[0] - place.peer.stopping.waits[-1] <= 3.0
+
+
+def test_redis_is_asked_more_often_while_it_may_be_a_hiccup_and_once_a_round_after_that(
+    place: Place, clock: Clock
+) -> None:
+    ends_at = clock.now + 20
+    stopping = Wait(clock, after=lambda: stopping.set() if clock.now > ends_at else None)
+    place.peer.sweeper._stopping = stopping
+    place.redis_goes()
+    place.peer.sweeper.run()
+    hiccup = [wait for wait in stopping.waits if wait < 0.1]
+    assert len(hiccup) == pytest.approx(SILENCE_SECONDS / 0.05, abs=1)
+    assert stopping.waits[len(hiccup) :] == pytest.approx([1.0] * 19)
 
 
 @pytest.mark.parametrize(
     "error",
     [redis.ConnectionError, redis.TimeoutError, redis.ResponseError, redis.ReadOnlyError],
 )
-def test_any_refusal_of_redis_leads_to_the_handler(
-    place: Place, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    def refuse(_page: Sequence[Due]) -> None:
-        raise error("OOM command not allowed")
-
-    monkeypatch.setattr(place.queue, "restore", refuse)
-    place.records.waiting = {"a": -5000}
-    place.sweeper.sweep()
+def test_any_refusal_of_redis_leads_to_the_handler(place: Place, error: type[Any]) -> None:
+    place.round()
+    place.peer.queue.before = Refusing(error("refused"), "restore")
+    place.records.add(a=-5)
+    place.rounds(4)
     assert place.handled == ["a"]
 
 
-def test_poison_is_isolated_while_redis_is_away_and_skipped_until_it_is_back(place: Place) -> None:
-    place.redis_goes()
-    place.poison = {"b"}
-    place.records.waiting = {"a": -3000, "b": -3000, "c": -2000}
-    with capture_logs() as logged:
-        place.sweeper.sweep()
-    assert place.handled == ["a", "c"]
-    [failure] = [line for line in logged if line["event"] == "task failed"]
-    assert (failure["queue"], failure["id"]) == ("swept", "b")
-    assert isinstance(failure["exc_info"], Exception)
-    place.poison = set()
-    place.sweeper.sweep()
-    assert place.handled == ["a", "c"]
-    place.redis_returns()
-    place.sweeper.sweep()
-    assert set(state(place.queue)["scheduled"]) == {"b"}
-    place.redis_goes()
-    place.sweeper.sweep()
-    assert place.handled == ["a", "c", "b"]
+def test_redis_is_asked_once_a_round_while_it_is_silent(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(**dict.fromkeys("abcdef", -5.0))
+    place.outcomes = dict.fromkeys("abcdef", Retry(0))
+    place.peer.restores()
+    place.rounds(5)
+    assert place.peer.restores() == 5
+    assert len(place.handled) == 5 * 6
 
 
 def test_the_claims_do_the_work_again_once_redis_is_back(place: Place) -> None:
-    place.redis_goes()
-    place.records.waiting = {"a": -5000}
-    place.sweeper.sweep()
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.round()
     place.redis_returns()
-    place.records.waiting = {"b": -5000, "c": -500}
-    place.sweeper.sweep()
+    place.records.add(b=-5, c=-0.5, soon=20)
+    place.round()
     assert place.handled == ["a"]
-    assert set(state(place.queue)["scheduled"]) == {"b", "c"}
-    assert place.records.asked[-1] == (None, 0.0)  # no grace until Redis is known to answer
-    place.sweeper.sweep()
-    assert place.records.asked[-1] == (None, -GRACE_SECONDS)
+    assert set(place.peer.queue.scheduled()) == {"b", "c", "soon"}
 
 
-def test_the_lookahead_finds_out_that_redis_is_back_when_nothing_is_overdue(place: Place) -> None:
-    place.redis_goes()
-    place.records.waiting = {"a": -5000}
-    place.sweeper.sweep()
-    place.redis_returns()
-    place.records.waiting = {"soon": 9000}
-    place.sweeper.sweep(lookahead=True)
-    assert set(state(place.queue)["scheduled"]) == {"soon"}
+def test_a_silent_redis_is_logged_once_until_it_is_back(place: Place) -> None:
+    with capture_logs() as logged:
+        place.redis_goes()
+        place.rounds(10)
+        place.redis_returns()
+        place.rounds(10)
+        place.redis_goes()
+        place.rounds(10)
+    assert [line["event"] for line in logged] == ["sweep without Redis"] * 2
 
 
-def test_nothing_is_restored_or_handled_while_the_queue_is_paused(place: Place) -> None:
-    place.queue.pause()
-    place.records.waiting = {"a": -5000}
-    place.sweeper.sweep(lookahead=True)
-    place.redis_goes()
-    place.sweeper.sweep(lookahead=True)
-    assert place.handled == []
-    place.redis_returns()
-    assert state(place.queue) == {"paused": b"1"}
-
-
-def test_a_pause_that_only_a_claim_has_seen_holds_while_redis_is_away(place: Place) -> None:
-    place.queue.pause()
-    place.claims.claim(1, 1000)
-    place.redis_goes()
-    place.records.waiting = {"a": -5000}
-    place.sweeper.sweep()
+def test_nothing_is_handled_without_redis_while_the_queue_is_paused(place: Place) -> None:
+    place.round()
+    place.peer.queue.pause()
+    place.records.add(a=-5)
+    place.round()
+    place.redis_is_silent_for_long()
+    place.rounds(3)
     assert place.handled == []
 
 
-def test_a_pause_whose_end_only_a_claim_has_seen_does_not_hold_while_redis_is_away(
+def test_a_pause_and_its_end_that_only_a_claim_has_seen_hold_while_redis_is_silent(
     place: Place,
 ) -> None:
-    place.records.waiting = {"a": -5000}
-    place.queue.pause()
-    place.sweeper.sweep()
-    place.queue.resume()
-    place.claims.claim(1, 1000)
+    place.round()
+    place.peer.queue.pause()
+    place.peer.claim()
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.round()
+    assert place.handled == []
+    place.redis_returns()
+    place.peer.queue.resume()
+    place.peer.claim()
     place.redis_goes()
-    place.sweeper.sweep()
+    place.rounds(3)
     assert place.handled == ["a"]
+
+
+def test_a_stopping_sweeper_hands_out_no_more_pages(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(**dict.fromkeys("abcdef", -5.0))
+    place.peer.stopping.set()
+    place.round()
+    assert place.handled == []
+
+
+# -- what is not handed out, or not again --------------------------------------------------
+
+
+def test_what_this_process_is_at_work_on_is_not_handed_out(place: Place, clock: Clock) -> None:
+    place.records.add(mine=-5, lost=-4)
+    place.round()
+    mine = [task for task in place.peer.claim() if task.id == "mine"]
+    place.redis_is_silent_for_long()
+    with place.peer.station.renewer.holding(mine, clock.now):
+        place.rounds(3)
+        assert place.handled == ["lost"]
+    place.round()
+    assert place.handled == ["lost", "mine"]
+
+
+def test_what_the_claims_have_put_off_is_not_handed_out_before_its_time(place: Place) -> None:
+    place.records.add(retried=-5, failed=-4, again=-3, dead=-2, done=-1)
+    place.round()
+    tasks = {task.id: task for task in place.peer.claim()}
+    place.peer.station.settler.settle(
+        Results(
+            retries=[(tasks["retried"], Retry(60_000))],
+            rescheduled=[(tasks["again"], Reschedule(30_000))],
+            failed=[(tasks["failed"], Retry(10_000, counted=True))],
+            dead=[(tasks["dead"], DeadLetter("bad"))],
+            done=[tasks["done"]],
+        )
+    )
+    place.redis_is_silent_for_long()
+    place.outcomes = dict.fromkeys(place.records.waiting, Retry(3_600_000))
+    for seconds, handled in [(5, {"done"}), (10, {"failed"}), (20, {"again"}), (30, {"retried"})]:
+        place.handled.clear()
+        place.rounds(seconds)
+        assert set(place.handled) == handled
+    place.rounds(600)
+    assert "dead" not in place.handled
+
+
+def test_a_task_that_is_done_and_waiting_anew_is_not_kept_back_by_what_it_was_put_off_for(
+    place: Place,
+) -> None:
+    settle = place.peer.station.settler.settle
+    place.records.add(a=-5)
+    place.round()
+    [task] = place.peer.claim()
+    settle(Results(retries=[(task, Retry(600_000))]))
+    place.peer.claims.schedule("a", 1)
+    [task] = place.peer.claim()
+    settle(Results(done=[task]))
+    place.redis_is_silent_for_long()
+    place.round()
+    assert place.handled == ["a"]
+
+
+def test_a_task_that_fails_alone_is_tried_again_after_its_backoff(clock: Clock) -> None:
+    failures: list[int] = []
+
+    def backoff(count: int) -> float:
+        failures.append(count)
+        return 10 * count
+
+    place = Place(clock, backoff=backoff)
+    place.redis_is_silent_for_long()
+    place.poison = {"b"}
+    place.records.add(a=-5, b=-4, c=-3)
+    place.round()
+    assert place.handled == ["a", "c"]
+    [failure] = place.peer.heard.of(events.Failed)
+    assert (failure.task.id, failure.task.attempt, failure.delay_ms) == ("b", 1, 10_000)
+    place.rounds(9)
+    assert failures == [1]
+    place.rounds(1)
+    assert failures == [1, 2]
+    place.poison = set()
+    place.rounds(19)
+    assert place.handled == ["a", "c"]
+    place.round()
+    assert place.handled == ["a", "c", "b"]
+    assert place.tasks[-1].attempt == 3
+
+
+def test_a_retry_of_a_minute_comes_after_a_minute(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5, b=-4)
+    place.outcomes = {"a": Retry(60_000), "b": Reschedule(60_000)}
+    place.rounds(59)
+    assert place.handled == ["a", "b"]
+    assert [(told.task.id, told.delay_ms) for told in place.peer.heard.of(events.Retried)] == [
+        ("a", 60_000),
+        ("b", 60_000),
+    ]
+    place.rounds(2)
+    assert place.handled == ["a", "b", "a", "b"]
+
+
+def test_a_task_that_is_never_to_be_tried_again_is_not_while_redis_is_silent(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.outcomes = {"a": DeadLetter("bad")}
+    place.rounds(600)
+    assert place.handled == ["a"]
+    [told] = place.peer.heard.of(events.Failed)
+    assert told.task.id == "a"
+    place.redis_returns()
+    place.round()
+    assert [task.id for task in place.peer.claim()] == ["a"]  # who make the dead letter
+
+
+def test_what_was_put_off_without_redis_is_the_claims_once_it_is_back(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5)
+    place.poison = {"a"}
+    place.round()
+    place.redis_returns()
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a"}
+    place.poison = set()
+    place.redis_is_silent_for_long()
+    place.round()
+    assert place.handled == ["a"]
+    assert place.tasks[-1].attempt == 1
+
+
+def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.page_size = 9
+    place.records.add(dead=-3600, a=-4, b=-3, c=-2, d=-1)
+    place.peer.station.settler.put_off.put_off("dead", float("inf"))
+    place.outcomes = {"b": Retry(60_000), "c": DeadLetter("bad"), "d": Reschedule(60_000)}
+    place.round()
+    [told] = place.peer.heard.of(events.Handled)
+    assert [task.id for task in told.tasks] == ["a", "b", "d", "c"]
+    assert (told.done, told.retries, told.failed) == (2, 1, 1)
+    assert (told.late_ms, told.seconds, told.without_redis) == (5000, 0.0, True)
+
+
+# -- what goes wrong -----------------------------------------------------------------------
 
 
 def test_a_handler_that_cannot_work_is_tried_again_in_the_next_round(place: Place) -> None:
-    place.redis_goes()
+    place.redis_is_silent_for_long()
     place.down = True
-    place.records.waiting = {"a": -5000, "b": -5000, "c": -5000}
-    place.sweeper.sweep()
-    assert place.records.pages_read == 1
-    assert place.handled == []
+    place.records.add(**dict.fromkeys("abc", -5.0))
+    with capture_logs() as logged:
+        place.rounds(3)
+    assert len(logged) == 1
+    assert place.peer.heard.of(events.Handled) == []
     place.down = False
-    place.sweeper.sweep()
+    place.round()
     assert place.handled == ["a", "b", "c"]
 
 
-def test_records_that_cannot_be_read_are_read_again_in_the_next_round(place: Place) -> None:
-    place.records.waiting = {"a": -5000}
-    place.records.down = True
-    place.sweeper.sweep()
-    assert state(place.queue) == {}
-    place.records.down = False
-    place.sweeper.sweep()
-    assert set(state(place.queue)["scheduled"]) == {"a"}
+def test_records_that_cannot_be_read_are_asked_before_redis_and_logged_once(place: Place) -> None:
+    place.round()
+    place.records.add(a=-5)
+    place.records.error = Unavailable("no answer")
+    with capture_logs() as logged:
+        place.rounds(5)
+    assert [line["event"] for line in logged] == ["sweep cannot read records"]
+    assert place.peer.queue.calls.count("resign") == 1
+    place.peer.restores()
+    place.rounds(5)
+    assert place.peer.restores() == 0
+    place.records.error = None
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a"}
 
 
-def test_a_stopping_sweeper_hands_on_no_more_pages(place: Place) -> None:
-    place.records.waiting = dict.fromkeys("abcd", -5000)
-    place.stopping.set()
-    place.sweeper.sweep()
-    assert state(place.queue) == {}
-    assert place.handled == []
+def test_a_sweep_that_fails_in_any_other_way_is_logged_with_its_traceback_and_goes_on(
+    place: Place,
+) -> None:
+    place.round()
+    place.records.add(a=-5)
+    place.records.error = KeyError("a bug")
+    with capture_logs() as logged:
+        place.round()
+    assert [(line["event"], line["exc_info"]) for line in logged] == [("sweep failed", True)]
+    place.records.error = None
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a"}
+
+
+def test_system_exit_in_a_sweep_ends_its_thread(place: Place) -> None:
+    place.records.error = SystemExit("bad luck")
+    with pytest.raises(SystemExit, match="bad luck"):
+        place.peer.sweeper.run()
+
+
+def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
+    sweeper, heard = place.peer.sweeper, place.peer.heard
+
+    def hang() -> None:
+        for _ in range(5):
+            clock.move(HANGS_SECONDS / 2)
+            sweeper.round.report(clock.now)
+
+    def hang_and_stop(*_: object) -> list[list[Due]]:
+        hang()
+        place.peer.stopping.set()
+        return []
+
+    sweeper._records = hang_and_stop
+    sweeper.run()
+    hang()  # it is over
+    assert heard.of(events.Hangs) == [events.Hangs("swept", "sweep", 1.5 * HANGS_SECONDS)]
+
+
+def test_a_delay_of_a_record_is_taken_as_it_is(place: Place) -> None:
+    place.peer.sweeper._records = lambda *_: [[Due("a", -5.5), Due("b", -float(MAX_DELAY_MS) / 4)]]
+    place.round()
+    assert place.peer.queue.scheduled()["a"] == -5  # rounded up: never early
+
+
+def test_a_failure_without_redis_may_say_itself_when_to_try_again(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5, b=-4)
+    place.outcomes = {"a": Retry(30_000, counted=True), "b": Failed("no")}
+    place.round()
+    delays = {told.task.id: told.delay_ms for told in place.peer.heard.of(events.Failed)}
+    assert delays["a"] == 30_000
+    assert 500 <= delays["b"] <= 1000
+    place.rounds(29)
+    assert place.handled.count("a") == 1
+    place.rounds(2)
+    assert place.handled.count("a") == 2

@@ -1,0 +1,146 @@
+"""Parts of the engine without threads or a server, on a clock that the test moves."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import fakeredis
+import pytest
+import redis
+
+from worker import DelayQueue, Flow, events
+from worker.lane import ServerCheck, Station
+from worker.outages import Needs
+
+E = TypeVar("E", bound=events.Event)
+
+#: Every kind of event there is.
+EVENT_KINDS = [
+    kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
+]
+#: Modules that read the monotonic clock.
+ON_THE_CLOCK = ("lane", "outages", "renewal", "settling", "sweep", "heartbeat")
+
+
+class Clock:
+    """Stands for the module `time` in the engine, and for the clock of `ClockedQueue`'s server."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000_000.0
+        for module in ON_THE_CLOCK:
+            monkeypatch.setattr(f"worker.{module}.time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ClockedQueue(DelayQueue):
+    """A queue on a fake Redis that has the test's clock. Notes which scripts were called."""
+
+    def __init__(self, name: str, clock: Clock, server: fakeredis.FakeServer | None = None) -> None:
+        super().__init__(fakeredis.FakeRedis(server=server, protocol=2), name)
+        self.clock = clock
+        self.calls: list[str] = []
+        #: Called before each script, which it may keep from running.
+        self.before: Callable[[str], None] = lambda _: None
+
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        self.calls.append(name)
+        self.before(name)
+        now_ms = round(self.clock.now * 1000) if now_ms is None else now_ms
+        return super()._run(name, now_ms, *args)
+
+    def check_server(self) -> list[str]:
+        return []
+
+    def scheduled(self) -> dict[str, int]:
+        """Task id -> ms until it is due."""
+        return self._due_in(self.keys.scheduled)
+
+    def leased(self) -> dict[str, int]:
+        """Task id -> ms until its lease ends."""
+        return self._due_in(self.keys.leased)
+
+    def dead_now(self) -> set[str]:
+        return {letter.id for letter in self.dead()}
+
+    def _due_in(self, key: str) -> dict[str, int]:
+        found: Any = self._redis.zrange(key, 0, -1, withscores=True)
+        return {task_id.decode(): round(score - self.clock.now * 1000) for task_id, score in found}
+
+
+class Heard(list[events.Event]):
+    """A listener that remembers."""
+
+    def __call__(self, event: events.Event) -> None:
+        self.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self if isinstance(event, kind)]
+
+
+class Wait(threading.Event):
+    """Moves the clock instead of waiting, notes for how long, and calls ``after`` each time."""
+
+    def __init__(
+        self, clock: Clock | None = None, after: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self.after = after
+        self._clock = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        if self.is_set():
+            return True
+        self.waits.append(timeout)
+        if self._clock is not None:
+            self._clock.move(timeout)
+        self.after()
+        return self.is_set()
+
+
+class Refusing:
+    """For `ClockedQueue.before`: raises instead of running a script, or any."""
+
+    def __init__(self, error: redis.RedisError, *names: str) -> None:
+        self._error = error
+        self._names = names
+
+    def __call__(self, name: str) -> None:
+        if not self._names or name in self._names:
+            raise self._error
+
+
+def station_of(
+    flow: Flow,
+    queue: DelayQueue,
+    *,
+    emit: events.Listener = lambda _: None,
+    counts: Counter[str] | None = None,
+    up: bool = True,
+) -> Station:
+    """A flow at work, whose needs are up unless told otherwise, and which never probes by itself."""
+    needs = Needs(
+        flow,
+        emit=emit,
+        on_up=lambda: None,
+        stopping=threading.Event(),
+        start=lambda _name, _run: None,
+    )
+    needs._up = up
+    return Station(
+        flow,
+        queue,
+        needs=needs,
+        server=ServerCheck(queue),
+        counts=Counter() if counts is None else counts,
+        emit=emit,
+    )

@@ -1,0 +1,105 @@
+"""Which workers live and what they hold, as each says of itself."""
+
+import os
+import socket
+
+import pytest
+import redis
+
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from worker import Flow, Task, events
+from worker.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
+from worker.outages import HANGS_SECONDS, Timed
+
+
+class Patient:
+    """A heartbeat for the queues of two flows, until a time."""
+
+    def __init__(self, clock: Clock, *, seconds: float = 0.0) -> None:
+        self.clock = clock
+        self.queues = [ClockedQueue(name, clock) for name in "ab"]
+        self.stations = [
+            station_of(Flow(name=queue.name, handler=lambda _: None), queue)
+            for queue in self.queues
+        ]
+        self.heard = Heard()
+        self.timed = Timed("a", "sweep", self.heard)
+        self.ends_at = clock.now + seconds
+        self.known: list[int] = []
+        self.stopping = Wait(clock, after=self._note)
+        self.heartbeat = Heartbeat("w1", self.stations, [self.timed], self.stopping)
+
+    def _note(self) -> None:
+        self.known.append(len(self.queues[0].workers()))
+        if self.clock.now > self.ends_at:
+            self.stopping.set()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_a_worker_is_known_in_each_of_its_queues_until_it_signs_off(clock: Clock) -> None:
+    patient = Patient(clock, seconds=4 * BEAT_SECONDS)
+    patient.heartbeat.run()
+    for queue in patient.queues:
+        assert queue.calls == ["beat"] * 5
+        assert queue.workers() == []
+    assert set(patient.known) == {1}
+
+
+def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
+    patient = Patient(clock)
+    station = patient.stations[0]
+    tasks = [Task(str(n)) for n in range(LISTED + 5)]
+    with (
+        station.renewer.holding(tasks[:1], clock.now - 3),
+        station.renewer.holding(tasks[1:], clock.now - 1),
+    ):
+        patient.heartbeat._beat(station, clock.now)
+    [status] = patient.queues[0].workers()
+    assert status.id == "w1"
+    details = dict(status.details)
+    held = details.pop("held")
+    assert len(held) == LISTED
+    assert set(held) <= {task.id for task in tasks}
+    assert details.pop("started_at").endswith("+00:00")
+    assert details == {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "up": True,
+        "holds": LISTED + 5,
+        "oldest_seconds": 3.0,
+    }
+
+
+def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:
+    patient = Patient(clock)
+    patient.stations[0].needs._up = False
+    patient.heartbeat._beat(patient.stations[0], clock.now)
+    [status] = patient.queues[0].workers()
+    assert (status.details["up"], status.details["holds"]) == (False, 0)
+    assert status.details["oldest_seconds"] == 0.0
+
+
+def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_all_the_same(
+    clock: Clock,
+) -> None:
+    patient = Patient(clock, seconds=2 * BEAT_SECONDS)
+    patient.queues[0].before = Refusing(redis.ResponseError("WRONGTYPE"))
+    patient.heartbeat.run()
+    assert [queue.calls for queue in patient.queues] == [["beat"] * 3] * 2
+
+
+def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
+    patient = Patient(clock, seconds=2 * HANGS_SECONDS)
+    with patient.timed:
+        patient.heartbeat.run()
+    assert patient.heard == [events.Hangs("a", "sweep", HANGS_SECONDS + 1)]
+
+
+def test_each_worker_has_an_id_of_its_own_that_says_where_it_runs() -> None:
+    ids = {new_worker_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(each.startswith(f"{socket.gethostname()}:{os.getpid()}:") for each in ids)

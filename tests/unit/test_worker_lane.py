@@ -1,0 +1,572 @@
+"""How a lane waits, what it claims next, and what it does with a batch, without its threads."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from worker import (
+    DelayQueue,
+    Flow,
+    Handler,
+    Outcome,
+    Retry,
+    Task,
+    Unavailable,
+    UnsafeServer,
+    events,
+    one_at_a_time,
+)
+from worker.isolation import Results
+from worker.lane import RECONNECT, SHARE_SECONDS, SLOW_POLL_SECONDS, Lane, ServerCheck, Station
+from worker.queue import Claim
+
+GONE = redis.ConnectionError("gone")
+
+
+def _claim(*ids: str, next_in_ms: float | None = None) -> Claim:
+    return Claim([Task(name) for name in ids], 0, next_in_ms, paused=False)
+
+
+NOTHING = _claim()
+
+
+class Scripted(DelayQueue):
+    """Answers claims from a list, the last one for ever, and counts them."""
+
+    def __init__(self, name: str, *answers: Claim | redis.RedisError) -> None:
+        super().__init__(redis.Redis.from_url("redis://127.0.0.1:1"), name)
+        self.answers = list(answers)
+        self.claims = 0
+        self.checks = 0
+
+    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:  # noqa: ARG002
+        self.claims += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, redis.RedisError):
+            raise answer
+        return answer
+
+    def check_server(self) -> list[str]:
+        self.checks += 1
+        return []
+
+
+class Line:
+    """A lane of stations, with what it waits on and what it tells."""
+
+    def __init__(self, clock: Clock, *stations: tuple[Flow, DelayQueue], waits: int = 1) -> None:
+        self.heard = Heard()
+        self.stopping = threading.Event()
+        self.counts: Counter[str] = Counter()
+        self.lane = Lane(emit=self.heard, stopping=self.stopping)
+        self.alarm = self.lane.alarm = Wait(clock, after=self._count)
+        self.lane.stations = [
+            station_of(flow, queue, emit=self.heard, counts=self.counts) for flow, queue in stations
+        ]
+        self._left = waits
+
+    def _count(self) -> None:
+        """Stop the worker after the last wait."""
+        self._left -= 1
+        if self._left == 0:
+            self.stopping.set()
+
+    @property
+    def station(self) -> Station:
+        return self.lane.stations[0]
+
+    def next_ids(self) -> list[str] | None:
+        batch = self.lane._next()
+        return [task.id for task in batch.tasks] if batch else None
+
+    def work(self) -> None:
+        """Claim and handle until there is nothing to do."""
+        self.lane.run()
+
+
+def _scripted(clock: Clock, *queues: Scripted, waits: int = 1) -> Line:
+    flows = [Flow(name=queue.name, handler=lambda _: None, pool="p") for queue in queues]
+    return Line(clock, *zip(flows, queues, strict=True), waits=waits)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+def test_an_idle_lane_claims_once_per_slow_poll(clock: Clock) -> None:
+    queue = Scripted("a", NOTHING)
+    line = _scripted(clock, queue, waits=100)
+    assert line.next_ids() is None
+    assert queue.claims == 100
+    assert line.alarm.waits == [SLOW_POLL_SECONDS] * 100
+
+
+@pytest.mark.parametrize(
+    ("next_in_ms", "seconds"), [(0.0, 0.0), (0.25, 0.00025), (1234.5, 1.2345), (60_000, 5.0)]
+)
+def test_the_wait_is_until_the_next_task_is_due_but_no_longer_than_a_slow_poll(
+    clock: Clock, next_in_ms: float, seconds: float
+) -> None:
+    line = _scripted(clock, Scripted("a", _claim(next_in_ms=next_in_ms)))
+    line.next_ids()
+    assert line.alarm.waits == [seconds]
+    assert line.heard == [events.Waiting("a", seconds)]
+
+
+def test_the_wait_is_until_the_first_of_all_queues_of_the_pool_is_due(clock: Clock) -> None:
+    queues = [Scripted("a", _claim(next_in_ms=900)), Scripted("b", _claim(next_in_ms=300))]
+    line = _scripted(clock, *queues)
+    line.next_ids()
+    assert line.alarm.waits == [0.3]
+
+
+def test_several_threads_wait_as_one(clock: Clock) -> None:
+    queue = Scripted("a", NOTHING)
+    line = _scripted(clock, queue, waits=50)
+    threads = [threading.Thread(target=line.lane.run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert queue.claims == len(line.alarm.waits) == 50
+
+
+def test_an_alarm_during_a_claim_is_not_lost(clock: Clock) -> None:
+    queue = Scripted("a", NOTHING)
+    line = _scripted(clock, queue)
+    claims: list[Claim] = []
+
+    def claim(*_: object) -> Claim:
+        claims.append(NOTHING)
+        if len(claims) == 1:
+            line.alarm.set()
+        else:
+            line.stopping.set()
+        return NOTHING
+
+    queue.claim = claim  # type: ignore[assignment]
+    line.next_ids()
+    assert line.alarm.waits == []
+
+
+def test_a_silent_redis_is_asked_again_more_and_more_rarely(clock: Clock) -> None:
+    queue = Scripted("a", GONE)
+    line = _scripted(clock, queue, waits=10)
+    line.next_ids()
+    for attempt, wait in enumerate(line.alarm.waits, start=1):
+        longest = RECONNECT(attempt, lambda: 1.0)
+        assert longest / 2 - 1e-6 <= wait <= longest + 1e-6
+    assert queue.claims == 10
+    assert line.alarm.waits[-1] >= 0.499
+
+
+def test_an_alarm_does_not_make_a_lane_ask_a_silent_redis_more_often(clock: Clock) -> None:
+    queue = Scripted("a", GONE)
+    line = _scripted(clock, queue, waits=100)
+    # Woken by what other queues are told, for instance: no time passes.
+    line.alarm._clock = None
+    line.next_ids()
+    assert queue.claims == 1
+
+
+def test_the_waits_begin_anew_once_redis_has_answered(clock: Clock) -> None:
+    gone = redis.ResponseError("WRONGTYPE")
+    line = _scripted(clock, Scripted("a", gone, gone, gone, NOTHING, gone), waits=5)
+    line.next_ids()
+    assert line.alarm.waits[3] == SLOW_POLL_SECONDS
+    assert line.alarm.waits[4] <= RECONNECT(1, lambda: 1.0)
+
+
+def test_a_stopping_lane_claims_nothing(clock: Clock) -> None:
+    queue = Scripted("a", _claim("x"))
+    line = _scripted(clock, queue)
+    line.stopping.set()
+    line.work()
+    assert queue.claims == 0
+
+
+def test_the_loss_of_redis_and_its_return_are_told_once_each(clock: Clock) -> None:
+    line = _scripted(clock, Scripted("a", NOTHING, GONE, GONE, GONE, NOTHING), waits=6)
+    line.next_ids()
+    told = [event for event in line.heard if not isinstance(event, events.Waiting)]
+    away = sum(line.alarm.waits[1:4])
+    assert told[0] == events.RedisLost("a", GONE)
+    assert isinstance(told[1], events.RedisBack)
+    assert told[1].seconds == pytest.approx(away)
+    assert len(told) == 2
+    assert not line.station.failing
+
+
+def test_the_sweep_can_tell_that_redis_did_not_serve_the_last_claim(clock: Clock) -> None:
+    line = _scripted(clock, Scripted("a", GONE))
+    assert not line.station.failing
+    line.next_ids()
+    assert line.station.failing
+
+
+# -- what comes next -----------------------------------------------------------------------
+
+
+def test_the_first_queue_is_asked_first_and_the_second_only_when_it_is_empty(clock: Clock) -> None:
+    high = Scripted("high", _claim("h1"), _claim("h2"), NOTHING, _claim("h3"))
+    low = Scripted("low", _claim("l1"), NOTHING)
+    line = _scripted(clock, high, low)
+    assert [line.next_ids() for _ in range(4)] == [["h1"], ["h2"], ["l1"], ["h3"]]
+    assert low.claims == 1
+
+
+def test_a_queue_whose_flow_is_down_is_not_claimed_from(clock: Clock) -> None:
+    high, low = Scripted("high", _claim("h")), Scripted("low", _claim("l"))
+    line = _scripted(clock, high, low)
+    line.station.needs._up = False
+    assert line.next_ids() == ["l"]
+    assert high.claims == 0
+
+
+def test_a_lane_whose_flows_are_all_down_asks_redis_nothing(clock: Clock) -> None:
+    queue = Scripted("a", _claim("x"))
+    line = _scripted(clock, queue, waits=3)
+    line.station.needs._up = False
+    assert line.next_ids() is None
+    assert queue.claims == 0
+    assert line.alarm.waits == [SLOW_POLL_SECONDS] * 3
+
+
+def test_a_broken_queue_does_not_stop_the_others_of_its_pool(clock: Clock) -> None:
+    broken, sound = ClockedQueue("broken", clock), ClockedQueue("sound", clock)
+    broken._redis.set(broken.keys.scheduled, "no zset")
+    handled: list[str] = []
+    flows = [
+        Flow(name=name, handler=lambda tasks: handled.extend(t.id for t in tasks), batch_size=1)
+        for name in ("broken", "sound")
+    ]
+    line = Line(clock, *zip(flows, (broken, sound), strict=True))
+    sound.schedule_many((name, 1, b"") for name in "abc")
+    line.work()
+    assert handled == ["a", "b", "c"]
+    assert broken.calls == ["claim"]  # and not before each claim of the other
+    [lost] = line.heard.of(events.RedisLost)
+    assert (lost.queue, "WRONGTYPE" in str(lost.error)) == ("broken", True)
+
+
+# -- the server ----------------------------------------------------------------------------
+
+
+def test_the_server_is_checked_once_and_again_after_it_was_away(clock: Clock) -> None:
+    queue = Scripted("a", NOTHING, NOTHING, GONE, NOTHING, NOTHING)
+    line = _scripted(clock, queue, waits=2)
+    line.next_ids()
+    assert queue.checks == 1
+    line.stopping.clear()
+    line._left = 3
+    line.next_ids()
+    assert (queue.claims, queue.checks) == (5, 2)
+
+
+def test_an_unsafe_server_ends_the_lane(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsafe(_: object) -> list[str]:
+        raise UnsafeServer("allkeys-lru")
+
+    monkeypatch.setattr(Scripted, "check_server", unsafe)
+    with pytest.raises(UnsafeServer):
+        _scripted(clock, Scripted("a", NOTHING)).next_ids()
+
+
+def test_a_server_that_cannot_be_checked_yet_is_no_reason_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Scripted("a", NOTHING)
+    check = ServerCheck(queue)
+
+    def gone(_: object) -> list[str]:
+        raise GONE
+
+    with monkeypatch.context() as patched, capture_logs() as logged:
+        patched.setattr(Scripted, "check_server", gone)
+        check.check()
+    assert [line["event"] for line in logged] == ["Redis could not be checked yet"]
+    with monkeypatch.context() as patched, capture_logs() as logged:
+        patched.setattr(Scripted, "check_server", lambda _: ["appendonly is off"])
+        check.check()
+        check.check()
+    assert [line["event"] for line in logged] == ["appendonly is off"]
+
+
+# -- a batch -------------------------------------------------------------------------------
+
+
+class Shop:
+    """A queue on a fake Redis, and one flow's lane."""
+
+    def __init__(self, clock: Clock, handler: Handler, **settings: Any) -> None:
+        self.clock = clock
+        self.queue = ClockedQueue("a", clock)
+        self.line = Line(clock, (Flow(name="a", handler=handler, **settings), self.queue))
+
+    def schedule(self, *ids: str, late_seconds: float = 0.0) -> None:
+        due_at_ms = (self.clock.now - late_seconds) * 1000
+        self.queue.schedule_many((task_id, due_at_ms, b"") for task_id in ids)
+
+    def work(self) -> None:
+        self.line.work()
+
+
+def test_lateness_is_told_on_the_servers_clock(clock: Clock) -> None:
+    def slow(_tasks: Sequence[Task]) -> None:
+        clock.move(2)
+
+    shop = Shop(clock, slow)
+    shop.schedule("b", late_seconds=1)
+    shop.schedule("a", late_seconds=3)
+    clock.monotonic = lambda: clock.now - 500_000  # type: ignore[method-assign]
+    shop.work()
+    [claimed] = shop.line.heard.of(events.Claimed)
+    [handled] = shop.line.heard.of(events.Handled)
+    assert (claimed.late_ms, [task.id for task in claimed.tasks]) == (3000, ["a", "b"])
+    assert (handled.late_ms, handled.seconds, handled.done) == (5000, 2, 2)
+    assert not handled.without_redis
+
+
+def test_each_part_of_a_batch_is_told_with_its_own_lateness(clock: Clock) -> None:
+    def slow(task: Task) -> None:
+        assert task
+        clock.move(0.1)
+
+    shop = Shop(clock, one_at_a_time(slow))
+    shop.line.station.limit = 9
+    shop.schedule("new", late_seconds=1)
+    shop.schedule("old", late_seconds=60)
+    shop.work()
+    told = shop.line.heard.of(events.Handled)
+    assert [(event.tasks[0].id, event.late_ms) for event in told] == [
+        ("old", 60_100),
+        ("new", 1200),
+    ]
+    assert [event.seconds for event in told] == pytest.approx([0.1, 0.1])
+
+
+def test_how_long_redis_took_to_be_told_is_no_part_of_how_long_a_handler_took(
+    clock: Clock,
+) -> None:
+    shop = Shop(clock, lambda _: clock.move(1))
+    shop.schedule("a")
+    shop.queue.before = lambda name: clock.move(30) if name == "ack" else None
+    shop.work()
+    [handled] = shop.line.heard.of(events.Handled)
+    assert (handled.seconds, handled.late_ms) == (1, 1000)
+
+
+def test_what_became_of_a_batch_is_told_and_counted(clock: Clock) -> None:
+    def handler(tasks: Sequence[Task]) -> dict[str, Outcome]:
+        assert len(tasks) == 2
+        return {"b": Retry(60_000)}
+
+    shop = Shop(clock, handler)
+    shop.schedule("a", "b")
+    shop.work()
+    assert shop.queue.scheduled() == {"b": 60_000 - 5000}  # the lane has waited since
+    assert shop.line.counts == {"done": 1, "retried": 1}
+    [handled] = shop.line.heard.of(events.Handled)
+    assert (handled.done, handled.retries, handled.failed) == (1, 1, 0)
+
+
+def test_an_outage_takes_the_flow_down_gives_the_batch_back_and_is_told(clock: Clock) -> None:
+    down = Unavailable("no answer")
+
+    def handler(_tasks: Sequence[Task]) -> None:
+        raise down
+
+    shop = Shop(clock, handler, batch_size=100)
+    shop.schedule("a", "b")
+    shop.work()
+    assert shop.line.heard.of(events.FlowDown) == [events.FlowDown("a", down)]
+    assert shop.line.heard.of(events.Handled) == []
+    assert not shop.line.station.needs.up
+    assert set(shop.queue.scheduled()) == {"a", "b"}
+    assert shop.line.counts == {"released": 2}
+    assert shop.line.station.limit == 50
+
+
+@pytest.mark.parametrize("what", ["others", "alone"])
+def test_a_task_that_was_delivered_too_often_becomes_a_dead_letter_and_no_other_does(
+    clock: Clock, what: str
+) -> None:
+    handled: list[str] = []
+    shop = Shop(clock, lambda tasks: handled.extend(t.id for t in tasks), max_deliveries=3)
+    shop.schedule("worn")
+    lease_ms = 1000
+    for _ in range(3):
+        shop.queue.claim(9, lease_ms)
+        clock.move(2)
+    if what == "others":
+        # As where the limit was lowered while it waited: then it comes in a batch.
+        [worn] = shop.queue.claim(9, lease_ms).tasks
+        shop.queue.release([worn])
+        shop.schedule("sound")
+    shop.work()
+    assert handled == (["sound"] if what == "others" else [])
+    [letter] = shop.queue.dead()
+    assert letter.id == "worn"
+    assert "3 times and never settled" in letter.story["reason"]
+    [died] = shop.line.heard.of(events.Died)
+    assert (died.task.id, died.error) == ("worn", None)
+
+
+def test_a_task_that_was_delivered_one_time_less_is_handled(clock: Clock) -> None:
+    handled: list[str] = []
+    shop = Shop(clock, lambda tasks: handled.extend(t.id for t in tasks), max_deliveries=3)
+    shop.schedule("a")
+    for _ in range(2):
+        shop.queue.claim(9, 1000)
+        clock.move(2)
+    shop.work()
+    assert handled == ["a"]
+
+
+def test_what_redis_did_not_take_is_settled_before_the_next_claim(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None, batch_size=1)
+    shop.schedule("a", "b")
+
+    def once(name: str) -> None:
+        if name == "ack":
+            shop.queue.before = lambda _: None
+            raise redis.TimeoutError("silent")
+
+    shop.queue.before = once
+    shop.work()
+    assert shop.queue.calls == ["schedule", "claim", "ack", "ack", "claim", "ack", "claim"]
+    assert shop.line.counts == {"done": 2}
+
+
+def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: Clock) -> None:
+    handled: list[str] = []
+
+    def slow(task: Task) -> None:
+        handled.append(task.id)
+        clock.move(SHARE_SECONDS * 0.6)
+
+    shop = Shop(clock, one_at_a_time(slow))
+    shop.line.station.limit = 8
+    shop.schedule(*"abcdefgh")
+    batch = shop.line.lane._next()
+    assert batch is not None
+    shop.line.lane._handle(batch)
+    assert handled == ["a", "b"]
+    assert set(shop.queue.scheduled()) == set("cdefgh")
+    assert shop.line.station.limit == 4
+
+
+def test_one_at_a_time_each_task_is_settled_before_the_next_begins(clock: Clock) -> None:
+    shop = Shop(clock, one_at_a_time(lambda task: seen.append((task.id, set(shop.queue.leased())))))
+    seen: list[tuple[str, set[str]]] = []
+    shop.line.station.limit = 3
+    shop.schedule(*"abc")
+    shop.work()
+    assert seen == [("a", {"a", "b", "c"}), ("b", {"b", "c"}), ("c", {"c"})]
+
+
+@pytest.mark.parametrize("why", ["stopping", "unsettled", "lease over", "lease lost"])
+def test_one_at_a_time_nothing_more_is_begun_if(clock: Clock, why: str) -> None:
+    handled: list[str] = []
+
+    def function(task: Task) -> None:
+        handled.append(task.id)
+        reasons[why]()
+
+    shop = Shop(clock, one_at_a_time(function), lease_seconds=10)
+    reasons: dict[str, Callable[[], object]] = {
+        "stopping": shop.line.stopping.set,
+        "unsettled": lambda: setattr(shop.queue, "before", Refusing(GONE, "ack")),
+        "lease over": lambda: clock.move(11),
+        "lease lost": lambda: shop.line.station.renewer.held()[0].drop(["b"]),
+    }
+    shop.line.station.limit = 3
+    shop.schedule(*"abc")
+    batch = shop.line.lane._next()
+    assert batch is not None
+    shop.line.lane._handle(batch)
+    assert handled == ["a"]
+
+
+def test_what_is_settled_is_not_extended_any_more_when_redis_is_told(clock: Clock) -> None:
+    held: list[int] = []
+    shop = Shop(clock, lambda _: None)
+    shop.schedule("a")
+    shop.queue.before = lambda name: (
+        held.append(sum(len(each.tasks()) for each in shop.line.station.renewer.held()))
+        if name == "ack"
+        else None
+    )
+    shop.work()
+    assert held == [0]
+    assert shop.line.station.renewer.held() == []
+
+
+def test_a_handler_that_exits_ends_the_thread_and_holds_nothing(clock: Clock) -> None:
+    def exits(_tasks: Sequence[Task]) -> None:
+        raise SystemExit("bad luck")
+
+    shop = Shop(clock, exits)
+    shop.schedule("a")
+    with pytest.raises(SystemExit, match="bad luck"):
+        shop.work()
+    assert shop.line.station.renewer.held() == []
+
+
+# -- how much to claim ---------------------------------------------------------------------
+
+
+def _station(clock: Clock, handler: Handler, batch_size: int) -> Station:
+    flow = Flow(name="a", handler=handler, batch_size=batch_size)
+    return station_of(flow, ClockedQueue("a", clock))
+
+
+def test_a_claim_of_one_at_a_time_grows_while_it_is_fast_and_shrinks_while_it_is_slow(
+    clock: Clock,
+) -> None:
+    station = _station(clock, one_at_a_time(lambda _: None), 10)
+    limits = [station.limit]
+    for seconds in [0.1] * 5 + [SHARE_SECONDS * 0.7] + [SHARE_SECONDS * 1.1] * 4:
+        station.adapt(Results(), seconds)
+        limits.append(station.limit)
+    assert limits == [1, 2, 4, 8, 10, 10, 10, 5, 2, 1, 1]
+
+
+def test_a_batch_is_claimed_whole_however_long_it_takes(clock: Clock) -> None:
+    station = _station(clock, lambda _: None, 100)
+    station.adapt(Results(), 3600)
+    assert station.limit == 100
+
+
+def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
+    clock: Clock,
+) -> None:
+    station = _station(clock, lambda _: None, 100)
+    outage = Results(untouched=[Task("a")], outage=Unavailable("a statement took too long"))
+    limits = []
+    for _ in range(8):
+        station.adapt(outage, 1)
+        limits.append(station.limit)
+    assert limits == [50, 25, 12, 6, 3, 1, 1, 1]
+    for _ in range(8):
+        station.adapt(Results(), 1)
+        limits.append(station.limit)
+    assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
+
+
+def test_the_limit_and_the_lease_are_what_redis_is_asked_for(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None, lease_seconds=2.5)
+    shop.line.station.limit = 2
+    shop.schedule(*"abc")
+    assert [task.id for task in shop.line.station.claim().tasks] == ["a", "b"]
+    assert shop.queue.leased() == {"a": 2500, "b": 2500}

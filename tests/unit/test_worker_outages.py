@@ -1,0 +1,195 @@
+"""A flow goes down with what it needs, and up when its probe says so; calls that hang are told."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.engine import Clock, Heard, Wait
+from worker import Flow, Unavailable, events
+from worker.outages import HANGS_SECONDS, PROBE, Needs, Timed
+
+DOWN = Unavailable("no answer")
+
+
+class Outage:
+    """The needs of a flow, whose probe threads the test runs itself."""
+
+    def __init__(self, clock: Clock, *, probed: bool = True) -> None:
+        #: What the next probes raise; then they pass.
+        self.errors: list[BaseException] = []
+        self.probes = 0
+        self.heard = Heard()
+        self.ups: list[bool] = []
+        self.stopping = Wait(clock)
+        self.started: list[tuple[str, Callable[[], None]]] = []
+        flow = Flow(name="a", handler=lambda _: None, probe=self.probe if probed else None)
+        self.needs = Needs(
+            flow,
+            emit=self.heard,
+            on_up=lambda: self.ups.append(self.needs.up),
+            stopping=self.stopping,
+            start=lambda name, run: self.started.append((name, run)),
+        )
+
+    def probe(self) -> None:
+        self.probes += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def run(self) -> None:
+        """Run the thread that was started."""
+        [(name, run)] = self.started
+        assert name == "probe a"
+        self.started.clear()
+        run()
+
+    def start(self) -> None:
+        """Come up for the first time."""
+        self.needs.check()
+        self.run()
+        self.heard.clear()
+        self.ups.clear()
+
+    def told(self) -> list[object]:
+        """What was told; of a flow that is up again, after how many seconds."""
+        return [
+            pytest.approx(event.seconds) if isinstance(event, events.FlowUp) else event
+            for event in self.heard
+        ]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def outage(clock: Clock) -> Outage:
+    return Outage(clock)
+
+
+def _between_half_and_all(waits: list[float], attempts: list[int]) -> bool:
+    longest = [PROBE(attempt, lambda: 1.0) for attempt in attempts]
+    return all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
+
+
+# -- up and down ---------------------------------------------------------------------------
+
+
+def test_a_flow_is_down_until_its_first_probe_has_passed(outage: Outage) -> None:
+    assert not outage.needs.up
+    outage.needs.check()
+    assert not outage.needs.up
+    outage.run()
+    assert outage.needs.up
+    assert outage.ups == [True]  # the claims are woken, and find it up
+    assert outage.stopping.waits == []
+    assert outage.heard == [events.FlowUp("a", 0.0)]
+
+
+def test_a_flow_without_a_probe_is_up_at_once(clock: Clock) -> None:
+    outage = Outage(clock, probed=False)
+    outage.needs.check()
+    outage.run()
+    assert outage.needs.up
+
+
+@pytest.mark.parametrize("error", [DOWN, OSError("refused"), KeyError("a bug")])
+def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_passes(
+    outage: Outage, error: Exception
+) -> None:
+    outage.errors = [error] * 6
+    outage.needs.check()
+    outage.run()
+    assert outage.probes == 7
+    assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4, 5, 6])
+    assert outage.told() == [events.FlowDown("a", error), sum(outage.stopping.waits)]
+
+
+def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(outage: Outage) -> None:
+    outage.start()
+    outage.needs.take_down(DOWN)
+    outage.needs.take_down(DOWN)  # as its other threads do
+    assert not outage.needs.up
+    assert outage.heard == [events.FlowDown("a", DOWN)]
+    outage.errors = [DOWN, DOWN]
+    outage.run()
+    assert _between_half_and_all(outage.stopping.waits, [1, 2, 3])
+    assert outage.told() == [events.FlowDown("a", DOWN), sum(outage.stopping.waits)]
+
+
+def test_outages_without_a_batch_in_between_make_the_next_probe_wait_longer(
+    outage: Outage,
+) -> None:
+    outage.start()
+    for _ in range(4):
+        outage.needs.take_down(DOWN)
+        outage.run()
+    assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4])
+    outage.stopping.waits.clear()
+    outage.needs.handled()
+    outage.needs.take_down(DOWN)
+    outage.run()
+    assert _between_half_and_all(outage.stopping.waits, [1])
+
+
+def test_a_stopping_worker_probes_no_more(outage: Outage) -> None:
+    outage.start()
+    outage.needs.take_down(DOWN)
+    outage.stopping.set()
+    outage.run()
+    assert outage.probes == 1
+    assert not outage.needs.up
+
+
+def test_a_probe_that_exits_ends_its_thread(outage: Outage) -> None:
+    outage.errors = [SystemExit("bad luck")]
+    outage.needs.check()
+    with pytest.raises(SystemExit):
+        outage.run()
+
+
+def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock) -> None:
+    def hang() -> None:
+        for _ in range(8):
+            outage.needs.asking.report(clock.now)
+            clock.move(HANGS_SECONDS / 4)
+
+    outage.errors = [DOWN]
+    answer = outage.probe
+
+    def hang_then_answer() -> None:
+        hang()
+        answer()
+
+    object.__setattr__(outage.needs._flow, "probe", hang_then_answer)
+    outage.needs.check()
+    outage.run()
+    hang()  # it is over
+    told = events.Hangs("a", "probe", 1.25 * HANGS_SECONDS)
+    assert outage.heard.of(events.Hangs) == [told, told]
+
+
+# -- calls that hang -----------------------------------------------------------------------
+
+
+def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None:
+    heard = Heard()
+    timed = Timed("a", "sweep", heard)
+    timed.report(clock.now + 1000)
+    with timed:
+        timed.report(clock.now + HANGS_SECONDS)
+        assert heard == []
+        timed.report(clock.now + HANGS_SECONDS + 1)
+        timed.report(clock.now + HANGS_SECONDS + 2)
+    timed.report(clock.now + 1000)
+    assert heard == [events.Hangs("a", "sweep", HANGS_SECONDS + 1)]
+
+
+def test_a_call_that_raises_is_over(clock: Clock) -> None:
+    heard = Heard()
+    timed = Timed("a", "sweep", heard)
+    with pytest.raises(KeyError), timed:
+        raise KeyError
+    timed.report(clock.now + 1000)
+    assert heard == []

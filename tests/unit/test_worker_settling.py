@@ -1,0 +1,330 @@
+"""What Redis is told of each task, what is told again, and what a sweep must leave alone."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
+from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
+from worker.flow import MAX_DELAY_MS
+from worker.isolation import Results
+from worker.settling import MAX_OWED, PutOff, Settler, retry_delay_ms
+
+GONE = redis.TimeoutError("silent")
+ERROR = ValueError("no such customer")
+
+
+class Desk:
+    """A settler with claimed tasks."""
+
+    def __init__(self, clock: Clock, *ids: str, **settings: Any) -> None:
+        self.clock = clock
+        self.queue = ClockedQueue("a", clock)
+        self.heard = Heard()
+        self.counts: Counter[str] = Counter()
+        settings = {"sweep": lambda *_: [], "without_redis": "handle", **settings}
+        self.flow = Flow(name="a", handler=lambda _: None, backoff=Delays(7), **settings)
+        self.settler = Settler(self.flow, self.queue, self.counts, self.heard)
+        self.tasks = {task.id: task for task in self.claim(*ids)}
+
+    def claim(self, *ids: str) -> list[Task]:
+        self.queue.schedule_many((task_id, self.clock.now * 1000, b"") for task_id in ids)
+        return self.again()
+
+    def again(self) -> list[Task]:
+        return self.queue.claim(99, 10_000).tasks
+
+    def __getitem__(self, task_id: str) -> Task:
+        return self.tasks[task_id]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def _of_each_kind(desk: Desk) -> Results:
+    return Results(
+        done=[desk["done"]],
+        retries=[(desk["retried"], Retry(1000))],
+        rescheduled=[(desk["new"], Reschedule(2000))],
+        failed=[(desk["failed"], ERROR), (desk["counted"], Retry(3000, counted=True))],
+        dead=[(desk["dead"], DeadLetter(ERROR))],
+        untouched=[desk["untouched"]],
+    )
+
+
+KINDS = ("counted", "dead", "done", "failed", "new", "retried", "untouched")
+
+
+# -- each outcome --------------------------------------------------------------------------
+
+
+def test_each_outcome_ends_in_its_place_and_is_counted(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    assert desk.settler.settle(_of_each_kind(desk))
+    assert desk.queue.scheduled() == {
+        "untouched": 0,
+        "retried": 1000,
+        "new": 2000,
+        "counted": 3000,
+        "failed": 7000,
+    }
+    assert desk.queue.leased() == {}
+    assert desk.queue.dead_now() == {"dead"}
+    assert desk.counts == {"done": 1, "retried": 2, "failed": 2, "dead": 1, "released": 1}
+
+
+def test_what_was_asked_for_again_or_failed_or_died_is_told(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    results = _of_each_kind(desk)
+    desk.settler.settle(results)
+    assert [(told.task.id, told.delay_ms) for told in desk.heard.of(events.Retried)] == [
+        ("retried", 1000),
+        ("new", 2000),
+    ]
+    failed = desk.heard.of(events.Failed)
+    assert [(told.task.id, told.task.failures, told.delay_ms) for told in failed] == [
+        ("failed", 1, 7000),
+        ("counted", 1, 3000),
+    ]
+    assert failed[0].error is ERROR
+    [died] = desk.heard.of(events.Died)
+    assert (died.task.id, died.reason, died.error) == ("dead", "no such customer", ERROR)
+
+
+def test_what_a_task_came_to_is_known_at_its_next_attempt(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    before = desk.tasks
+    desk.settler.settle(_of_each_kind(desk))
+    clock.move(10)
+    after = {task.id: task for task in desk.again()}
+    assert {name: (task.failures, task.attempt) for name, task in after.items()} == {
+        "untouched": (0, 1),
+        "retried": (0, 2),
+        "new": (0, 1),
+        "counted": (1, 2),
+        "failed": (1, 2),
+    }
+    same = {name for name in after if after[name].idempotency_key == before[name].idempotency_key}
+    assert same == {"untouched", "retried", "counted", "failed"}
+
+
+@pytest.mark.parametrize("error", [ERROR, Retry(5000, counted=True)])
+def test_the_last_failure_allowed_makes_a_dead_letter(clock: Clock, error: Exception) -> None:
+    desk = Desk(clock, "a", max_failures=3)
+    [task] = desk.tasks.values()
+    for count in (1, 2):
+        desk.settler.settle(Results(failed=[(task, error)]))
+        assert desk.queue.dead_now() == set()
+        clock.move(7)
+        [task] = desk.again()
+        assert task.failures == count
+    desk.settler.settle(Results(failed=[(task, error)]))
+    [letter] = desk.queue.dead()
+    assert (letter.story["reason"], letter.story["failures"]) == ("failed too often", 3)
+    assert desk.counts == {"failed": 2, "dead": 1}
+    [died] = desk.heard.of(events.Died)
+    assert (died.reason, died.error, died.task.failures) == ("failed too often", error, 3)
+
+
+@pytest.mark.parametrize("outcome", [Retry(0), Retry(-60_000), Reschedule(0)])
+def test_what_is_wanted_again_at_once_comes_after_a_millisecond(
+    clock: Clock, outcome: Retry | Reschedule
+) -> None:
+    desk = Desk(clock, "a")
+    results = Results()
+    results.add(desk["a"], outcome)
+    desk.settler.settle(results)
+    assert desk.queue.scheduled() == {"a": 1}
+
+
+def test_nothing_is_asked_of_redis_for_nothing(clock: Clock) -> None:
+    desk = Desk(clock)
+    desk.queue.calls.clear()
+    assert desk.settler.settle(Results())
+    assert desk.queue.calls == []
+
+
+# -- how long until the next attempt -------------------------------------------------------
+
+
+def _flow(backoff: Callable[[int], float]) -> Flow:
+    return Flow(name="a", handler=lambda _: None, backoff=backoff)
+
+
+def test_any_callable_is_a_backoff_in_seconds() -> None:
+    assert [retry_delay_ms(_flow(lambda n: n * 1.5), n, ERROR) for n in (1, 2)] == [1500, 3000]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ms"),
+    [(0, 1), (-5, 1), (1e300, MAX_DELAY_MS), (math.inf, MAX_DELAY_MS), (-math.inf, 1)],
+)
+def test_a_backoff_beyond_what_can_be_stored_is_cut(seconds: float, ms: float) -> None:
+    assert retry_delay_ms(_flow(lambda _: seconds), 1, ERROR) == ms
+
+
+@pytest.mark.parametrize("wrong", [None, "soon", math.nan, [], KeyError("a bug")])
+def test_a_backoff_that_fails_is_logged_and_the_default_is_used(wrong: Any) -> None:
+    def backoff(_: int) -> float:
+        if isinstance(wrong, Exception):
+            raise wrong
+        return wrong  # type: ignore[no-any-return]
+
+    with capture_logs() as logged:
+        delay_ms = retry_delay_ms(_flow(backoff), 3, ERROR)
+    assert [(line["event"], line["queue"]) for line in logged] == [("backoff fails", "a")]
+    longest = 1000 * Backoff()(3, lambda: 1.0)
+    assert longest / 2 <= delay_ms <= longest
+
+
+def test_a_failure_that_says_when_to_try_again_is_believed() -> None:
+    assert retry_delay_ms(_flow(Delays(7)), 1, Retry(60_000, counted=True)) == 60_000
+    assert retry_delay_ms(_flow(Delays(7)), 1, Retry(-5, counted=True)) == 1
+
+
+# -- a lost lease --------------------------------------------------------------------------
+
+
+def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
+    desk = Desk(clock, "mine", "theirs")
+    desk.queue.schedule("theirs", 2**50)
+    assert desk.settler.settle(Results(done=[*desk.tasks.values()]))
+    assert desk.heard.of(events.LeaseLost) == [events.LeaseLost("a", ("theirs",))]
+    assert desk.counts == {"done": 1, "stale": 1}
+    desk.queue.calls.clear()
+    desk.settler.settle_owed()
+    assert desk.queue.calls == []
+
+
+# -- what Redis does not take --------------------------------------------------------------
+
+
+def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    desk.queue.before = Refusing(GONE)
+    with capture_logs() as logged:
+        assert not desk.settler.settle(_of_each_kind(desk))
+    assert {line["verb"] for line in logged} == {"done", "retried", "failed", "dead", "released"}
+    assert set(desk.queue.leased()) == set(KINDS)
+    assert desk.counts == {}
+    desk.queue.before = lambda _: None
+    desk.settler.settle_owed()
+    assert desk.queue.leased() == {}
+    assert desk.counts == {"done": 1, "retried": 2, "failed": 2, "dead": 1, "released": 1}
+    desk.queue.calls.clear()
+    desk.settler.settle_owed()
+    assert desk.queue.calls == []
+
+
+def test_one_call_that_redis_does_not_take_does_not_keep_the_others_back(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    desk.queue.before = Refusing(redis.ResponseError("OOM"), "retry")
+    assert not desk.settler.settle(_of_each_kind(desk))
+    assert set(desk.queue.leased()) == {"retried", "new", "failed", "counted"}
+    assert desk.counts == {"done": 1, "dead": 1, "released": 1}
+
+
+def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
+    clock: Clock,
+) -> None:
+    desk = Desk(clock, "a", "b")
+    desk.queue.before = Refusing(GONE)
+    desk.settler.settle(Results(done=[desk["a"]], untouched=[desk["b"]]))
+    desk.queue.calls.clear()
+    desk.settler.settle_owed()
+    assert desk.queue.calls == ["ack"]
+    desk.queue.before = Refusing(GONE, "ack")
+    desk.settler.settle_owed()
+    assert desk.queue.calls == ["ack", "release", "ack"]
+    assert desk.queue.scheduled() == {"b": 0}
+
+
+def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.queue.before = Refusing(GONE)
+    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.queue.before = lambda _: None
+    clock.move(11)
+    [again] = desk.again()
+    desk.settler.settle_owed()
+    assert desk.counts == Counter(stale=1)
+    assert list(desk.queue.leased()) == [again.id]
+
+
+def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
+    desk = Desk(clock)
+    desk.queue.before = Refusing(GONE)
+    for n in range(MAX_OWED + 10):
+        desk.settler.settle(Results(done=[Task(str(n))]))
+    desk.queue.before = lambda _: None
+    desk.queue.calls.clear()
+    desk.settler.settle_owed()
+    assert len(desk.queue.calls) == MAX_OWED
+
+
+# -- what a sweep leaves alone -------------------------------------------------------------
+
+
+def test_what_is_put_off_is_known_until_its_time_or_until_it_is_done(clock: Clock) -> None:
+    put_off = PutOff()
+    put_off.put_off("a", clock.now + 5)
+    put_off.put_off("b", clock.now + 10)
+    assert "a" in put_off
+    assert "c" not in put_off
+    clock.move(5)
+    assert "a" not in put_off
+    assert "b" in put_off
+    put_off.forget("b")
+    put_off.forget("b")
+    assert "b" not in put_off
+
+
+def test_what_was_put_off_until_some_past_time_takes_no_memory(clock: Clock) -> None:
+    put_off = PutOff()
+    put_off.put_off("dead", math.inf)
+    for n in range(100_000):  # that another worker has done since, so nobody forgets them here
+        put_off.put_off(str(n), clock.now + 1)
+        clock.move(0.01)
+    assert len(put_off._until) < 2000
+    assert "dead" in put_off
+    assert "99999" in put_off
+
+
+def test_what_a_sweep_could_hand_out_too_early_is_put_off(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    desk.queue.before = Refusing(GONE)  # whether Redis takes it or not
+    desk.settler.settle(_of_each_kind(desk))
+    until = {name: at - clock.now for name, at in desk.settler.put_off._until.items()}
+    assert until == pytest.approx(
+        {"retried": 1.0, "new": 2.0, "counted": 3.0, "failed": 7.0, "dead": math.inf}
+    )
+
+
+def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -> None:
+    desk = Desk(clock, "worn")
+    desk.settler.bury([(desk["worn"], "delivered 5 times and never settled", None)])
+    assert "worn" in desk.settler.put_off
+
+
+@pytest.mark.parametrize("settings", [{"sweep": None}, {"without_redis": "wait"}])
+def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
+    clock: Clock, settings: dict[str, Any]
+) -> None:
+    desk = Desk(clock, *KINDS, **settings)
+    desk.settler.settle(_of_each_kind(desk))
+    assert desk.settler.put_off._until == {}
+
+
+def test_an_outage_is_no_failure(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.settler.settle(Results(untouched=[desk["a"]], outage=Unavailable("down")))
+    [task] = desk.again()
+    assert (task.failures, task.attempt, task.deliveries) == (0, 1, 0)
+    assert desk.heard == []

@@ -1,0 +1,452 @@
+"""Whole workers, with their threads, on a fake Redis: how they are put together, and how they end."""
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import fakeredis
+import pytest
+from structlog.testing import capture_logs
+
+from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
+from worker.lane import ServerCheck
+
+NOWHERE = "redis://127.0.0.1:1"
+#: Ends a hang; nothing here waits for time to pass.
+LONG = 60
+
+
+class Client(fakeredis.FakeRedis):
+    """Knows whether it was closed. Closing a fake does not end its subscription, so it looks often."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+    def pubsub(self, **settings: Any) -> Any:
+        made: Any = super().pubsub(**settings)  # type: ignore[no-untyped-call]
+        get_message = made.get_message
+        made.get_message = lambda **_: get_message(timeout=0.01)
+        return made
+
+
+class Clients:
+    """Stands for `connect`: clients of one fake Redis."""
+
+    def __init__(self) -> None:
+        self.server = fakeredis.FakeServer()
+        self.made: list[Client] = []
+        self.settings: list[dict[str, Any]] = []
+
+    def __call__(self, url: str, **settings: Any) -> Client:
+        assert url == NOWHERE
+        self.made.append(Client(server=self.server, protocol=2))
+        self.settings.append(settings)
+        return self.made[-1]
+
+    def queue(self, name: str) -> DelayQueue:
+        return DelayQueue(Client(server=self.server, protocol=2), name)
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
+    made = Clients()
+    monkeypatch.setattr("worker.worker.connect", made)
+    monkeypatch.setattr(ServerCheck, "check", lambda _: None)
+    # So that a wake-up which does not come is noticed.
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 3600)
+    return made
+
+
+class Running:
+    """Workers that run, each in a thread."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.workers = workers
+        self.errors: list[BaseException] = []
+        self.threads = [
+            threading.Thread(target=self._run, args=(worker,), name=f"run {n}")
+            for n, worker in enumerate(workers)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, worker: Worker) -> None:
+        try:
+            worker.run()
+        except BaseException as error:  # noqa: BLE001  the test looks at it
+            self.errors.append(error)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(LONG)
+        assert not any(thread.is_alive() for thread in self.threads)
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+        self.join()
+
+
+def _others(known: Sequence[threading.Thread]) -> list[threading.Thread]:
+    """The threads there are beside those."""
+    return [thread for thread in threading.enumerate() if thread not in known]
+
+
+def _flow(name: str = "a", **settings: Any) -> Flow:
+    return Flow(**{"name": name, "handler": lambda _: None, **settings})
+
+
+def _threads(worker: Worker) -> dict[str, int]:
+    """How many threads each lane has."""
+    names = [thread.name.rpartition(" ")[0] for thread in worker._handlers]
+    return {name: names.count(name) for name in names}
+
+
+# -- putting together ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b", "a"]])
+def test_a_worker_needs_flows_of_different_names(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="each with a unique name"):
+        Worker([_flow(name) for name in names], NOWHERE)
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_a_worker_needs_a_thread(threads: int) -> None:
+    with pytest.raises(ValueError, match="at least one thread"):
+        Worker([_flow()], NOWHERE, threads=threads)
+
+
+def test_each_flow_has_threads_of_its_own_as_many_as_it_says_or_else_the_worker() -> None:
+    worker = Worker([_flow("a"), _flow("b", threads=5), _flow("c")], NOWHERE, threads=2)
+    assert _threads(worker) == {"a": 2, "b": 5, "c": 2}
+    assert len({id(station.needs) for station in worker._stations}) == 3
+
+
+def test_flows_of_a_pool_share_the_threads_of_the_one_that_has_the_most() -> None:
+    flows = [
+        _flow("a", pool="p", threads=1),
+        _flow("alone"),
+        _flow("b", pool="p", threads=4),
+        _flow("c", pool="q"),
+        _flow("d", pool="p"),
+    ]
+    worker = Worker(flows, NOWHERE, threads=2)
+    assert _threads(worker) == {"a": 4, "alone": 2, "c": 2}
+    lanes = [[station.flow.name for station in lane.stations] for lane in worker._lanes]
+    assert lanes == [["a", "b", "d"], ["alone"], ["c"]]
+
+
+def test_what_a_flow_is_made_of_need_not_be_hashable() -> None:
+    @dataclasses.dataclass
+    class Handler:
+        """A dataclass compares by value, and so has no hash."""
+
+        rate: int = 1
+
+        def __call__(self, tasks: Sequence[Task]) -> None:
+            assert len(tasks) <= self.rate
+
+    flows = [_flow("a", handler=Handler()), _flow("b", handler=Handler())]
+    assert len(Worker(flows, NOWHERE)._lanes) == 2
+
+
+def test_there_is_a_connection_for_every_thread_and_one_for_each_sweep(clients: Clients) -> None:
+    Worker([_flow("a", threads=20, sweep=lambda *_: []), _flow("b")], NOWHERE)
+    shared, sweep = clients.settings
+    threads = 20 + 1 + 2 + 2  # handlers, renewers, waker and heartbeat
+    assert shared["max_connections"] >= threads
+    assert sweep["timeout_seconds"] == 0.5
+
+
+# -- at work -------------------------------------------------------------------------------
+
+
+def test_three_workers_in_one_process_share_the_work_and_leave_nothing_behind(
+    clients: Clients,
+) -> None:
+    before = threading.enumerate()
+    done: set[str] = set()
+    finished = threading.Event()
+
+    def handler(tasks: Sequence[Task]) -> None:
+        done.update(task.id for task in tasks)
+        if len(done) == 300:
+            finished.set()
+
+    flows = [_flow("a", handler=handler, sweep=lambda *_: [], batch_size=10), _flow("b")]
+    workers = [Worker(flows, NOWHERE, threads=2) for _ in range(3)]
+    clients.queue("a").schedule_many((str(n), 1, b"") for n in range(300))
+    running = Running(*workers)
+    assert finished.wait(LONG)
+    running.stop()
+    assert running.errors == []
+    for thread in _others(before):  # helpers, which end with their connections
+        thread.join(LONG)
+    assert _others(before) == []
+    assert all(client.closed for client in clients.made)
+    assert sum(worker.counts["done"] for worker in workers) == 300
+    assert clients.queue("a").workers() == []
+    assert clients.queue("a").stats().leased == 0
+
+
+def test_a_slow_handler_of_one_flow_does_not_delay_another(clients: Clients) -> None:
+    release, handled = threading.Event(), threading.Event()
+    slow = _flow("slow", handler=lambda _: release.wait(LONG) and None)
+    quick = _flow("quick", handler=lambda _: handled.set())
+    running = Running(Worker([slow, quick], NOWHERE))
+    clients.queue("slow").schedule("x", 1)
+    clients.queue("quick").schedule("y", 1)
+    assert handled.wait(LONG)
+    release.set()
+    running.stop()
+
+
+def test_a_hanging_probe_of_one_flow_does_not_delay_another(clients: Clients) -> None:
+    release, handled = threading.Event(), threading.Event()
+    hangs = _flow("hangs", probe=lambda: release.wait(LONG) and None)
+    quick = _flow("quick", handler=lambda _: handled.set())
+    running = Running(Worker([hangs, quick], NOWHERE))
+    clients.queue("quick").schedule("y", 1)
+    assert handled.wait(LONG)
+    release.set()
+    running.stop()
+
+
+def test_a_task_that_is_scheduled_wakes_the_worker(clients: Clients) -> None:
+    waiting, handled = threading.Event(), threading.Event()
+
+    def listen(event: events.Event) -> None:
+        if isinstance(event, events.Waiting):
+            waiting.set()
+
+    flows = [_flow("b"), _flow(handler=lambda _: handled.set())]
+    running = Running(Worker(flows, NOWHERE, listeners=[listen]))
+    assert waiting.wait(LONG)
+    clients.queue("a").schedule("x", 1)
+    assert handled.wait(LONG)
+    running.stop()
+
+
+def test_a_flow_that_comes_up_is_claimed_for_at_once(clients: Clients) -> None:
+    passes, handled = threading.Event(), threading.Event()
+    flow = _flow(handler=lambda _: handled.set(), probe=lambda: passes.wait(LONG) and None)
+    clients.queue("a").schedule("x", 1)
+    waiting = threading.Event()
+
+    def listen(event: events.Event) -> None:
+        if isinstance(event, events.Waiting):
+            waiting.set()
+
+    running = Running(Worker([flow], NOWHERE, listeners=[listen]))
+    assert waiting.wait(LONG)
+    passes.set()
+    assert handled.wait(LONG)
+    running.stop()
+
+
+def test_listeners_are_told_after_the_log_and_one_that_raises_harms_nobody(
+    clients: Clients,
+) -> None:
+    told: list[events.Event] = []
+    handled = threading.Event()
+
+    def broken(_event: events.Event) -> None:
+        raise ValueError("a bug")
+
+    def listen(event: events.Event) -> None:
+        told.append(event)
+        if isinstance(event, events.Handled):
+            handled.set()
+
+    clients.queue("a").schedule("x", 1)
+    with capture_logs() as logged:
+        running = Running(Worker([_flow()], NOWHERE, listeners=[broken, listen]))
+        assert handled.wait(LONG)
+        running.stop()
+    assert [line["event"] for line in logged].count("listener fails") == 1
+    assert {"started", "available", "batch", "stopped"} <= {line["event"] for line in logged}
+    assert {type(event) for event in told} >= {events.FlowUp, events.Claimed, events.Handled}
+
+
+def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> None:
+    seen = threading.Event()
+
+    def handler(tasks: Sequence[Task]) -> dict[str, Retry]:
+        seen.set()
+        return {tasks[0].id: Retry(60_000)}
+
+    clients.queue("a").schedule_many((name, 1, b"") for name in "xy")
+    with capture_logs() as logged:
+        running = Running(worker := Worker([_flow(handler=handler)], NOWHERE))
+        assert seen.wait(LONG)
+        running.stop()
+    assert worker.counts == {"done": 1, "retried": 1}
+    [started] = [line for line in logged if line["event"] == "started"]
+    [stopped] = [line for line in logged if line["event"] == "stopped"]
+    assert (started["worker"], started["queues"]) == (worker.id, ["a"])
+    assert (stopped["done"], stopped["retried"], stopped["stuck"]) == (1, 1, [])
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("worker.waker.Waker.run", "waker"),
+        ("worker.sweep.Sweeper.run", "sweep a"),
+        ("worker.outages.Needs._probe", "probe a"),
+        ("worker.lane.Lane.run", "a 1"),
+        ("worker.renewal.Renewer.run", "renewer a"),
+        ("worker.heartbeat.Heartbeat.run", "heartbeat"),
+    ],
+)
+@pytest.mark.usefixtures("clients")
+def test_a_thread_that_dies_ends_its_worker_which_raises_what_it_died_of(
+    target: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[threading.Thread] = []
+
+    def die(*_: object) -> None:
+        died.append(threading.current_thread())
+        raise SystemExit("bad luck")  # which Python's own threads keep to themselves
+
+    monkeypatch.setattr(target, die)
+    with capture_logs() as logged, pytest.raises(SystemExit, match="bad luck"):
+        Worker([_flow(sweep=lambda *_: [])], NOWHERE).run()
+    assert [(thread.name, thread.daemon) for thread in died] == [(name, True)]
+    [line] = [line for line in logged if line["event"] == "thread died"]
+    assert (line["log_level"], line["thread"]) == ("critical", name)
+    assert line["error"] == "SystemExit: bad luck"
+
+
+@pytest.mark.usefixtures("clients")
+def test_system_exit_in_an_applications_sweep_ends_the_worker() -> None:
+    def sweep(_after: float | None, _before: float) -> list[list[Due]]:
+        raise SystemExit("bad luck")
+
+    with pytest.raises(SystemExit, match="bad luck"):
+        Worker([_flow(sweep=sweep, sweep_seconds=0.01)], NOWHERE).run()
+
+
+def test_an_unsafe_server_ends_the_worker_before_it_begins(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.enumerate()
+
+    def unsafe(_: object) -> None:
+        raise UnsafeServer("allkeys-lru")
+
+    monkeypatch.setattr(ServerCheck, "check", unsafe)
+    clients.queue("a").schedule("x", 1)
+    with pytest.raises(UnsafeServer):
+        Worker([_flow()], NOWHERE).run()
+    assert _others(before) == []
+    assert clients.queue("a").stats().due == 1
+
+
+@pytest.mark.usefixtures("clients")
+def test_a_worker_that_was_stopped_before_it_runs_ends_at_once() -> None:
+    worker = Worker([_flow()], NOWHERE)
+    worker.stop()
+    worker.run()
+    assert worker.counts == {}
+
+
+@pytest.mark.parametrize("where", ["handler", "sweep"])
+def test_a_stopping_worker_waits_for_a_handler_also_one_that_a_sweep_called(
+    clients: Clients, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.sweep.SILENCE_SECONDS", 0.0)
+    began, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def handler(_tasks: Sequence[Task]) -> None:
+        began.set()
+        assert release.wait(LONG)
+        ended.set()
+
+    def sweep(after: float | None, before: float) -> list[list[Due]]:
+        assert before >= 0
+        return [[Due("x", -5000)]] if after is None else []
+
+    flow = _flow(handler=handler, sweep=sweep, without_redis="handle", sweep_seconds=0.01)
+    if where == "handler":
+        clients.queue("a").schedule("x", 1)
+    else:
+        clients.server.connected = False
+    worker = Worker([flow], NOWHERE)
+    running = Running(worker)
+    assert began.wait(LONG)
+    worker.stop()
+    assert running.threads[0].is_alive()
+    release.set()
+    running.join()
+    assert ended.is_set()
+    assert worker.counts["done" if where == "handler" else "handled without Redis"] == 1
+
+
+def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.enumerate()
+    monkeypatch.setattr("worker.worker.DRAIN_SECONDS", 0.05)
+    began, release = threading.Event(), threading.Event()
+
+    def handler(_tasks: Sequence[Task]) -> None:
+        began.set()
+        assert release.wait(LONG)
+
+    clients.queue("a").schedule("x", 1)
+    with capture_logs() as logged:
+        running = Running(Worker([_flow(handler=handler)], NOWHERE))
+        assert began.wait(LONG)
+        running.stop()
+    [stopped] = [line for line in logged if line["event"] == "stopped"]
+    assert stopped["stuck"] == ["a 1"]
+    release.set()
+    for thread in _others(before):
+        thread.join(LONG)
+
+
+def test_a_lease_is_extended_until_the_last_handler_has_ended(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extended, began = threading.Event(), threading.Event()
+    extend = DelayQueue.extend
+
+    def note(*args: Any, **more: Any) -> None:
+        extend(*args, **more)
+        if worker._stopping.is_set():
+            extended.set()
+
+    monkeypatch.setattr(DelayQueue, "extend", note)
+
+    def handler(_tasks: Sequence[Task]) -> None:
+        began.set()
+        assert extended.wait(LONG)
+
+    clients.queue("a").schedule("x", 1)
+    worker = Worker([_flow(handler=handler, lease_seconds=0.3)], NOWHERE)
+    running = Running(worker)
+    assert began.wait(LONG)
+    running.stop()
+    assert running.errors == []
+    assert worker.counts == {"done": 1}
+
+
+@pytest.mark.usefixtures("clients")
+def test_an_outage_at_the_start_keeps_nobody_from_stopping() -> None:
+    def probe() -> None:
+        probed.set()
+        raise Unavailable("down")
+
+    probed = threading.Event()
+    running = Running(Worker([_flow(probe=probe)], NOWHERE))
+    assert probed.wait(LONG)
+    running.stop()
+    assert running.errors == []
