@@ -12,7 +12,7 @@ from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import MOMENTS, REPEAT
 from tests.faults.site import HURRIED, LEASE_SECONDS, Site
-from worker.loop import DRAIN_SECONDS
+from worker.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
 
@@ -187,7 +187,7 @@ def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> No
     with site.services.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
     worker = site.start_worker(ready=False)
-    wait_until(lambda: "not ready" in site.log(worker), "the worker to look")
+    wait_until(lambda: "unavailable" in site.log(worker), "the worker to look")
     assert site.queue.stats().leased == 0
 
     with site.services.engine.begin() as connection:

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from worker import Backoff, Flow, Task, Unavailable, connect, loop, one_at_a_time
+from worker import Backoff, Flow, Task, Unavailable, connect, lane, one_at_a_time
 
 HANDLED = "handled"
 DOWN = "down"
@@ -26,18 +26,23 @@ def note(client: redis.Redis, tasks: Sequence[Task], **more: object) -> None:
 
 
 def recording() -> list[Flow]:
-    """Two flows that write down what they handle, the first before the second."""
+    """Two flows that write down what they handle, the first before the second: one pool."""
     client = connect(os.environ["REDIS_URL"])
 
     def handler(name: str) -> Flow:
-        return Flow(name=name, handler=lambda tasks: note(client, tasks, flow=name), batch_size=100)
+        return Flow(
+            name=name,
+            handler=lambda tasks: note(client, tasks, flow=name),
+            batch_size=100,
+            pool="one",
+        )
 
     return [handler("high"), handler("low")]
 
 
 def recording_when_woken() -> list[Flow]:
     """The same, in a worker that waits for a day when nothing wakes it."""
-    loop.SLOW_POLL_SECONDS = 86_400
+    lane.SLOW_POLL_SECONDS = 86_400
     return recording()
 
 
