@@ -18,9 +18,9 @@ from .outages import Timed
 
 log = structlog.get_logger("worker")
 
-#: Between two beats: with the claims' slow poll and a sweeper's turn, an idle worker stays below one
-#: command every two seconds.
-BEAT_SECONDS = 15.0
+#: Between two beats: with the claims' slow poll, a sweeper's turn and the wake channel's pings, an idle
+#: worker sends one command every two seconds.
+BEAT_SECONDS = 30.0
 #: How many ids of what a worker holds are listed.
 LISTED = 10
 

@@ -464,7 +464,7 @@ class DelayQueue:
         )
 
     def workers(self) -> list[WorkerStatus]:
-        """The workers that were heard of within the last hour, by id. Most that live were within 15 s."""
+        """The workers that were heard of within the last hour, by id. Most that live were within 30 s."""
         reply: Any = self._redis.time()
         now_ms = reply[0] * 1000 + reply[1] // 1000
         known: Any = self._redis.hgetall(self.keys.workers)
