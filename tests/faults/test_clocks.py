@@ -3,9 +3,12 @@
 import time
 from typing import Any
 
-from devtools.processes import Process, events
+import pytest
+
+from devtools.processes import Process, events, wait_until
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.site import HURRIED, LEASE_SECONDS, Site
 
 HOUR = 3600
 LATEST_MS = 3000
@@ -77,3 +80,52 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
     # Redis thinks that each is due in an hour: the sweep has brought it forward.
     [status] = site.queue.workers()
     assert status.heard_ms_ago > 1000 * HOUR / 2, "its clock was to be behind"
+
+
+@on_sqlite
+def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_right(
+    build: Build,
+) -> None:
+    site = build(**HURRIED)
+    site.set_redis_clock(HOUR)
+    site.start_worker()
+    ids = site.place(
+        50, 2, 3
+    )  # due at once by its clock, so claimed, and put off by an hour too much
+    wait_until(lambda: batches_put_off(site) == len(ids), "all to be put off")
+    site.set_redis_clock(0)
+    site.wait_until_drained(HOUR / 10)
+
+    assert site.latest_ms() <= bound(LATEST_MS)
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+
+
+@on_sqlite
+@pytest.mark.parametrize("before", [0, HOUR], ids=["back from right", "back to right"])
+def test_a_redis_whose_clock_goes_back_after_a_worker_died_makes_its_orders_no_hour_late(
+    build: Build, before: int
+) -> None:
+    site = build(**HURRIED)
+    ids = site.place(20, 0, 0)
+    site.set_redis_clock(before)
+    doomed = site.start_worker(ready=False, FAILPOINT="after_claim")
+    wait_until(lambda: not doomed.running(), "the worker to die")
+    assert site.queue.stats().leased == len(ids)
+    site.set_redis_clock(before - HOUR)
+    site.start_worker()
+    site.wait_until_drained(HOUR / 10)
+
+    assert site.latest_ms() <= bound(LATEST_MS + 1000 * LEASE_SECONDS)
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+
+
+def batches_put_off(site: Site) -> int:
+    """How many tasks were given back until later."""
+    return sum(
+        line["retries"]
+        for log in site.folder.glob("worker-*.log")
+        for line in events(log)
+        if line["event"] == "batch"
+    )

@@ -19,7 +19,15 @@ def note(client: redis.Redis, tasks: Sequence[Task], **more: object) -> None:
     """Write down, for each task, that it was handled, and when."""
     at_ms = time.time_ns() // 1_000_000
     rows = [
-        json.dumps({"id": task.id, "due_at_ms": task.due_at_ms, "at_ms": at_ms, **more})
+        json.dumps(
+            {
+                "id": task.id,
+                "due_at_ms": task.due_at_ms,
+                "deliveries": task.deliveries,
+                "at_ms": at_ms,
+                **more,
+            }
+        )
         for task in tasks
     ]
     client.rpush(HANDLED, *rows)
@@ -54,6 +62,7 @@ def frail(**settings: Any) -> list[Flow]:
     def handler(tasks: Sequence[Task]) -> None:
         ids = {task.id for task in tasks}
         if "killer" in ids:
+            client.rpush("deaths", client.llen(HANDLED))
             os._exit(7)
         if "poison" in ids:
             raise ValueError("poison")
