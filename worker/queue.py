@@ -472,7 +472,10 @@ class DelayQueue:
         )
 
     def workers(self) -> list[WorkerStatus]:
-        """The workers that were heard of within the last hour, by id. One that lives beats every 20 s."""
+        """The workers that beat within an hour before the last beat of any, by id.
+
+        One that lives beats every 20 s.
+        """
         reply: Any = self._redis.time()
         now_ms = reply[0] * 1000 + reply[1] // 1000
         known: Any = self._redis.hgetall(self.keys.workers)
@@ -480,8 +483,7 @@ class DelayQueue:
         for worker_id, value in sorted(known.items()):
             heard_ms, _, details = value.partition(b" ")
             ago = max(0, now_ms - int(heard_ms))
-            if ago <= FORGET_WORKERS_MS:
-                statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
+            statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
         return statuses
 
     def pause(self) -> None:

@@ -106,7 +106,7 @@ def _between_methods() -> None:
 
 def _between(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(queue: DelayQueue, rows: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        if not rows:  # a sweep that only asks for its turn
+        if not rows or kwargs.get("look_only"):  # a sweep that asks for its turn, or looks
             return method(queue, rows, *args, **kwargs)
         _pass(f"before_{name}")
         answer = method(queue, rows, *args, **kwargs)
