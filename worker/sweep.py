@@ -146,7 +146,7 @@ class Sweeper:
         until = min(read_at + page[resting - 1].delay_ms / 1000 + 0.001, read_at - RESTING_SECONDS)
         if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
             return  # the next one may be due in the same millisecond
-        self._resting_until = max(until, self._resting_until or until)
+        self._resting_until = until
 
     def _sweep_upcoming(self, now: float) -> None:
         # Reaches past the next look ahead, so that each task is seen before it is due.
@@ -176,8 +176,8 @@ class Sweeper:
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
         if self._silent_since is not None or found.new_turn:
-            # Redis may have lost anything.
-            self._silent_since = self._resting_until = None
+            # Redis may have lost anything: look at everything.
+            self._silent_since = None
             self._look_ahead_at = now
             self._put_off = PutOff()
             self._failures.clear()
