@@ -68,7 +68,8 @@ class Running:
         self.workers = workers
         self.errors: list[BaseException] = []
         self.threads = [
-            threading.Thread(target=self._run, args=(worker,), name=f"run {n}")
+            # Daemons, so that a test which fails meanwhile does not keep Python from ending.
+            threading.Thread(target=self._run, args=(worker,), name=f"run {n}", daemon=True)
             for n, worker in enumerate(workers)
         ]
         for thread in self.threads:
