@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import redis
 
@@ -22,6 +23,13 @@ from .flow import Flow
 from .logs import configure_logging, visible
 from .queue import DelayQueue, Letter
 from .worker import Worker
+
+#: A worker beats every 20 s; one that missed two beats has died, or cannot reach Redis.
+SILENT_MS = 45_000
+
+
+class FlowsNotNamed(FlowNotFound):
+    """No flows were named, and none are configured."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except redis.RedisError as error:
         print(f"worker: Redis: {error}", file=sys.stderr)
     return 1
+
+
+FLOWS: Any = {
+    "metavar": "MODULE:FACTORY",
+    "help": "a callable that returns flows; default: tool.worker.flows in pyproject.toml",
+}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,21 +68,25 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=run)
         return sub
 
-    def target(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument(
-            "flows",
-            nargs="?",
-            metavar="MODULE:FACTORY",
-            help="a callable that returns flows; default: tool.worker.flows in pyproject.toml",
-        )
+    def target(sub: argparse.ArgumentParser, *, queues: bool = True) -> None:
+        sub.add_argument("flows", nargs="?", **FLOWS)
+        named(sub, queues=queues)
+
+    def named(sub: argparse.ArgumentParser, *, queues: bool = True) -> None:
+        sub.add_argument("--flows", dest="flows_option", **FLOWS)
+        if queues:
+            sub.add_argument("--queue", metavar="NAME", help="only this queue")
 
     run = command("run", _run)
-    target(run)
-    run.add_argument("--threads", type=_positive, default=1, help="batches at a time (1)")
+    target(run, queues=False)
+    run.add_argument("--threads", type=_positive, default=1, help="of each flow that has none (1)")
 
-    stats = command("stats", _stats)
-    target(stats)
-    stats.add_argument("--json", action="store_true", help="one object for each queue")
+    for shown, each in (
+        (command("stats", _stats), "queue"),
+        (command("workers", _workers), "worker"),
+    ):
+        target(shown)
+        shown.add_argument("--json", action="store_true", help=f"one object for each {each}")
 
     dead = commands.add_parser("dead", help="Look at dead letters, put back or delete them.")
     on_dead = dead.add_subparsers(required=True, metavar="COMMAND")
@@ -80,8 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(name, action, on_dead)
         sub.add_argument("ids", nargs="*", metavar="ID")
         sub.add_argument("--all", action="store_true", help="every letter there is now")
-        sub.add_argument("--flows", metavar="MODULE:FACTORY", help="as for run")
-        sub.add_argument("--queue", help="which one, when the flows have several")
+        named(sub)
 
     target(command("pause", _pause))
     target(command("resume", _resume))
@@ -118,6 +135,43 @@ def _stats(options: argparse.Namespace) -> None:
             print("\n".join(f"{name:>18}  {_shown(value)}" for name, value in row.items()))
 
 
+def _workers(options: argparse.Namespace) -> None:
+    """List the workers that live, and those that fell silent within the last hour."""
+    rows = [
+        {
+            "queue": queue.name,
+            "worker": worker.id,
+            "silent": worker.heard_ms_ago > SILENT_MS,
+            "heard_ms_ago": worker.heard_ms_ago,
+            **worker.details,
+        }
+        for queue in _queues(options)
+        for worker in queue.workers()
+    ]
+    if options.json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    table = [("QUEUE", "WORKER", "STARTED", "HEARD", "HOLDS", "FOR", "")]
+    for row in rows:
+        down = "" if row["up"] else "down"
+        table.append(
+            (
+                row["queue"],
+                row["worker"],
+                row["started_at"],
+                f"{row['heard_ms_ago'] // 1000} s ago",
+                f"{row['holds']}",
+                f"{row['oldest_seconds']} s" if row["holds"] else "",
+                "silent" if row["silent"] else down,
+            )
+        )
+    widths = [max(len(_shown(cell)) for cell in column) for column in zip(*table, strict=True)]
+    for line in table:
+        cells = (_shown(cell).ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
 def _dead_list(options: argparse.Namespace) -> None:
     """Show dead letters, newest first."""
     for queue in _queues(options):
@@ -152,9 +206,9 @@ def _on_dead(
 ) -> int:
     if bool(options.ids) == options.all:
         raise ValueError("name the ids, or say --all")
-    queues = [queue for queue in _queues(options) if options.queue in (None, queue.name)]
+    queues = _queues(options)
     if len(queues) != 1:
-        raise ValueError("say which one with --queue")
+        raise ValueError("there are several queues: name one with --queue")
     [queue] = queues
     slices = queue.dead_ids() if options.all else iter([options.ids])
     done = sum(len(action(queue, ids)) for ids in slices)
@@ -175,12 +229,21 @@ def _resume(options: argparse.Namespace) -> None:
 
 
 def _queues(options: argparse.Namespace) -> list[DelayQueue]:
+    """Those of the flows, or the one that is named; which needs no flows, if none are configured."""
     client = connect(_redis_url(options))
-    return [DelayQueue(client, flow.name) for flow in _flows(options)]
+    try:
+        names = [flow.name for flow in _flows(options)]
+    except FlowsNotNamed:
+        if options.queue is None:
+            raise
+        names = [options.queue]
+    if options.queue not in (None, *names):
+        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
+    return [DelayQueue(client, name) for name in names if options.queue in (None, name)]
 
 
 def _flows(options: argparse.Namespace) -> list[Flow]:
-    target = options.flows or _configured()
+    target = options.flows_option or getattr(options, "flows", None) or _configured()
     sys.path.insert(0, "")  # as python -m does for its own module
     try:
         factory = getattr(_imported(target), target.partition(":")[2] or "flows")
@@ -212,7 +275,7 @@ def _configured() -> str:
         settings = tomllib.loads(Path("pyproject.toml").read_text())
         return str(settings["tool"]["worker"]["flows"])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise FlowNotFound("Name them, as MODULE:FACTORY.") from error
+        raise FlowsNotNamed("Name them, as MODULE:FACTORY.") from error
 
 
 def _redis_url(options: argparse.Namespace) -> str:

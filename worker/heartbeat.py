@@ -20,7 +20,7 @@ log = structlog.get_logger("worker")
 
 #: Between two beats: with the claims' slow poll and a sweeper's turn, an idle worker stays below one
 #: command every two seconds.
-BEAT_SECONDS = 15.0
+BEAT_SECONDS = 20.0
 #: How many ids of what a worker holds are listed.
 LISTED = 10
 

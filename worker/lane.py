@@ -200,7 +200,7 @@ class Lane:
 
     def _handle(self, batch: Batch) -> None:
         station, flow = batch.station, batch.station.flow
-        tasks = self._bury_worn(batch)
+        tasks = self._bury_undeliverable(batch)
         if not tasks:
             return
         began = time.monotonic()
@@ -223,15 +223,15 @@ class Lane:
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
-    def _bury_worn(self, batch: Batch) -> list[Task]:
+    def _bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
 
         Such a task comes alone, unless ``max_deliveries`` was lowered while it was put off.
         """
         most = batch.station.flow.max_deliveries
-        worn = [task for task in batch.tasks if task.deliveries >= most]
+        undeliverable = [task for task in batch.tasks if task.deliveries >= most]
         reason = f"delivered {most} times and never settled"
-        batch.station.settler.bury([(task, reason, None) for task in worn])
+        batch.station.settler.bury([(task, reason, None) for task in undeliverable])
         return [task for task in batch.tasks if task.deliveries < most]
 
     def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:

@@ -87,22 +87,23 @@ def log_event(event: events.Event) -> None:
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
     """A field of an event, short enough for a line; nothing of one that says nothing."""
-    shown: dict[str, Any] = {name: value}
-    match name:
-        case "task":
-            shown = {"id": value.id, "attempt": value.attempt}
-        case "tasks" if not isinstance(value, int):
-            shown = {"tasks": len(value)}
-        case "ids":
+    match name, value:
+        case "task", _:
+            shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
+        case "tasks", [*tasks]:
+            shown = {"tasks": len(tasks)}
+        case "ids", _:
             shown = {"tasks": len(value), "ids": [*value[:10]]}
-        case "error":
-            shown = {"error": described(value)} if value else {}
-        case "without_redis":
-            shown = {}
-        case "seconds":
+        case "error", BaseException():
+            shown = {"error": described(value)}
+        case "seconds", _:
             shown = {"seconds": round(value, 3)}
-        case "delay_ms":  # JSON has no infinity
-            shown = {"delay_ms": round(value)} if math.isfinite(value) else {}
+        case "delay_ms", _ if math.isfinite(value):  # JSON has no infinity
+            shown = {"delay_ms": round(value)}
+        case (("error" | "delay_ms" | "without_redis"), _):
+            shown = {}
+        case _:
+            shown = {name: value}
     return shown
 
 

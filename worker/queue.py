@@ -35,6 +35,7 @@ import math
 import secrets
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import compress
@@ -109,8 +110,8 @@ class Put(StrEnum):
 class Restored(NamedTuple):
     """What `DelayQueue.restore` found and did."""
 
-    #: How many had been lost and are scheduled again.
-    restored: int
+    #: Those that were lost, and are scheduled again.
+    lost: tuple[str, ...]
     #: How many are due already, and about to be claimed.
     due: int
     #: How many of the first ones in a row are dead, or put off by their handler or backoff.
@@ -237,6 +238,7 @@ class DelayQueue:
         *,
         worker_id: str = "",
         term_ms: int = 0,
+        look_only: bool = False,
         now_ms: int | None = None,
     ) -> Restored:
         """Schedule those tasks that are in no place; leave leased and dead ones alone.
@@ -245,20 +247,26 @@ class DelayQueue:
         come. Does nothing while the queue is paused.
 
         A worker says who it is: then it sweeps for ``term_ms`` from now, if no other one does, and
-        nothing is done if another one does.
+        nothing is done if another one does. With ``look_only`` lost tasks are told, but not scheduled.
         """
-        found = Restored(0, 0, 0, paused=False)
+        found = Restored((), 0, 0, paused=False)
         for part in _slices(waiting) if waiting else [[]]:
             rows = (
                 value
                 for due in part
                 for value in (_bytes(due.id), math.ceil(due.delay_ms), due.payload)
             )
-            turn, turn_in_ms, paused, restored, ripe, resting = self._run(
-                "restore", now_ms, self.keys.wake, worker_id, term_ms, *rows
+            turn, turn_in_ms, paused, ripe, resting, *lost = self._run(
+                "restore",
+                now_ms,
+                self.keys.wake,
+                worker_id,
+                term_ms,
+                "" if look_only else "1",
+                *rows,
             )
             found = Restored(
-                found.restored + restored,
+                found.lost + tuple(map(_text, lost)),
                 found.due + ripe,
                 found.resting + resting,
                 bool(paused),
@@ -310,8 +318,8 @@ class DelayQueue:
             )
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
-            while len(self._lost_claims) > MAX_LOST_CLAIMS:
-                self._lost_claims.pop(next(iter(self._lost_claims)), None)
+            for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
+                self._lost_claims.pop(each, None)
             raise
         for each in lost:
             self._lost_claims.pop(each, None)
@@ -464,7 +472,7 @@ class DelayQueue:
         )
 
     def workers(self) -> list[WorkerStatus]:
-        """The workers that were heard of within the last hour, by id. Most that live were within 15 s."""
+        """The workers that were heard of within the last hour, by id. One that lives beats every 20 s."""
         reply: Any = self._redis.time()
         now_ms = reply[0] * 1000 + reply[1] // 1000
         known: Any = self._redis.hgetall(self.keys.workers)
@@ -472,7 +480,8 @@ class DelayQueue:
         for worker_id, value in sorted(known.items()):
             heard_ms, _, details = value.partition(b" ")
             ago = max(0, now_ms - int(heard_ms))
-            statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
+            if ago <= FORGET_WORKERS_MS:
+                statuses.append(WorkerStatus(_text(worker_id), ago, json.loads(details)))
         return statuses
 
     def pause(self) -> None:
@@ -485,8 +494,9 @@ class DelayQueue:
         self.wake()
 
     def wake(self) -> None:
-        """Have every waiting worker look again."""
-        self._redis.publish(self.keys.wake, b"")
+        """Have every waiting worker look again; without the permission to, it does so after a while."""
+        with suppress(redis.exceptions.NoPermissionError):
+            self._redis.publish(self.keys.wake, b"")
 
     def check_server(self) -> list[str]:
         """Make sure that this server deletes nothing on its own; return warnings.

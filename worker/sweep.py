@@ -4,6 +4,9 @@ Whatever Redis lost, in a crash, a flush or a failover, the records still have. 
 what they say is waiting and restores it. One worker sweeps while Redis answers. While it does not,
 every worker does, and if the flow asks for it, hands what is overdue to the flow's own handler.
 There is no second way to finish a task.
+
+What the records listed a moment ago may have been done or cancelled since. So a task that Redis does not have
+is restored only if the records still list it when they are asked once more: then it was lost.
 """
 
 import threading
@@ -29,6 +32,10 @@ log = structlog.get_logger("worker")
 SILENCE_SECONDS = 1.5
 #: How soon to ask it again meanwhile.
 ASK_AGAIN_SECONDS = 0.05
+#: How much of its turn passes before a sweeper extends it.
+EXTENDED_AT = 0.6
+#: How much the records' clock and the way to it may differ between two looks.
+SLACK_SECONDS = 1.0
 #: Dead letters and tasks put off are not read again every round once they are overdue by this much.
 RESTING_SECONDS = 10.0
 
@@ -112,7 +119,7 @@ class Sweeper:
             or self._resting_until is not None  # which holds until Redis loses something
             or self._station.failing
         )
-        if must_ask and self._restore([], now) is None:
+        if must_ask and self._ask([]) is None:
             if not self._hiccups(time.monotonic()) and self._flow.without_redis == "handle":
                 self._sweep_without_redis()
         elif self._turn:
@@ -120,21 +127,21 @@ class Sweeper:
             if look_ahead:
                 self._look_ahead_at = now + self._flow.lookahead_seconds
                 self._resting_until = None
-            self._sweep_overdue(now)
+            self._sweep_overdue()
             if look_ahead and self._turn and self._silent_since is None:
-                self._sweep_upcoming(now)
+                self._sweep_upcoming()
 
-    def _sweep_overdue(self, now: float) -> None:
+    def _sweep_overdue(self) -> None:
         asked_at, all_rest = time.monotonic(), True
         since = self._resting_until
         for page in self._records(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
-            found = self._restore(page, now)
+            found = self._restore(page, asked_at)
             if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
-            if found.due or found.restored:
+            if found.due or found.lost:
                 self._alarm.set()  # overdue, so look now: a wake-up may have been lost
-                if not found.restored:
+                if not found.lost:
                     # A backlog: the claims are at this page, and come to the next one in turn.
                     return
             if all_rest and found.resting:
@@ -148,10 +155,11 @@ class Sweeper:
             return  # the next one may be due in the same millisecond
         self._resting_until = until
 
-    def _sweep_upcoming(self, now: float) -> None:
+    def _sweep_upcoming(self) -> None:
         # Reaches past the next look ahead, so that each task is seen before it is due.
+        asked_at = time.monotonic()
         for page in self._records(0.0, 2 * self._flow.lookahead_seconds):
-            found = self._restore(page, now)
+            found = self._restore(page, asked_at)
             if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
 
@@ -164,32 +172,63 @@ class Sweeper:
 
     # -- Redis -----------------------------------------------------------------------------
 
-    def _restore(self, page: Sequence[Due], now: float) -> Restored | None:
+    def _restore(self, page: Sequence[Due], asked_at: float) -> Restored | None:
+        """Restore what is lost of a page that the records were asked for at that time.
+
+        None when Redis does not answer.
+        """
+        read_at = time.monotonic()
+        found = self._ask(page, look_only=True)
+        if found is None or not found.lost:
+            return found
+        missing = {*found.lost}
+        lost = [due for due in page if due.id in missing]
+        still = self._still_waiting(lost, asked_at, read_at)
+        restored = self._ask(still) if still else found._replace(lost=())
+        if restored is not None and restored.lost:
+            self._counts["restored"] += len(restored.lost)
+            self._emit(events.Restored(self._queue.name, len(restored.lost)))
+        return restored and found._replace(lost=restored.lost)
+
+    def _still_waiting(self, lost: Sequence[Due], asked_at: float, read_at: float) -> list[Due]:
+        """Those that the records still list; they were asked and answered between these times."""
+        missing = {due.id for due in lost}
+        now = time.monotonic()
+        earliest = asked_at - now + min(due.delay_ms for due in lost) / 1000
+        latest = read_at - now + max(due.delay_ms for due in lost) / 1000
+        still: list[Due] = []
+        for page in self._records(earliest - SLACK_SECONDS, latest + SLACK_SECONDS):
+            still += [due for due in page if due.id in missing]
+            if len(still) == len(missing):
+                break
+        return still
+
+    def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
         """Restore a page, if it is this worker's turn; None when Redis does not answer."""
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = time.monotonic()
         try:
-            found = self._queue.restore(page, worker_id=self._worker_id, term_ms=term_ms)
+            found = self._queue.restore(
+                page, worker_id=self._worker_id, term_ms=term_ms, look_only=look_only
+            )
         except redis.RedisError as error:
             if self._silent_since is None:
                 self._silent_since = asked_at
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
         if self._silent_since is not None or found.new_turn:
-            # Redis may have lost anything: look at everything.
-            self._silent_since = None
-            self._look_ahead_at = now
+            # Redis may have lost anything.
+            self._silent_since = self._resting_until = None
+            self._look_ahead_at = asked_at
             self._put_off = PutOff()
             self._failures.clear()
         self._turn = found.turn
         if not found.turn:
             self._resting_until = None  # others sweep, so there is nothing to watch Redis for
-        self._ask_at = asked_at + (term_ms / 2 if found.turn else found.turn_in_ms) / 1000
+        turn_ms = EXTENDED_AT * term_ms if found.turn else found.turn_in_ms
+        self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
             self._station.queue.last_known_paused = found.paused
-        if found.restored:
-            self._counts["restored"] += found.restored
-            self._emit(events.Restored(self._queue.name, found.restored))
         return found
 
     def _hiccups(self, now: float) -> bool:

@@ -8,8 +8,11 @@ import redis
 from worker import DelayQueue
 
 State = dict[str, Any]
-ZSETS = ("scheduled", "leased")
-HASHES = ("letters", "payloads", "tokens", "failures", "deliveries", "first_due")
+ZSETS = ("scheduled", "leased", "lost_claims")
+HASHES = ("letters", "payloads", "tokens", "workers")
+STRINGS = ("paused", "sweeper")
+#: Stands where a token stands while a worker holds the task.
+NOBODY = 64 * "-"
 
 
 def state(queue: DelayQueue) -> State:
@@ -21,29 +24,47 @@ def state(queue: DelayQueue) -> State:
     client: Any = queue._redis
     with client.pipeline(transaction=True) as pipe:
         pipe.keys(f"{{{queue.name}}}:*")
+        pipe.lrange(queue.keys.dead, 0, -1)
         for name in ZSETS:
             pipe.zrange(getattr(queue.keys, name), 0, -1, withscores=True)
         for name in HASHES:
             pipe.hgetall(getattr(queue.keys, name))
-        pipe.lrange(queue.keys.dead, 0, -1)
-        pipe.get(queue.keys.paused)
-        keys, *contents, dead, paused = pipe.execute()
-    found: State = {"dead": [_text(entry) for entry in dead], "paused": paused}
-    for name, members in zip(ZSETS, contents, strict=False):
-        found[name] = {_text(member): _whole(score) for member, score in members}
-    for name, rows in zip(HASHES, contents[len(ZSETS) :], strict=True):
-        found[name] = {_text(field): _value(name, value) for field, value in rows.items()}
+        for name in STRINGS:
+            pipe.get(getattr(queue.keys, name))
+        keys, dead, *contents = pipe.execute()
+    found: State = {"dead": [_text(entry) for entry in dead]}
+    for name, content in zip((*ZSETS, *HASHES, *STRINGS), contents, strict=True):
+        if name in ZSETS:
+            found[name] = {_text(member): _whole(score) for member, score in content}
+        elif name in HASHES:
+            found[name] = {_text(field): _value(name, value) for field, value in content.items()}
+        else:
+            found[name] = content and _text(content)
     found = {name: content for name, content in found.items() if content}
     assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)
     return found
 
 
+def attempts(
+    due: int,
+    token: str = NOBODY,
+    *,
+    span: int = 0,
+    appointment: int | None = None,
+    failures: int = 0,
+    deliveries: int = 0,
+    before: int = 0,
+    cancelled: bool = False,
+) -> str:
+    """What is stored of a task's attempts: see ``worker/lua/include/attempts.lua``."""
+    counts = (span, due, due if appointment is None else appointment, failures, deliveries, before)
+    return token + " ".join(map(str, counts)) + (" cancelled" if cancelled else "")
+
+
 def _value(name: str, value: bytes) -> Any:
     if name == "letters":
         return json.loads(value)
-    if name == "payloads":
-        return value
-    return value.decode() if name == "tokens" else int(value)
+    return value if name == "payloads" else _text(value)
 
 
 def _whole(score: float) -> float:

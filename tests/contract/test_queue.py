@@ -1,4 +1,4 @@
-"""Putting in, taking out, restoring; each test names what it finds and what it leaves."""
+"""Scheduling, waking, counting and pausing; each test names what it finds and what it leaves."""
 
 import math
 import random
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.contract.state import Messages, state
-from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
-from worker.queue import SLICE, Restored, Stats
+from tests.contract.state import Messages, attempts, state
+from tests.contract.steps import bury
+from worker import DelayQueue, Due, LeaseLost, Scheduled
+from worker.queue import SLICE, Put, Stats
 
 #: Not text: invalid UTF-8, line breaks, NUL.
 ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
@@ -82,8 +83,8 @@ def test_scheduling_the_same_again_changes_nothing(queue: DelayQueue) -> None:
 def test_rescheduling_a_task_in_backoff_resets_its_counts(queue: DelayQueue) -> None:
     queue.schedule("a", 1000)
     [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.retry([(task, 5000)], failed=True, now_ms=1000)
-    assert state(queue)["failures"] == {"a": 1}
+    queue.retry([(task, 5000)], Put.FAILED, now_ms=1000)
+    assert state(queue)["tokens"] == {"a": attempts(1000, span=5000, failures=1, before=1)}
     assert queue.schedule("a", 9000) is Scheduled.RESCHEDULED
     assert state(queue) == {"scheduled": {"a": 9000}}
 
@@ -100,7 +101,7 @@ def test_rescheduling_a_leased_task_fences_its_holder(queue: DelayQueue) -> None
 
 
 def test_only_if_absent_leaves_scheduled_leased_and_dead_tasks_alone(queue: DelayQueue) -> None:
-    _bury(queue, "dead")
+    bury(queue, "dead")
     queue.schedule("leased", 1000)
     queue.claim(1, 1000, now_ms=1000)
     queue.schedule("scheduled", 5000)
@@ -109,15 +110,20 @@ def test_only_if_absent_leaves_scheduled_leased_and_dead_tasks_alone(queue: Dela
         [(name, 1, b"x") for name in ("scheduled", "leased", "dead", "absent")],
         only_if_absent=True,
     )
-    assert answers == [Scheduled.UNCHANGED] * 3 + [Scheduled.CREATED]
+    unchanged = Scheduled.UNCHANGED
+    assert answers == [unchanged, unchanged, Scheduled.DEAD, Scheduled.CREATED]
     before["scheduled"]["absent"] = 1
     assert state(queue) == before | {"payloads": {"absent": b"x"}}
 
 
-def test_a_dead_task_stays_dead_when_it_is_scheduled(queue: DelayQueue) -> None:
-    _bury(queue, "a")
+@pytest.mark.parametrize("only_if_absent", [False, True])
+def test_scheduling_a_dead_task_says_dead_and_changes_nothing(
+    queue: DelayQueue, *, only_if_absent: bool
+) -> None:
+    bury(queue, "a")
     before = state(queue)
-    assert queue.schedule("a", 5000, b"x") is Scheduled.UNCHANGED
+    answer = queue.schedule("a", 5000, b"x", only_if_absent=only_if_absent)
+    assert answer is Scheduled.DEAD
     assert state(queue) == before
 
 
@@ -155,14 +161,17 @@ def test_ids_pushed_by_others_are_any_bytes_and_can_be_settled(
     client.zadd(queue.keys.scheduled, {ANY_BYTES: 1000})
     [task] = queue.claim(1, 1000, now_ms=1000).tasks
     assert task.id.encode(errors="surrogateescape") == ANY_BYTES
-    queue.retry([(task, 1)], failed=True, now_ms=1000)
+    queue.retry([(task, 1)], Put.FAILED, now_ms=1000)
     [task] = queue.claim(1, 1000, now_ms=1001).tasks
     queue.release([task])
     [task] = queue.claim(1, 1000, now_ms=1001).tasks
     queue.dead_letter([(task, "bad", None)], now_ms=1000)
     assert [letter.id for letter in queue.dead()] == [task.id]
     assert queue.requeue([task.id], now_ms=2000) == [task.id]
-    assert state(queue) == {"scheduled": {task.id: 2000}}
+    assert state(queue) == {
+        "scheduled": {task.id: 2000},
+        "tokens": {task.id: attempts(2000, appointment=1000)},
+    }
     queue.ack(queue.claim(1, 1000, now_ms=2000).tasks)
     assert state(queue) == {}
 
@@ -213,7 +222,7 @@ def test_a_message_is_published_only_when_the_head_moves_earlier(
 def test_workers_are_woken_when_tasks_are_released_requeued_or_resumed(
     queue: DelayQueue, messages: Messages
 ) -> None:
-    _bury(queue, "a")
+    bury(queue, "a")
     messages.count()
     queue.requeue(["a"], now_ms=1000)
     assert messages.count() == 1
@@ -226,108 +235,6 @@ def test_workers_are_woken_when_tasks_are_released_requeued_or_resumed(
     assert messages.count() == 1
     queue.requeue(["unknown"], now_ms=1000)
     assert messages.count() == 0
-
-
-# -- cancel --------------------------------------------------------------------------------
-
-
-def test_a_cancelled_task_leaves_nothing_behind(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000, b"x")
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.retry([(task, 5)], failed=True, now_ms=1000)
-    assert set(state(queue)) == {"scheduled", "payloads", "failures", "first_due"}
-    assert queue.cancel("a") is Cancelled.REMOVED
-    assert state(queue) == {}
-
-
-def test_cancelling_a_leased_task_says_so_and_changes_nothing(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000, b"x")
-    queue.claim(1, 1000, now_ms=1000)
-    before = state(queue)
-    assert queue.cancel("a") is Cancelled.LEASED
-    assert state(queue) == before
-
-
-def test_cancelling_what_is_dead_or_absent_says_missing_and_changes_nothing(
-    queue: DelayQueue,
-) -> None:
-    _bury(queue, "dead")
-    before = state(queue)
-    assert queue.cancel("dead") is Cancelled.MISSING
-    assert queue.cancel("absent") is Cancelled.MISSING
-    assert state(queue) == before
-
-
-def test_many_are_cancelled_in_one_call_and_each_gets_its_own_answer(queue: DelayQueue) -> None:
-    queue.schedule("leased", 1000)
-    queue.claim(1, 1000, now_ms=1000)
-    ids = [f"task-{n}" for n in range(1001)]  # more than one slice
-    queue.schedule_many((task_id, 2000, b"x") for task_id in ids)
-    queue.schedule("kept", 2000, b"y")
-    answers = queue.cancel_many([*ids[:700], "leased", "absent", *ids[700:], ids[0]])
-    assert answers[700:702] == [Cancelled.LEASED, Cancelled.MISSING]
-    assert answers[-1] is Cancelled.MISSING, "it was removed before"
-    assert {*answers[:700], *answers[702:-1]} == {Cancelled.REMOVED}
-    left = state(queue)
-    assert {*left["scheduled"]} == {*left["payloads"]} == {"kept"}
-    assert queue.cancel_many([]) == []
-
-
-# -- restore -------------------------------------------------------------------------------
-
-
-def test_a_lost_task_is_restored_at_its_time(queue: DelayQueue) -> None:
-    found = queue.restore([Due("overdue", -300), Due("ahead", 700)], now_ms=1000)
-    assert found == Restored(restored=2, pending=0, paused=False)
-    assert state(queue) == {"scheduled": {"overdue": 700, "ahead": 1700}}
-
-
-def test_a_scheduled_task_is_brought_forward_and_never_put_back(queue: DelayQueue) -> None:
-    queue.schedule_many([("late", 9000, b""), ("soon", 1500, b""), ("due", 900, b"")])
-    waiting = [Due(name, 1000) for name in ("late", "soon", "due")]
-    assert queue.restore(waiting, now_ms=1000) == Restored(0, pending=1, paused=False)
-    assert state(queue) == {"scheduled": {"late": 2000, "soon": 1500, "due": 900}}
-
-
-def test_restoring_leaves_tasks_in_backoff_leased_and_dead_as_they_are(queue: DelayQueue) -> None:
-    _bury(queue, "dead")
-    queue.schedule_many([("backoff", 1000, b""), ("leased", 1001, b"")])
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.retry([(task, 9000)], failed=True, now_ms=1000)
-    queue.claim(1, 1000, now_ms=1001)
-    before = state(queue)
-    waiting = [Due(name, -1) for name in ("backoff", "leased", "dead")]
-    assert queue.restore(waiting, now_ms=1001) == Restored(0, pending=1, paused=False)
-    assert state(queue) == before
-
-
-def test_restoring_leaves_a_new_appointment_as_it_is(queue: DelayQueue) -> None:
-    """The handler has looked, and said when; the records say no more than that it is overdue."""
-    queue.schedule("a", 1000)
-    [task] = queue.claim(1, 1000, now_ms=1000).tasks
-    queue.retry([(task, 60_000)], now_ms=1000)
-    before = state(queue)
-    assert queue.restore([Due("a", -1)], now_ms=2000) == Restored(0, 0, paused=False)
-    assert state(queue) == before
-
-
-def test_a_paused_queue_restores_nothing(queue: DelayQueue) -> None:
-    queue.pause()
-    before = state(queue)
-    assert queue.restore([Due("a", -1)], now_ms=1000) == Restored(0, 0, paused=True)
-    assert queue.last_known_paused
-    assert state(queue) == before
-
-
-def test_part_of_a_millisecond_does_not_make_a_restored_task_early(queue: DelayQueue) -> None:
-    queue.restore([Due("a", 0.25)], now_ms=1000)  # type: ignore[arg-type]  # from a query, say
-    assert state(queue) == {"scheduled": {"a": 1001}}
-
-
-def test_a_long_page_is_restored_in_slices(queue: DelayQueue) -> None:
-    waiting = [Due(str(n), n) for n in range(2 * SLICE + 1)]
-    assert queue.restore(waiting, now_ms=0).restored == 2 * SLICE + 1
-    assert state(queue) == {"scheduled": {str(n): n for n in range(2 * SLICE + 1)}}
 
 
 # -- stats, pause --------------------------------------------------------------------------
@@ -347,7 +254,7 @@ def test_the_stats_of_an_empty_queue_are_zeros(queue: DelayQueue) -> None:
 
 
 def test_the_stats_count_each_place(queue: DelayQueue) -> None:
-    _bury(queue, "dead")
+    bury(queue, "dead")
     queue.schedule("leased", 500)
     queue.claim(1, 1000, now_ms=500)
     waiting = {"overdue": 900, "due": 1000, "soon": 1001, "in a minute": 61_000, "later": 61_001}
@@ -370,9 +277,9 @@ def test_the_stats_count_each_place(queue: DelayQueue) -> None:
 def test_a_paused_queue_gives_nothing_out_until_it_is_resumed(queue: DelayQueue) -> None:
     queue.schedule("a", 1000)
     queue.pause()
-    assert state(queue) == {"scheduled": {"a": 1000}, "paused": b"1"}
+    assert state(queue) == {"scheduled": {"a": 1000}, "paused": "1"}
     claim = queue.claim(1, 1000, now_ms=9000)
-    assert (claim.tasks, claim.next_in_ms, claim.paused) == ([], None, True)
+    assert claim == ([], 9000, None, True)
     assert queue.last_known_paused
     queue.resume()
     assert [task.id for task in queue.claim(1, 1000, now_ms=9000).tasks] == ["a"]
@@ -384,7 +291,7 @@ def test_what_is_leased_can_be_settled_while_the_queue_is_paused(queue: DelayQue
     tasks = queue.claim(1, 1000, now_ms=1000).tasks
     queue.pause()
     queue.ack(tasks)
-    assert state(queue) == {"paused": b"1"}
+    assert state(queue) == {"paused": "1"}
 
 
 def test_two_queues_on_one_server_do_not_meet(client: redis.Redis, queue: DelayQueue) -> None:
@@ -394,7 +301,7 @@ def test_two_queues_on_one_server_do_not_meet(client: redis.Redis, queue: DelayQ
     other.pause()
     queue.ack(queue.claim(9, 1000, now_ms=9000).tasks)
     assert state(queue) == {}
-    assert state(other) == {"scheduled": {"a": 2000}, "paused": b"1"}
+    assert state(other) == {"scheduled": {"a": 2000}, "paused": "1"}
 
 
 def test_the_servers_own_clock_is_used_unless_a_time_is_given(
@@ -405,8 +312,11 @@ def test_the_servers_own_clock_is_used_unless_a_time_is_given(
     queue.schedule_many([("past", now_ms, b""), ("future", now_ms + 3_600_000, b"")])
     claim = queue.claim(9, 60_000)
     assert [task.id for task in claim.tasks] == ["past"]
-    assert claim.next_in_ms is not None
-    assert 0 < claim.next_in_ms <= 60_000
+    assert claim.next_in_ms is None, "there are tasks"
+    assert claim.now_ms >= now_ms
+    wait = queue.claim(9, 60_000).next_in_ms
+    assert wait is not None
+    assert 0 < wait <= 60_000
     queue.retry([(claim.tasks[0], 60_000)])
     assert state(queue)["scheduled"]["past"] >= now_ms + 60_000
 
@@ -416,9 +326,3 @@ def test_tasks_come_in_the_order_of_their_due_times(queue: DelayQueue) -> None:
     random.Random(1).shuffle(due)
     queue.schedule_many((f"{at}", at, b"") for at in due)
     assert [int(task.id) for task in queue.claim(1000, 1000, now_ms=9999).tasks] == sorted(due)
-
-
-def _bury(queue: DelayQueue, task_id: str) -> None:
-    """Bury a task that was due at 1."""
-    queue.schedule(task_id, 1)
-    queue.dead_letter([(task, "bad", None) for task in queue.claim(1, 1, now_ms=1).tasks], now_ms=1)

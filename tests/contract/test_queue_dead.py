@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.state import state
+from tests.contract.state import attempts, state
+from tests.contract.steps import bury, claimed_with_counts
 from worker import DelayQueue
 from worker.queue import Letter
 
@@ -12,7 +13,7 @@ MANY = 2600
 
 
 def test_dead_letters_are_listed_newest_first(queue: DelayQueue) -> None:
-    _bury(queue, "a", "b", "c")
+    bury(queue, "a", "b", "c")
     assert [letter.id for letter in queue.dead()] == ["c", "b", "a"]
     assert [letter.id for letter in queue.dead(limit=1)] == ["c"]
     assert [letter.id for letter in queue.dead(limit=5, offset=1)] == ["b", "a"]
@@ -69,26 +70,22 @@ def test_a_letter_says_where_its_error_was_raised(queue: DelayQueue) -> None:
     assert letter.story["traceback"].endswith("ValueError: too much\n")
 
 
-def test_a_requeued_task_is_due_now_with_its_counts_reset_and_its_payload_kept(
+def test_a_requeued_task_is_due_now_with_its_counts_reset_and_the_rest_kept(
     queue: DelayQueue,
 ) -> None:
-    queue.schedule("a", 1000, b"x")
-    [task] = queue.claim(1, 10, now_ms=1000).tasks
-    queue.retry([(task, 10)], failed=True, now_ms=1000)
-    queue.claim(1, 10, now_ms=1010)
-    [task] = queue.claim(1, 10, now_ms=1020).tasks
-    queue.dead_letter([(task, "bad", None)], now_ms=1020)
+    [task] = claimed_with_counts(queue)
+    queue.dead_letter([(task, "bad", None)], now_ms=2000)
     assert queue.requeue(["a"], now_ms=5000) == ["a"]
-    assert state(queue) == {"scheduled": {"a": 5000}, "payloads": {"a": b"x"}}
+    assert state(queue) == {
+        "scheduled": {"a": 5000},
+        "tokens": {"a": attempts(5000, appointment=1000)},
+        "payloads": {"a": b"x"},
+    }
 
 
 def test_a_purged_task_leaves_nothing_behind(queue: DelayQueue) -> None:
-    queue.schedule("a", 1000, b"x")
-    [task] = queue.claim(1, 10, now_ms=1000).tasks
-    queue.retry([(task, 10)], failed=True, now_ms=1000)
-    queue.claim(1, 10, now_ms=1010)
-    [task] = queue.claim(1, 10, now_ms=1020).tasks
-    queue.dead_letter([(task, "bad", None)], now_ms=1020)
+    [task] = claimed_with_counts(queue)
+    queue.dead_letter([(task, "bad", None)], now_ms=2000)
     assert queue.purge(["a"]) == ["a"]
     assert state(queue) == {}
 
@@ -97,7 +94,7 @@ def test_a_purged_task_leaves_nothing_behind(queue: DelayQueue) -> None:
 def test_what_is_not_dead_is_neither_requeued_nor_purged(
     queue: DelayQueue, method: Callable[[DelayQueue, list[str]], list[str]]
 ) -> None:
-    _bury(queue, "dead")
+    bury(queue, "dead")
     queue.schedule("leased", 1, b"x")
     queue.claim(1, 10, now_ms=1)
     queue.schedule("scheduled", 5, b"x")
@@ -108,7 +105,7 @@ def test_what_is_not_dead_is_neither_requeued_nor_purged(
 
 
 def test_a_requeued_task_can_die_again(queue: DelayQueue) -> None:
-    _bury(queue, "a", "b")
+    bury(queue, "a", "b")
     queue.requeue(["a"], now_ms=1)
     [task] = queue.claim(1, 10, now_ms=1).tasks
     queue.dead_letter([(task, "again", None)], now_ms=2)
@@ -119,7 +116,7 @@ def test_a_requeued_task_can_die_again(queue: DelayQueue) -> None:
 def test_all_dead_ids_come_oldest_first_in_slices_while_they_are_taken_away(
     queue: DelayQueue,
 ) -> None:
-    _bury(queue, *(f"{n:03}" for n in range(250)))
+    bury(queue, *(f"{n:03}" for n in range(250)))
     taken: list[str] = []
     for ids in queue.dead_ids():
         assert len(ids) <= 100
@@ -130,11 +127,32 @@ def test_all_dead_ids_come_oldest_first_in_slices_while_they_are_taken_away(
 
 
 def test_letters_that_come_while_all_are_taken_away_are_left_for_later(queue: DelayQueue) -> None:
-    _bury(queue, *(f"{n:03}" for n in range(150)))
+    bury(queue, *(f"{n:03}" for n in range(150)))
     for ids in queue.dead_ids():
         queue.purge(ids)
-        _bury(queue, f"new after {ids[0]}")
+        bury(queue, f"new after {ids[0]}")
     assert [letter.id for letter in queue.dead()] == ["new after 100", "new after 000"]
+
+
+def test_all_dead_ids_come_once_each_when_they_are_left_where_they_are(queue: DelayQueue) -> None:
+    ids = [f"{n:03}" for n in range(250)]
+    bury(queue, *ids)
+    before = state(queue)
+    assert [task_id for some in queue.dead_ids() for task_id in some] == ids
+    assert state(queue) == before
+
+
+def test_all_dead_ids_come_once_each_when_only_some_of_them_are_taken_away(
+    queue: DelayQueue,
+) -> None:
+    ids = [f"{n:03}" for n in range(350)]
+    bury(queue, *ids)
+    seen: list[str] = []
+    for some in queue.dead_ids():
+        queue.purge(some[::3])
+        queue.requeue(some[1::3], now_ms=1)
+        seen += some
+    assert seen == ids
 
 
 def test_there_are_no_dead_ids_in_an_empty_queue(queue: DelayQueue) -> None:
@@ -145,7 +163,7 @@ def test_a_long_list_is_searched_only_near_its_ends_and_readers_skip_what_is_lef
     queue: DelayQueue,
 ) -> None:
     ids = [f"{n:04}" for n in range(MANY)]
-    _bury(queue, *ids)
+    bury(queue, *ids)
     newest, middle, oldest = ids[-1], ids[MANY // 2], ids[0]
     assert queue.purge([newest, middle, oldest]) == [newest, middle, oldest]
     left = state(queue)
@@ -156,21 +174,18 @@ def test_a_long_list_is_searched_only_near_its_ends_and_readers_skip_what_is_lef
     assert queue.requeue([middle]) == queue.purge([middle]) == []
     taken = [task_id for slice_ in queue.dead_ids() for task_id in queue.requeue(slice_, now_ms=9)]
     assert taken == [task_id for task_id in ids if task_id not in (newest, middle, oldest)]
-    assert state(queue) == {"scheduled": dict.fromkeys(taken, 9)}
+    assert state(queue) == {
+        "scheduled": dict.fromkeys(taken, 9),
+        "dead": [middle],  # without a letter
+        "tokens": {task_id: attempts(9, appointment=int(task_id)) for task_id in taken},
+    }
 
 
 def test_a_task_that_died_twice_in_a_long_list_is_shown_once(queue: DelayQueue) -> None:
     ids = [f"{n:04}" for n in range(MANY)]
-    _bury(queue, *ids)
+    bury(queue, *ids)
     middle = ids[MANY // 2]
     queue.requeue([middle], now_ms=1)
     [task] = queue.claim(1, 10, now_ms=1).tasks
     queue.dead_letter([(task, "again", None)], now_ms=2)
     assert [letter.id for letter in queue.dead(limit=MANY + 1)].count(middle) == 1
-
-
-def _bury(queue: DelayQueue, *ids: str) -> None:
-    """Bury tasks, the first named first."""
-    queue.schedule_many((task_id, n, b"") for n, task_id in enumerate(ids))
-    while tasks := queue.claim(2000, 1000, now_ms=len(ids)).tasks:
-        queue.dead_letter([(task, "bad", None) for task in tasks], now_ms=1)

@@ -5,17 +5,22 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.contract.state import State, state
+from tests.contract.state import NOBODY, State, attempts, state
+from tests.contract.steps import claimed_with_counts, one
 from worker import DelayQueue, LeaseLost, Task
 from worker.flow import MAX_BATCH_SIZE
+from worker.queue import Put
 
 Settle = Callable[[DelayQueue, list[Task]], None]
+
+
+def _putting_back(put: Put) -> Settle:
+    return lambda queue, tasks: queue.retry([(task, 50) for task in tasks], put, now_ms=3000)
+
+
 VERBS: dict[str, Settle] = {
     "ack": DelayQueue.ack,
-    "retry": lambda queue, tasks: queue.retry([(task, 50) for task in tasks], now_ms=3000),
-    "failed": lambda queue, tasks: queue.retry(
-        [(task, 50) for task in tasks], failed=True, now_ms=3000
-    ),
+    **{put: _putting_back(put) for put in Put},
     "release": DelayQueue.release,
     "dead_letter": lambda queue, tasks: queue.dead_letter(
         [(task, "bad", None) for task in tasks], now_ms=3000
@@ -55,18 +60,27 @@ def test_a_task_is_claimed_in_the_millisecond_it_is_due(queue: DelayQueue) -> No
     queue.schedule("a", 1000, b"x")
     claim = queue.claim(9, 500, now_ms=1000)
     [task] = claim.tasks
-    assert task == Task("a", b"x", failures=0, deliveries=0, due_at_ms=1000, token=task.token)
-    assert claim.next_in_ms == 500
+    assert task == Task(
+        "a",
+        b"x",
+        failures=0,
+        deliveries=0,
+        due_at_ms=1000,
+        token=task.token,
+        attempt=1,
+        appointment_ms=1000,
+    )
+    assert claim == ([task], 1000, None, False)
     assert state(queue) == {
         "leased": {"a": 1500},
-        "tokens": {"a": f"{task.token}1000"},
+        "tokens": {"a": attempts(1000, task.token, span=500)},
         "payloads": {"a": b"x"},
     }
 
 
 def test_an_empty_queue_gives_nothing_and_no_time_to_wait_for(queue: DelayQueue) -> None:
     claim = queue.claim(9, 1000, now_ms=1000)
-    assert claim == ([], None, False)
+    assert claim == ([], 1000, None, False)
     assert state(queue) == {}
 
 
@@ -74,7 +88,7 @@ def test_a_claim_takes_no_more_than_its_limit(queue: DelayQueue) -> None:
     queue.schedule_many((name, 1000, b"") for name in "abc")
     claim = queue.claim(2, 1000, now_ms=1000)
     assert [task.id for task in claim.tasks] == ["a", "b"]
-    assert claim.next_in_ms == 0
+    assert claim.next_in_ms is None, "whoever got tasks asks again anyway"
     assert state(queue)["scheduled"] == {"c": 1000}
 
 
@@ -116,34 +130,17 @@ def test_a_lease_holds_until_the_millisecond_it_ends(queue: DelayQueue) -> None:
     assert queue.claim(1, 500, now_ms=1500).tasks[0].deliveries == 1
 
 
-def test_an_expired_lease_is_claimed_before_due_tasks_and_counts_a_delivery(
-    queue: DelayQueue,
-) -> None:
-    queue.schedule("orphan", 1000, b"x")
-    queue.claim(1, 500, now_ms=1000)
-    queue.schedule_many([("b", 900, b""), ("c", 901, b"")])
-    claim = queue.claim(2, 500, now_ms=2000)
-    token = claim.tasks[0].token
-    assert claim.tasks == [
-        Task("orphan", b"x", deliveries=1, due_at_ms=1000, token=token),
-        Task("b", due_at_ms=900, token=token),
-    ]
-    assert state(queue) == {
-        "scheduled": {"c": 901},
-        "leased": {"orphan": 2500, "b": 2500},
-        "tokens": {"orphan": f"{token}1000", "b": f"{token}900"},
-        "payloads": {"orphan": b"x"},
-        "deliveries": {"orphan": 1},
-    }
-
-
 @pytest.mark.parametrize("kept", ["", "short", "x" * 80])
 def test_a_lease_whose_token_was_spoiled_ends_like_any_other(queue: DelayQueue, kept: str) -> None:
     queue.schedule("a", 1000)
     queue.claim(1, 500, now_ms=1000)
     queue._redis.hset(queue.keys.tokens, "a", kept)
     [task] = queue.claim(1, 500, now_ms=2000).tasks
-    assert task == Task("a", deliveries=1, due_at_ms=2000, token=task.token)
+    assert task == Task(
+        "a", deliveries=1, due_at_ms=2000, token=task.token, attempt=2, appointment_ms=2000
+    )
+    queue.ack([task])
+    assert state(queue) == {}
 
 
 def test_each_further_expired_lease_counts_one_delivery(queue: DelayQueue) -> None:
@@ -154,8 +151,11 @@ def test_each_further_expired_lease_counts_one_delivery(queue: DelayQueue) -> No
 
 def test_the_time_to_wait_is_to_the_next_due_task_or_lease_end(queue: DelayQueue) -> None:
     queue.schedule_many([("a", 1000, b""), ("b", 4000, b"")])
+    assert queue.claim(1, 9000, now_ms=900).next_in_ms == 100
+    assert queue.claim(1, 9000, now_ms=1000).next_in_ms is None, "there is a task"
     assert queue.claim(1, 9000, now_ms=1000).next_in_ms == 3000
     assert queue.claim(1, 9000, now_ms=3999).next_in_ms == 1
+    assert len(queue.claim(1, 9000, now_ms=4000).tasks) == 1
     assert queue.claim(1, 9000, now_ms=4000).next_in_ms == 6000
 
 
@@ -163,6 +163,31 @@ def test_the_time_to_wait_is_not_rounded_up_to_the_millisecond(queue: DelayQueue
     queue.schedule("a", 10_000_000_000_000)
     waits = [queue.claim(1, 1000).next_in_ms for _ in range(20)]
     assert any(wait and wait % 1 for wait in waits)
+
+
+def test_an_expired_lease_is_claimed_before_due_tasks_and_without_them(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("orphan", 1000, b"x")
+    queue.claim(1, 500, now_ms=1000)
+    queue.schedule_many([("b", 900, b""), ("c", 901, b"")])
+    claim = queue.claim(100, 500, now_ms=2000)
+    [task] = claim.tasks
+    assert task == Task(
+        "orphan",
+        b"x",
+        deliveries=1,
+        due_at_ms=1000,
+        token=task.token,
+        attempt=2,
+        appointment_ms=1000,
+    )
+    assert state(queue) == {
+        "scheduled": {"b": 900, "c": 901},
+        "leased": {"orphan": 2500},
+        "tokens": {"orphan": attempts(1000, task.token, span=500, deliveries=1, before=1)},
+        "payloads": {"orphan": b"x"},
+    }
 
 
 # -- settle with a valid token -------------------------------------------------------------
@@ -189,16 +214,16 @@ def test_an_extension_is_counted_from_the_servers_clock(queue: DelayQueue) -> No
 
 
 def test_an_acked_task_leaves_nothing_behind(queue: DelayQueue) -> None:
-    [task] = _claimed_with_counts(queue)
+    [task] = claimed_with_counts(queue)
     queue.ack([task])
     assert state(queue) == {}
 
 
 def test_counts_are_reset_by_an_ack(queue: DelayQueue) -> None:
-    queue.ack(_claimed_with_counts(queue))
+    queue.ack(claimed_with_counts(queue))
     queue.schedule("a", 3000)
     [task] = queue.claim(1, 1000, now_ms=3000).tasks
-    assert task == Task("a", due_at_ms=3000, token=task.token)
+    assert task == Task("a", due_at_ms=3000, token=task.token, appointment_ms=3000)
 
 
 def test_a_failed_task_comes_back_after_its_delay_with_a_failure_counted(
@@ -206,35 +231,58 @@ def test_a_failed_task_comes_back_after_its_delay_with_a_failure_counted(
 ) -> None:
     queue.schedule("a", 1000, b"x")
     for failures in range(3):
-        [task] = queue.claim(1, 500, now_ms=2000 + 50 * failures).tasks
+        task = one(queue, 2000 + 50 * failures)
         assert task.failures == failures
-        queue.retry([(task, 49.2)], failed=True, now_ms=2000 + 50 * failures)
+        queue.retry([(task, 49.2)], Put.FAILED, now_ms=2000 + 50 * failures)
     assert state(queue) == {
         "scheduled": {"a": 2150},
         "payloads": {"a": b"x"},
-        "failures": {"a": 3},
-        "first_due": {"a": 1000},
+        "tokens": {"a": attempts(1000, span=50, failures=3, before=3)},
     }
 
 
-def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_nothing_is_counted(
+def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_its_counts_reset(
     queue: DelayQueue,
 ) -> None:
-    [task] = _claimed_with_counts(queue)
-    queue.retry([(task, 0.5)], now_ms=3000)
+    [task] = claimed_with_counts(queue)
+    queue.retry([(task, 0.5)], Put.AGAIN, now_ms=3000)
     assert state(queue) == {
         "scheduled": {"a": 3001},
         "payloads": {"a": b"x"},
-        "failures": {"a": 1},
-        "deliveries": {"a": 1},
-        "first_due": {"a": 3001},
+        "tokens": {"a": attempts(3001, span=1, appointment=1000, before=3)},
     }
-    assert queue.claim(1, 1000, now_ms=3001).tasks[0].due_at_ms == 3001
+    assert one(queue, 3001).due_at_ms == 3001
+
+
+def test_a_new_appointment_counts_from_the_start(
+    queue: DelayQueue,
+) -> None:
+    [task] = claimed_with_counts(queue)
+    queue.retry([(task, 0.5)], Put.NEW, now_ms=3000)
+    assert state(queue) == {
+        "scheduled": {"a": 3001},
+        "payloads": {"a": b"x"},
+        "tokens": {"a": attempts(3001, span=1)},
+    }
+
+
+@pytest.mark.parametrize("delay_ms", [-5, -0.5, -(2**52)])
+@pytest.mark.parametrize("put", [Put.FAILED, Put.AGAIN])
+def test_a_delay_in_the_past_loses_nothing_of_what_was_counted(
+    queue: DelayQueue, put: Put, delay_ms: float
+) -> None:
+    [task] = claimed_with_counts(queue)
+    queue.retry([(task, delay_ms)], put, now_ms=3000)
+    again = one(queue, 3000)
+    assert (again.attempt, again.idempotency_key) == (4, task.idempotency_key)
+    assert (again.failures, again.deliveries) == ((2, 1) if put is Put.FAILED else (0, 0))
+    queue.retry([(again, 0)], Put.FAILED, now_ms=3000)
+    assert one(queue, 3000).attempt == 5
 
 
 def test_a_failure_does_not_hide_the_deliveries(queue: DelayQueue) -> None:
-    [task] = _claimed_with_counts(queue)
-    queue.retry([(task, 1)], failed=True, now_ms=3000)
+    [task] = claimed_with_counts(queue)
+    queue.retry([(task, 1)], Put.FAILED, now_ms=3000)
     [task] = queue.claim(1, 1000, now_ms=3001).tasks
     assert (task.failures, task.deliveries) == (2, 1)
 
@@ -242,19 +290,17 @@ def test_a_failure_does_not_hide_the_deliveries(queue: DelayQueue) -> None:
 def test_a_released_task_is_due_when_it_was_first_due_with_nothing_counted(
     queue: DelayQueue,
 ) -> None:
-    [task] = _claimed_with_counts(queue)
+    [task] = claimed_with_counts(queue)
     queue.release([task])
     assert state(queue) == {
         "scheduled": {"a": 1000},
         "payloads": {"a": b"x"},
-        "failures": {"a": 1},
-        "deliveries": {"a": 1},
-        "first_due": {"a": 1000},
+        "tokens": {"a": attempts(1000, failures=1, deliveries=1, before=2)},
     }
 
 
 def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) -> None:
-    [task] = _claimed_with_counts(queue)
+    [task] = claimed_with_counts(queue)
     queue.dead_letter([(task, "no use", KeyError("sku"))], now_ms=3000)
     assert state(queue) == {
         "dead": ["a"],
@@ -270,9 +316,7 @@ def test_a_buried_task_keeps_its_payload_and_tells_its_story(queue: DelayQueue) 
             }
         },
         "payloads": {"a": b"x"},
-        "failures": {"a": 1},
-        "deliveries": {"a": 1},
-        "first_due": {"a": 1000},
+        "tokens": {"a": attempts(1000, span=10, failures=1, deliveries=1, before=2)},
     }
 
 
@@ -307,11 +351,21 @@ def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, write: 
     _assert_writes_nothing(queue, write, stale)
 
 
+@pytest.mark.parametrize("put_back", [DelayQueue.release, VERBS["failed"], VERBS["dead_letter"]])
+def test_what_stands_where_no_token_does_is_no_proof(
+    queue: DelayQueue, put_back: Settle, write: Settle
+) -> None:
+    queue.schedule("a", 1000)
+    tasks = queue.claim(1, 1000, now_ms=1000).tasks
+    put_back(queue, tasks)
+    _assert_writes_nothing(queue, write, [tasks[0]._replace(token=NOBODY)])
+
+
 def test_no_token_is_no_proof(queue: DelayQueue, write: Settle) -> None:
     queue.schedule("a", 1000)
     [task] = queue.claim(1, 1000, now_ms=1000).tasks
     before = state(queue)
-    for token in ("", task.token[:32], f"{task.token}1000"):
+    for token in ("", task.token[:32], f"{task.token}1000", NOBODY):
         with pytest.raises(LeaseLost):
             write(queue, [task._replace(token=token)])
     assert state(queue) == before
@@ -356,7 +410,7 @@ def test_those_whose_lease_is_lost_are_named_while_the_others_are_settled(
     assert lost.value.ids == ("b",)
     after = state(queue)
     assert "leased" not in after
-    assert "tokens" not in after
+    assert {kept[:64] for kept in after.get("tokens", {}).values()} <= {NOBODY}
     settled = {**after.get("scheduled", {}), **after.get("letters", {})}
     assert settled.pop("b") == 7000
     assert set(settled) == (set() if settle is VERBS["ack"] else {"a", "c"})
@@ -377,14 +431,3 @@ def _assert_writes_nothing(queue: DelayQueue, settle: Settle, tasks: list[Task])
         settle(queue, tasks)
     assert lost.value.ids == tuple(task.id for task in tasks)
     assert state(queue) == before
-
-
-def _claimed_with_counts(queue: DelayQueue) -> list[Task]:
-    """Task a, due at 1000, claimed at 2000 with one failure and one delivery behind it."""
-    queue.schedule("a", 1000, b"x")
-    [task] = queue.claim(1, 10, now_ms=1000).tasks
-    queue.retry([(task, 10)], failed=True, now_ms=1000)
-    queue.claim(1, 10, now_ms=1010)
-    tasks = queue.claim(1, 10, now_ms=2000).tasks
-    assert (tasks[0].failures, tasks[0].deliveries) == (1, 1)
-    return tasks

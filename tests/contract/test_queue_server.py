@@ -1,5 +1,6 @@
 """What only a real server does: memory, refusals, its own settings."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,10 @@ import redis
 
 from devtools.valkey import Valkey, private_valkey
 from tests.contract.conftest import SERVERS
-from tests.contract.state import state
-from worker import DelayQueue, Due, Task, UnsafeServer
+from tests.contract.state import attempts, state
+from tests.contract.steps import reply_lost
+from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
+from worker.queue import Put
 
 MANY = 100_000
 REAL = [name for name in SERVERS if name != "fakeredis"]
@@ -69,8 +72,17 @@ def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
         with pytest.raises(redis.RedisError, match="maxmemory"):
             queue.schedule("b", 1000)
         with pytest.raises(redis.RedisError, match="maxmemory"):
-            queue.restore([Due("b", 1)], now_ms=1000)
+            queue.schedule("b", 1000, only_if_absent=True)
     assert state(queue) == before
+
+
+def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_sweeper(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    with full(client):
+        found = queue.restore([Due("a", -1, b"x")], worker_id="w1", term_ms=10, now_ms=1000)
+        assert (found.lost, found.new_turn) == (("a",), True)
+        assert [task.payload for task in queue.claim(9, 10, now_ms=1000).tasks] == [b"x"]
 
 
 def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
@@ -80,22 +92,59 @@ def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
     with full(client):
         assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
         assert [task.deliveries for task in queue.claim(9, 10, now_ms=1010).tasks] == [1]
+        with reply_lost(queue):
+            queue.claim(9, 10, now_ms=1020)
+        assert [task.deliveries for task in queue.claim(9, 10, now_ms=1030).tasks] == [2]
+
+
+def test_a_server_whose_memory_is_full_still_knows_its_workers(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    with full(client):
+        queue.beat("w1", {})
+        assert [status.id for status in queue.workers()] == ["w1"]
+
+
+def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_dropped(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule_many((name, 1000, b"x") for name in "ab")
+    queue.claim(1, 10, now_ms=1000)
+    with full(client):
+        assert queue.cancel_many("ab") == [Cancelled.CANCELLING, Cancelled.REMOVED]
+        assert queue.claim(9, 10, now_ms=1010).tasks == []
+    assert state(queue) == {}
+
+
+def test_a_server_whose_memory_is_full_lets_leases_be_extended_and_shortened(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    tasks = queue.claim(9, 10, now_ms=1000).tasks
+    with full(client):
+        queue.extend(tasks, 50, now_ms=1005)
+        queue.claim(9, 10, now_ms=500)  # the clock was set back
+    assert state(queue)["leased"] == {"a": 550}
 
 
 SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
     "ack": (DelayQueue.ack, set()),
-    "retry": (
-        lambda queue, tasks: queue.retry([(t, 1) for t in tasks]),
-        {"scheduled", "first_due"},
+    "again": (
+        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Put.AGAIN),
+        {"scheduled", "tokens"},
     ),
     "failed": (
-        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], failed=True),
-        {"scheduled", "failures", "first_due"},
+        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Put.FAILED),
+        {"scheduled", "tokens"},
     ),
-    "release": (DelayQueue.release, {"scheduled", "first_due"}),
+    "new": (
+        lambda queue, tasks: queue.retry([(t, 1) for t in tasks], Put.NEW),
+        {"scheduled", "tokens"},
+    ),
+    "release": (DelayQueue.release, {"scheduled", "tokens"}),
     "dead_letter": (
         lambda queue, tasks: queue.dead_letter([(t, "bad", None) for t in tasks]),
-        {"dead", "letters"},
+        {"dead", "letters", "tokens"},
     ),
 }
 
@@ -123,7 +172,10 @@ def test_a_server_whose_memory_is_full_lets_dead_letters_be_requeued_and_purged(
     with full(client):
         assert queue.requeue(["a"], now_ms=5) == ["a"]
         assert queue.purge(["b"]) == ["b"]
-    assert state(queue) == {"scheduled": {"a": 5}}
+    assert state(queue) == {
+        "scheduled": {"a": 5},
+        "tokens": {"a": attempts(5, appointment=1000)},
+    }
 
 
 def test_the_tokens_of_a_batch_are_hashed_not_searched(queue: DelayQueue) -> None:
@@ -135,6 +187,12 @@ def test_the_tokens_of_a_batch_are_hashed_not_searched(queue: DelayQueue) -> Non
 # -- keys of another type ------------------------------------------------------------------
 
 
+def _claim_after_a_lost_reply(queue: DelayQueue) -> None:
+    with reply_lost(queue):
+        queue.claim(1, 10, now_ms=0)
+    queue.claim(1, 10, now_ms=0)
+
+
 USES: dict[str, Callable[[DelayQueue], object]] = {
     "scheduled": lambda queue: queue.schedule("a", 2000),
     "leased": lambda queue: queue.claim(1, 10, now_ms=1000),
@@ -142,6 +200,9 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
     "letters": lambda queue: queue.stats(now_ms=0),
     "payloads": lambda queue: queue.claim(1, 10, now_ms=1000),
     "tokens": lambda queue: queue.ack([Task("a")]),
+    "lost_claims": _claim_after_a_lost_reply,
+    "sweeper": lambda queue: queue.restore([], worker_id="w1", term_ms=10),
+    "workers": lambda queue: queue.beat("w1", {}),
 }
 
 
@@ -152,9 +213,54 @@ def test_a_key_of_another_type_raises_a_redis_error(
     queue.schedule("a", 1000, b"x")
     name = getattr(queue.keys, key)
     client.delete(name)
-    client.set(name, "a string")
+    if key == "sweeper":
+        client.rpush(name, "a list")
+    else:
+        client.set(name, "a string")
     with pytest.raises(redis.RedisError, match="WRONGTYPE"):
         use(queue)
+
+
+# -- what a user may do, and what a client does not hear -------------------------------------
+
+
+def test_a_user_who_may_not_publish_is_served_all_the_same(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    rights = {"categories": ["+@all"], "commands": ["-publish"], "keys": ["*"]}
+    client.acl_setuser("mute", enabled=True, nopass=True, **rights)  # type: ignore[arg-type]
+    settings = client.connection_pool.connection_kwargs
+    with redis.Redis(host=settings["host"], port=settings["port"], username="mute") as mute:
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            mute.publish("channel", b"")
+        muted = DelayQueue(mute, queue.name)
+        muted.schedule("a", 1000)
+        muted.release(muted.claim(9, 10, now_ms=1000).tasks)
+        muted.retry([(task, 0) for task in muted.claim(9, 10, now_ms=1000).tasks], now_ms=1000)
+        tasks = muted.claim(9, 10, now_ms=1000).tasks
+        muted.dead_letter([(task, "bad", None) for task in tasks], now_ms=1000)
+        assert muted.requeue(["a"], now_ms=1000) == ["a"]
+        assert muted.restore([Due("b", 0)], now_ms=900).lost == ("b",)
+    client.acl_deluser("mute")
+    assert state(queue)["scheduled"] == {"a": 1000, "b": 900}
+
+
+def test_a_claim_that_timed_out_but_ran_counts_no_delivery(
+    server: Valkey, queue: DelayQueue
+) -> None:
+    assert server.process
+    queue.schedule("a", 1000)
+    with connect(server.url, timeout_seconds=0.05) as hurried:
+        worker = DelayQueue(hurried, queue.name)
+        worker.claim(1, 10, now_ms=0)  # connects, and loads the script
+        server.process.signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(redis.TimeoutError):
+                worker.claim(1, 10, now_ms=1000)
+        finally:
+            server.process.signal(signal.SIGCONT)
+        assert state(queue)["leased"] == {"a": 1010}
+        assert worker.claim(1, 10, now_ms=1010).tasks[0].deliveries == 0
 
 
 # -- is this server safe -------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Every operation in any order, against a model of the queue in plain Python."""
 
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -17,13 +18,36 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.contract.state import State, state
+from tests.contract.state import NOBODY, State, attempts, state
+from tests.contract.steps import never_sent, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
+from worker.queue import Put, Restored
 
-IDS = st.sampled_from(["a", "b", "c", "d", "\udcff\r\n"])
+IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
 PAYLOADS = st.sampled_from([b"", b"\x00\xff", b"{}"])
-DELAYS = st.integers(0, 40)
+DELAYS = st.integers(-5, 40)
+LEASES = st.integers(1, 40)
+WORKERS = st.sampled_from(["w1", "w2"])
+#: Of what would undo too much of what the other rules did.
+SELDOM = st.sampled_from([False, False, False, False, True])
+DAY = 86_400_000
+TERM = 20
+
+
+@dataclass
+class Attempts:
+    """What is kept of a task from its first claim on."""
+
+    due: int
+    appointment: int
+    token: str = NOBODY
+    #: From when the task's score was written to that score.
+    span: int = 0
+    failures: int = 0
+    deliveries: int = 0
+    before: int = 0
+    cancelled: bool = False
 
 
 @dataclass
@@ -34,12 +58,13 @@ class Known:
     #: When it is due, or its lease ends; the time of death of a dead one.
     at: int
     payload: bytes = b""
-    failures: int = 0
-    deliveries: int = 0
-    #: Kept for those that were put back; the lease of a leased one says it.
-    first_due: int | None = None
-    token: str = ""
+    attempts: Attempts | None = None
     letter: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tried(self) -> Attempts:
+        assert self.attempts
+        return self.attempts
 
 
 class Machine(RuleBasedStateMachine):
@@ -50,21 +75,37 @@ class Machine(RuleBasedStateMachine):
     def __init__(self, client: redis.Redis) -> None:
         super().__init__()
         client.flushall()
+        self.client = client
         self.queue = DelayQueue(client, "model")
-        self.now = 1000
+        #: Each worker has a queue of its own, and lost some replies that it has not reported yet.
+        self.workers = {name: DelayQueue(client, "model") for name in ("w1", "w2")}
+        self.unreported: dict[str, list[str]] = {"w1": [], "w2": []}
+        self.now = 10 * DAY
+        self.forget_everything()
+
+    def forget_everything(self) -> None:
         self.known: dict[str, Known] = {}
         self.dead: list[str] = []
         self.paused = False
+        #: Token of a claim whose reply was lost -> when to forget it.
+        self.lost_claims: dict[str, int] = {}
+        #: Who sweeps, and until when.
+        self.sweeper: tuple[int, str] | None = None
 
     # -- the clock, and putting in ---------------------------------------------------------
 
     @initialize()
     def begin(self) -> None:
-        self.schedule("a", 0, b"", only_if_absent=False)
+        for task_id in ("a", "b", "c"):
+            self.schedule(task_id, 0, b"", only_if_absent=False)
 
-    @rule(ms=st.integers(1, 30))
+    @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
     def time_passes(self, ms: int) -> None:
         self.now += ms
+
+    @rule(ms=st.sampled_from([1, 5, 10, 20, 100]))
+    def the_clock_is_set_back(self, ms: int) -> None:
+        self.now -= ms
 
     @rule(task_id=IDS, delay=DELAYS, payload=PAYLOADS, only_if_absent=st.booleans())
     def schedule(self, task_id: str, delay: int, payload: bytes, *, only_if_absent: bool) -> None:
@@ -72,34 +113,18 @@ class Machine(RuleBasedStateMachine):
         known = self.known.get(task_id)
         if known is None:
             expected = Scheduled.CREATED
-        elif (
-            known.place == "dead"
-            or only_if_absent
-            or (known.place, known.at, known.payload) == ("scheduled", due, payload)
+        elif known.place == "dead":
+            expected = Scheduled.DEAD
+        elif (known.place, known.at, known.payload) == ("scheduled", due, payload) or (
+            only_if_absent and not (known.place == "leased" and known.tried.cancelled)
         ):
             expected = Scheduled.UNCHANGED
         else:
             expected = Scheduled.RESCHEDULED
         said = self.queue.schedule(task_id, due, payload, only_if_absent=only_if_absent)
         assert said is expected
-        if expected is not Scheduled.UNCHANGED:
+        if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
             self.known[task_id] = Known("scheduled", due, payload)
-
-    @rule(ids=SETS_OF_IDS, delay=st.integers(-20, 40))
-    def restore(self, ids: list[str], delay: int) -> None:
-        restored = pending = 0
-        due = self.now + delay
-        for task_id in [] if self.paused else ids:
-            known = self.known.get(task_id)
-            if known is None:
-                self.known[task_id] = Known("scheduled", due)
-                restored += 1
-            elif known.place == "leased" or (known.place == "scheduled" and known.at <= self.now):
-                pending += 1
-            elif known.place == "scheduled" and known.first_due is None:
-                known.at = min(known.at, due)
-        found = self.queue.restore([Due(task_id, delay) for task_id in ids], now_ms=self.now)
-        assert found == (restored, pending, self.paused)
 
     @rule(task_id=IDS)
     def cancel(self, task_id: str) -> None:
@@ -109,83 +134,209 @@ class Machine(RuleBasedStateMachine):
             expected = Cancelled.REMOVED
             del self.known[task_id]
         elif known and known.place == "leased":
-            expected = Cancelled.LEASED
+            expected = Cancelled.CANCELLING
+            known.tried.cancelled = True
+        elif known:
+            expected = Cancelled.DEAD
         assert self.queue.cancel(task_id) is expected
+
+    # -- sweeping --------------------------------------------------------------------------
+
+    @rule(
+        ids=SETS_OF_IDS,
+        delay=st.integers(-20, 40),
+        payload=PAYLOADS,
+        worker=WORKERS | st.just(""),
+        look_only=st.booleans(),
+    )
+    def restore(
+        self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
+    ) -> None:
+        waiting = [Due(task_id, delay, payload) for task_id in ids]
+        found = self.queue.restore(
+            waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
+        )
+        turn, new_turn, turn_in_ms = self.turn(worker)
+        if not turn or self.paused:
+            paused = turn and self.paused
+            assert found == Restored((), 0, 0, paused, turn, new_turn, turn_in_ms)
+            return
+        due = 0
+        lost, rest = [], []
+        for task_id in ids:
+            known = self.known.get(task_id)
+            rest.append(known is not None and self.rests(known, self.now + delay))
+            if known is None:
+                lost.append(task_id)
+                if not look_only:
+                    self.known[task_id] = Known("scheduled", self.now + delay, payload)
+            elif known.place == "scheduled" and known.at <= self.now:
+                due += 1
+            elif known.place == "scheduled" and not rest[-1] and self.now + delay < known.at:
+                if look_only:
+                    lost.append(task_id)
+                else:
+                    known.at = self.now + delay
+            elif known.place == "leased":
+                self.shorten_lease(known)
+        resting = [*rest, False].index(False)
+        assert found == Restored((*lost,), due, resting, paused=False, new_turn=new_turn)
+
+    def turn(self, worker: str) -> tuple[bool, bool, int]:
+        """Whether a worker sweeps, whether newly, and for how long another one does."""
+        if not worker:
+            return True, False, 0
+        until, sweeper = self.sweeper or (0, "")
+        if sweeper != worker and self.now < until <= self.now + TERM:
+            return False, False, until - self.now
+        self.sweeper = (self.now + TERM, worker)
+        return True, sweeper != worker, 0
+
+    def rests(self, known: Known, due: int) -> bool:
+        """Whether it is dead, or was put off when it was due already, by a clock that was right."""
+        if known.place != "scheduled" or known.at <= self.now or known.attempts is None:
+            return known.place == "dead"
+        put_off_at = known.at - known.attempts.span
+        return due <= put_off_at <= self.now
+
+    @rule(worker=WORKERS)
+    def resign(self, worker: str) -> None:
+        self.queue.resign(worker)
+        if self.sweeper and self.sweeper[1] == worker:
+            self.sweeper = None
 
     # -- a worker --------------------------------------------------------------------------
 
-    @rule(target=claimed, limit=st.integers(1, 4), lease=st.integers(1, 40))
-    def claim(self, limit: int, lease: int) -> Any:
-        claim = self.queue.claim(limit, lease, now_ms=self.now)
-        assert claim.paused == self.paused
-        expected = [] if self.paused else [*self.ripe("leased"), *self.ripe("scheduled")][:limit]
-        assert [task.id for task in claim.tasks] == expected
-        for task in claim.tasks:
-            known = self.known[task.id]
-            assert known.at <= self.now, "early"
-            known.deliveries += known.place == "leased"
-            if known.place == "leased":
-                first_due = _first_due(known)
-            else:
-                first_due = known.at if known.first_due is None else known.first_due
-            assert task == Task(
-                task.id,
-                known.payload,
-                known.failures,
-                known.deliveries,
-                first_due,
-                task.token,
-            )
-            known.place, known.at = "leased", self.now + lease
-            known.token = f"{task.token}{first_due}"
-        if not self.paused:
-            ends = [known.at for known in self.known.values() if known.place != "dead"]
-            assert claim.next_in_ms == (max(0, min(ends) - self.now) if ends else None)
+    @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
+    def claim(self, worker: str, limit: int, lease: int) -> Any:
+        claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
+        self.report_lost_claims(worker, lease)
+        self.unreported[worker] = []
+        assert (claim.paused, claim.now_ms) == (self.paused, self.now)
+        ids = self.take(limit, lease, claim.tasks[0].token if claim.tasks else "")
+        assert claim.tasks == [self.as_task(task_id) for task_id in ids]
+        ends = [known.at for known in self.known.values() if known.place != "dead"]
+        waits = ends and not ids and not self.paused
+        assert claim.next_in_ms == (max(0, min(ends) - self.now) if waits else None)
         return multiple(*claim.tasks)
 
-    @rule(task=claimed, lease=st.integers(1, 40))
+    @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
+    def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
+        with reply_lost(self.workers[worker]):
+            self.workers[worker].claim(limit, lease, now_ms=self.now)
+        self.report_lost_claims(worker, lease)
+        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+        self.take(limit, lease, self.unreported[worker][-1])
+
+    @rule(worker=WORKERS)
+    def claim_without_a_connection(self, worker: str) -> None:
+        with never_sent(self.workers[worker]):
+            self.workers[worker].claim(1, 1, now_ms=self.now)
+        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+
+    def report_lost_claims(self, worker: str, lease: int) -> None:
+        if reported := self.unreported[worker]:
+            self.lost_claims = {
+                token: until for token, until in self.lost_claims.items() if until > self.now
+            } | dict.fromkeys(reported, self.now + lease + DAY)
+
+    def take(self, limit: int, lease: int, token: str) -> list[str]:
+        """What a claim leases."""
+        if self.paused:
+            return []
+        ids = self.take_suspects(isqrt(limit)) or self.ripe("scheduled")[:limit]
+        if not ids:
+            self.shorten_leases(limit, lease)
+        for task_id in ids:
+            known = self.known[task_id]
+            assert known.at <= self.now, "early"
+            assert known.place != "dead"
+            known.attempts = known.attempts or Attempts(due=known.at, appointment=known.at)
+            known.attempts.token, known.attempts.span = token, lease
+            known.place, known.at = "leased", self.now + lease
+        return ids
+
+    def take_suspects(self, few: int) -> list[str]:
+        """The first of them, with others unless it has two deliveries; none of those has any."""
+        suspects: list[str] = []
+        for task_id in self.ripe("leased")[:few]:
+            tried = self.known[task_id].tried
+            if tried.cancelled:
+                del self.known[task_id]
+            elif not suspects or (
+                tried.deliveries == 0 and self.known[suspects[0]].tried.deliveries < 2
+            ):
+                died = tried.token not in self.lost_claims
+                tried.deliveries += died
+                tried.before += died
+                suspects.append(task_id)
+        return suspects
+
+    def shorten_leases(self, limit: int, lease: int) -> None:
+        """Those that begin after now were written before the clock was set back."""
+        for _, known in self.in_order("leased", after=self.now + lease)[:limit]:
+            self.shorten_lease(known)
+
+    def shorten_lease(self, known: Known) -> None:
+        if known.at - known.tried.span > self.now:
+            known.at = self.now + known.tried.span
+
+    @rule(task=claimed, lease=LEASES)
     def extend(self, task: Task, lease: int) -> None:
         if self.settles(task, lambda: self.queue.extend([task], lease, now_ms=self.now)):
-            self.known[task.id].at = self.now + lease
+            known = self.known[task.id]
+            known.at, known.tried.span = self.now + lease, lease
 
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
         if self.settles(task, lambda: self.queue.ack([task])):
             del self.known[task.id]
 
-    @rule(task=claimed, delay=DELAYS)
-    def fail(self, task: Task, delay: int) -> None:
-        if self.settles(
-            task, lambda: self.queue.retry([(task, delay)], failed=True, now_ms=self.now)
-        ):
-            self.put_back(task, self.now + delay).failures += 1
-
-    @rule(task=claimed, delay=DELAYS)
-    def come_again(self, task: Task, delay: int) -> None:
-        if self.settles(task, lambda: self.queue.retry([(task, delay)], now_ms=self.now)):
-            self.put_back(task, self.now + delay).first_due = self.now + delay
+    @rule(task=claimed, delay=DELAYS, put=st.sampled_from(Put))
+    def retry(self, task: Task, delay: int, put: Put) -> None:
+        if not self.settles(
+            task, lambda: self.queue.retry([(task, delay)], put, now_ms=self.now)
+        ) or self.was_cancelled(task):
+            return
+        known = self.known[task.id]
+        known.place, known.at = "scheduled", self.now + delay
+        tried = known.tried
+        tried.token, tried.span = NOBODY, max(0, delay)
+        tried.before += 1
+        if put is Put.FAILED:
+            tried.failures += 1
+        if put is Put.AGAIN:
+            tried.failures = tried.deliveries = 0
+            tried.due = known.at
+        if put is Put.NEW:
+            known.attempts = Attempts(known.at, known.at, span=tried.span)
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:
-        if self.settles(task, lambda: self.queue.release([task])):
-            self.put_back(task, _first_due(self.known[task.id]))
+        if self.settles(task, lambda: self.queue.release([task])) and not self.was_cancelled(task):
+            known = self.known[task.id]
+            known.place, known.at = "scheduled", known.tried.due
+            known.tried.token, known.tried.span = NOBODY, 0
 
     @rule(task=claimed)
     def dead_letter(self, task: Task) -> None:
         burial = (task, "bad", ValueError("x"))
-        if self.settles(task, lambda: self.queue.dead_letter([burial], now_ms=self.now)):
-            known = self.known[task.id]
-            known.place, known.at, known.token = "dead", self.now, ""
-            known.letter = {
-                "reason": "bad",
-                "error": "ValueError: x",
-                "traceback": "ValueError: x\n",
-                "failures": task.failures,
-                "deliveries": task.deliveries,
-                "due_at_ms": task.due_at_ms,
-                "died_at_ms": self.now,
-            }
-            self.dead.insert(0, task.id)
+        if not self.settles(
+            task, lambda: self.queue.dead_letter([burial], now_ms=self.now)
+        ) or self.was_cancelled(task):
+            return
+        known = self.known[task.id]
+        known.place, known.at, known.tried.token = "dead", self.now, NOBODY
+        known.letter = {
+            "reason": "bad",
+            "error": "ValueError: x",
+            "traceback": "ValueError: x\n",
+            "failures": task.failures,
+            "deliveries": task.deliveries,
+            "due_at_ms": task.due_at_ms,
+            "died_at_ms": self.now,
+        }
+        self.dead.insert(0, task.id)
 
     # -- an operator -----------------------------------------------------------------------
 
@@ -193,8 +344,9 @@ class Machine(RuleBasedStateMachine):
     def requeue(self, ids: list[str]) -> None:
         found = self.remove_letters(ids)
         for task_id in found:
-            payload = self.known[task_id].payload
-            self.known[task_id] = Known("scheduled", self.now, payload)
+            dead = self.known[task_id]
+            again = Attempts(due=self.now, appointment=dead.tried.appointment)
+            self.known[task_id] = Known("scheduled", self.now, dead.payload, again)
         assert self.queue.requeue(ids, now_ms=self.now) == found
 
     @rule(ids=SETS_OF_IDS)
@@ -204,10 +356,16 @@ class Machine(RuleBasedStateMachine):
             del self.known[task_id]
         assert self.queue.purge(ids) == found
 
-    @rule(paused=st.booleans())
+    @rule(paused=SELDOM)
     def pause_or_resume(self, *, paused: bool) -> None:
         (self.queue.pause if paused else self.queue.resume)()
         self.paused = paused
+
+    @rule(really=SELDOM)
+    def flush(self, *, really: bool) -> None:
+        if really:
+            self.client.flushall()
+            self.forget_everything()
 
     # -- what must hold --------------------------------------------------------------------
 
@@ -217,6 +375,7 @@ class Machine(RuleBasedStateMachine):
         assert stored == self.modelled_state()
         places = [*stored.get("scheduled", {}), *stored.get("leased", {}), *stored.get("dead", [])]
         assert sorted(places) == sorted(self.known), "one place for each"
+        assert {*stored.get("payloads", {}), *stored.get("tokens", {})} <= {*places}
 
     @invariant()
     def the_stats_count_the_same(self) -> None:
@@ -228,12 +387,17 @@ class Machine(RuleBasedStateMachine):
         assert stats.dead == len(self.dead)
         assert stats.oldest_due_age_ms == max([0, *(self.now - at for at in waiting)])
 
+    @invariant()
+    def the_dead_are_listed_once_each(self) -> None:
+        listed = [task_id for some in self.queue.dead_ids() for task_id in some]
+        assert listed == self.dead[::-1]
+
     # -- the model -------------------------------------------------------------------------
 
     def settles(self, task: Task, settle: Any) -> bool:
         """Whether the lease was valid; when it was not, nothing may have changed."""
         known = self.known.get(task.id)
-        valid = known is not None and known.token[:64] == task.token
+        valid = known and known.attempts and known.attempts.token == task.token
         before = state(self.queue)
         if valid:
             settle()
@@ -244,11 +408,26 @@ class Machine(RuleBasedStateMachine):
         assert state(self.queue) == before
         return False
 
-    def put_back(self, task: Task, due: int) -> Known:
-        known = self.known[task.id]
-        known.first_due = _first_due(known)
-        known.place, known.at, known.token = "scheduled", due, ""
-        return known
+    def was_cancelled(self, task: Task) -> bool:
+        """Whether it was cancelled while it was leased; then it is gone."""
+        cancelled = self.known[task.id].tried.cancelled
+        if cancelled:
+            del self.known[task.id]
+        return cancelled
+
+    def as_task(self, task_id: str) -> Task:
+        known = self.known[task_id]
+        tried = known.tried
+        return Task(
+            task_id,
+            known.payload,
+            tried.failures,
+            tried.deliveries,
+            tried.due,
+            tried.token,
+            tried.before + 1,
+            tried.appointment,
+        )
 
     def remove_letters(self, ids: list[str]) -> list[str]:
         found = [task_id for task_id in dict.fromkeys(ids) if task_id in self.dead]
@@ -256,50 +435,47 @@ class Machine(RuleBasedStateMachine):
         return found
 
     def ripe(self, place: str) -> list[str]:
-        """What a claim takes from a place, in order: by time, then by the bytes of the id."""
-        ripe = [
+        """Whose time has come, in order."""
+        return [task_id for task_id, known in self.in_order(place) if known.at <= self.now]
+
+    def in_order(self, place: str, after: int = 0) -> list[tuple[str, Known]]:
+        """The tasks of a place later than ``after``: by time, then by the bytes of the id."""
+        found = [
             (known.at, task_id.encode(errors="surrogateescape"), task_id)
             for task_id, known in self.known.items()
-            if known.place == place and known.at <= self.now
+            if known.place == place and known.at > after
         ]
-        return [task_id for _, _, task_id in sorted(ripe)]
+        return [(task_id, self.known[task_id]) for _, _, task_id in sorted(found)]
 
     def modelled_state(self) -> State:
         content: State = {
-            "scheduled": self.column("at", "scheduled"),
-            "leased": self.column("at", "leased"),
+            "scheduled": self.scores("scheduled"),
+            "leased": self.scores("leased"),
             "dead": self.dead,
-            "letters": self.column("letter"),
-            "payloads": self.column("payload"),
-            "tokens": self.column("token"),
-            "failures": self.column("failures"),
-            "deliveries": self.column("deliveries"),
-            "first_due": {
-                task_id: known.first_due
-                for task_id, known in self.known.items()
-                if known.first_due is not None
+            "letters": {task_id: self.known[task_id].letter for task_id in self.dead},
+            "payloads": {
+                task_id: known.payload for task_id, known in self.known.items() if known.payload
             },
-            "paused": b"1" if self.paused else b"",
+            "tokens": {
+                task_id: attempts(**vars(known.attempts))
+                for task_id, known in self.known.items()
+                if known.attempts
+            },
+            "lost_claims": self.lost_claims,
+            "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
+            "paused": self.paused and "1",
         }
         return {key: value for key, value in content.items() if value}
 
-    def column(self, name: str, place: str | None = None) -> dict[str, Any]:
-        return {
-            task_id: getattr(known, name)
-            for task_id, known in self.known.items()
-            if (known.place == place if place else getattr(known, name))
-        }
-
-
-def _first_due(leased: Known) -> int:
-    return int(leased.token[64:])
+    def scores(self, place: str) -> dict[str, int]:
+        return {task_id: known.at for task_id, known in self.known.items() if known.place == place}
 
 
 def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) -> None:
     run_state_machine_as_test(
         lambda: Machine(client),  # type: ignore[arg-type]  # any callable that makes one will do
         settings=settings(
-            max_examples=80,
+            max_examples=150,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,

@@ -4,7 +4,7 @@ S1  a paid order is never cancelled, a cancelled one never paid, and an order en
 S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set less what was paid
 S3  no order is cancelled before its deadline by the SQL clock
 S4  a task is in one place, and none is lost
-S5  a stale worker changes nothing: a task that is leased has a token, any other has none
+S5  a stale worker changes nothing: somebody's token stands at a task that is leased, and at no other
 S6  one client and key make at most one order
 S7  201 means that the order is in SQL as it was answered
 S8  an outage adds no dead letter
@@ -27,6 +27,8 @@ from orders.models import (
     stock_items,
 )
 
+#: Stands where a token stands while a worker holds the task.
+NOBODY = 64 * "-"
 TERMINAL = {"order.paid": "paid", "order.cancelled": "cancelled"}
 
 
@@ -53,7 +55,10 @@ class Queue:
     scheduled: set[str] = field(default_factory=set)
     leased: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
+    #: Of tasks that somebody holds.
     tokens: dict[str, str] = field(default_factory=dict)
+    #: Of which it is stored what their attempts came to.
+    remembered: set[str] = field(default_factory=set)
 
     def places(self) -> Counter[str]:
         return Counter([*self.scheduled, *self.leased, *self.dead])
@@ -111,9 +116,10 @@ def read_queue(client: redis.Redis) -> Queue:
         pipeline.hgetall("{order-timeout}:tokens")
         *places, tokens = pipeline.execute()
     scheduled, leased, dead = ({task_id.decode() for task_id in ids} for ids in places)
-    # Behind each token stands when its task was first due.
+    # Behind each token stands what the task's attempts came to, and dashes instead of nobody's.
     held = {task_id.decode(): kept.decode()[:64] for task_id, kept in tokens.items()}
-    return Queue(scheduled, leased, dead, held)
+    held_by = {task_id: token for task_id, token in held.items() if token != NOBODY}
+    return Queue(scheduled, leased, dead, held_by, remembered={*held})
 
 
 def violations(
@@ -216,6 +222,8 @@ def _places(
     for task_id, count in places.items():
         if count > 1:
             yield Violation("S4", f"{task_id} is in {count} places")
+    for task_id in sorted(queue.remembered - places.keys()):
+        yield Violation("S4", f"{task_id} is in no place, and its attempts are remembered")
     for task_id in sorted(set(queue.tokens) ^ queue.leased):
         yield Violation("S5", f"{task_id}: leased {task_id in queue.leased}, token not alike")
     if complete:

@@ -5,8 +5,8 @@ somebody continues it; ``moment:hang`` goes no further. It happens once.
 
 ``SLOW_POLL_SECONDS`` is how long a worker waits that nothing wakes.
 
-``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong, ``REDIS_CLOCK_OFFSET_SECONDS`` Redis's,
-as its scripts read it.
+``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong. Redis's, as the scripts of workers read it, is
+wrong by as many seconds as the key `REDIS_CLOCK_OFFSET` says, at any time.
 
 All of it is put around the real thing from outside, so the service itself has none of it.
 """
@@ -17,20 +17,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import redis
 import sqlalchemy as sa
+import structlog
 from flask import Flask
 from redis.commands.core import Script
 
 from orders import app
-from orders.bootstrap import bootstrap
+from orders.bootstrap import QUEUE, bootstrap
 from orders.config import Settings
 from orders.service import Scheduler
 from orders.timeouts import timeout_flow
-from worker import DelayQueue, Flow, Outcome, Task, loop
+from worker import DelayQueue, Flow, Outcome, Task, lane
+from worker.scripts import scripts
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))
@@ -41,15 +42,18 @@ API_MOMENTS = ("before_commit", "after_commit")
 #: Before and after each of these methods of the queue there is a moment too: ``before_retry``, ...
 METHODS = ("schedule_many", "retry", "dead_letter", "restore")
 
-#: How a script makes milliseconds of the server's time.
+#: By how many seconds Redis's clock is wrong; no key: by none.
+REDIS_CLOCK_OFFSET = f"{{{QUEUE}}}:clock_offset"
+#: How a script makes milliseconds of the server's time, and how it makes them wrong.
 SCRIPT_CLOCK = "time[1] * 1000"
+WRONG_CLOCK = f"(time[1] + (redis.call('GET', '{REDIS_CLOCK_OFFSET}') or 0)) * 1000"
 
 
 def flows() -> list[Flow]:
     """What a worker runs under test."""
     settings = Settings.from_env(os.environ)
     _set_clocks()
-    loop.SLOW_POLL_SECONDS = float(os.environ.get("SLOW_POLL_SECONDS", loop.SLOW_POLL_SECONDS))
+    lane.SLOW_POLL_SECONDS = float(os.environ.get("SLOW_POLL_SECONDS", lane.SLOW_POLL_SECONDS))
     services = bootstrap(settings)
     flow = timeout_flow(services.orders, settings)
 
@@ -101,9 +105,11 @@ def _between_methods() -> None:
 
 
 def _between(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(queue: DelayQueue, rows: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if not rows:  # a sweep that only asks for its turn
+            return method(queue, rows, *args, **kwargs)
         _pass(f"before_{name}")
-        answer = method(*args, **kwargs)
+        answer = method(queue, rows, *args, **kwargs)
         _pass(f"after_{name}")
         return answer
 
@@ -126,19 +132,17 @@ def _set_clocks() -> None:
     offset = float(os.environ.get("CLOCK_OFFSET_SECONDS", "0"))
     true_time = time.time
     time.time = lambda: true_time() + offset
-    redis_offset = int(os.environ.get("REDIS_CLOCK_OFFSET_SECONDS", "0"))
-    if redis_offset:
-        wrong = f"(time[1] + {redis_offset}) * 1000"
-        plain_init = DelayQueue.__init__
+    structlog.get_logger("worker").info("clock", at=time.time())
+    plain_init = DelayQueue.__init__
 
-        def init(queue: DelayQueue, client: redis.Redis, name: str) -> None:
-            plain_init(queue, client, name)
-            for file in (files("worker") / "lua").iterdir():
-                text = file.read_text()
-                assert ("'TIME'" in text) == (SCRIPT_CLOCK in text), (
-                    f"{file.name} reads it otherwise"
-                )
-                script = Script(client, text.replace(SCRIPT_CLOCK, wrong))
-                queue._scripts[file.name.removesuffix(".lua")] = script
+    def init(queue: DelayQueue, client: redis.Redis, name: str) -> None:
+        plain_init(queue, client, name)
+        for file in scripts():
+            assert ("'TIME'" in file.text) == (SCRIPT_CLOCK in file.text), (
+                f"{file.name} reads it otherwise"
+            )
+            _, keys = queue._scripts[file.name]
+            script = Script(client, file.text.replace(SCRIPT_CLOCK, WRONG_CLOCK))
+            queue._scripts[file.name] = script, keys
 
-        DelayQueue.__init__ = init  # type: ignore[method-assign, assignment]
+    DelayQueue.__init__ = init  # type: ignore[method-assign, assignment]

@@ -18,6 +18,8 @@ class Mode(Enum):
     STALL = "stall"
     #: Answers are swallowed; requests pass.
     STALL_ANSWERS = "stall answers"
+    #: Answers to scripts are swallowed; everything else passes, so that clients can connect.
+    STALL_SCRIPTS = "stall scripts"
 
 
 class Proxy:
@@ -27,6 +29,8 @@ class Proxy:
         self.mode = Mode.PASS
         #: Added to each chunk on its way, in either direction.
         self.delay_seconds = 0.0
+        #: How many answers to scripts were swallowed.
+        self.swallowed = 0
         self._target_port = target_port
         self._refusing = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -77,17 +81,26 @@ class Proxy:
                 end.settimeout(None)
             with self._lock:  # from here on somebody else may close them
                 self._pairs.append((client, server))
+            waits = threading.Event()  # for the answer to a script
             for source, sink, answers in ((client, server, False), (server, client, True)):
-                pump = threading.Thread(target=self._pump, args=(source, sink, answers))
+                pump = threading.Thread(target=self._pump, args=(source, sink, answers, waits))
                 pump.daemon = True
                 pump.start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:  # noqa: FBT001
+    def _pump(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        answers: bool,  # noqa: FBT001
+        waits: threading.Event,
+    ) -> None:
         with suppress(OSError):
             while chunk := source.recv(CHUNK):
                 if self.delay_seconds:
                     time.sleep(self.delay_seconds)  # the fault itself
-                if self.mode is Mode.PASS or (self.mode is Mode.STALL_ANSWERS and not answers):
+                if not answers:
+                    (waits.set if b"EVALSHA" in chunk else waits.clear)()
+                if self._passes(answers=answers, to_script=waits.is_set()):
                     sink.sendall(chunk)
         # A stalled peer is not told that the other side has closed.
         if self.mode is Mode.PASS:
@@ -95,6 +108,17 @@ class Proxy:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
                 end.close()
+
+    def _passes(self, *, answers: bool, to_script: bool) -> bool:
+        match self.mode:
+            case Mode.STALL:
+                return False
+            case Mode.STALL_ANSWERS:
+                return not answers
+            case Mode.STALL_SCRIPTS if answers and to_script:
+                self.swallowed += 1
+                return False
+        return True
 
     def _close(self, *, reset: bool) -> None:
         with self._lock:

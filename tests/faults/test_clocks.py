@@ -1,10 +1,14 @@
 """Clocks that are wrong by an hour: SQL's decides, so nothing is early, and little is late."""
 
+import time
 from typing import Any
 
-from devtools.processes import Process, events
+import pytest
+
+from devtools.processes import Process, events, wait_until
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.site import HURRIED, LEASE_SECONDS, Site
 
 HOUR = 3600
 LATEST_MS = 3000
@@ -13,6 +17,12 @@ LATEST_MS = 3000
 def batches(worker: Process) -> list[dict[str, Any]]:
     """What the worker wrote down of each batch."""
     return [line for line in events(worker.log) if line["event"] == "batch"]
+
+
+def clock(worker: Process) -> float:
+    """What time the worker thought it was as it started, in seconds since the epoch."""
+    [at] = (line["at"] for line in events(worker.log) if line["event"] == "clock")
+    return float(at)
 
 
 @on_postgresql
@@ -28,15 +38,19 @@ def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) 
     site.assert_each_was_cancelled_once(ids)
     told = {worker: batches(worker) for worker in (fast, slow)}
     assert not any(batch["retries"] for worker in told for batch in told[worker])
-    # Their clocks are wrong indeed: they think that they are an hour late, or early.
-    assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in told[fast])
-    assert all(batch["late_ms"] < -1000 * HOUR / 2 for batch in told[slow])
+    assert all(
+        0 <= batch["late_ms"] <= bound(LATEST_MS) for worker in told for batch in told[worker]
+    )
+    # Their clocks are wrong indeed.
+    assert clock(fast) > time.time() + HOUR / 2
+    assert clock(slow) < time.time() - HOUR / 2
 
 
 @on_sqlite
 def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build: Build) -> None:
     site = build()
-    worker = site.start_worker(REDIS_CLOCK_OFFSET_SECONDS=str(HOUR))
+    site.set_redis_clock(HOUR)
+    worker = site.start_worker()
     ids = site.place(50, 2, 3)
     site.wait_until_drained()
 
@@ -53,7 +67,8 @@ def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build:
 @on_sqlite
 def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -> None:
     site = build()
-    worker = site.start_worker(REDIS_CLOCK_OFFSET_SECONDS=str(-HOUR))
+    site.set_redis_clock(-HOUR)
+    worker = site.start_worker()
     ids = site.place(50, 0.5, 1.5)
     site.wait_until_drained()
 
@@ -62,5 +77,55 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
     site.assert_each_was_cancelled_once(ids)
     handled = batches(worker)
     assert sum(batch["tasks"] for batch in handled) <= 3 * len(ids)
-    # Redis thinks that each was due an hour before its deadline: the sweep has brought it forward.
-    assert all(batch["late_ms"] > 1000 * HOUR / 2 for batch in handled)
+    # Redis thinks that each is due in an hour: the sweep has brought it forward.
+    [status] = site.queue.workers()
+    assert status.heard_ms_ago > 1000 * HOUR / 2, "its clock was to be behind"
+
+
+@on_sqlite
+def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_right(
+    build: Build,
+) -> None:
+    site = build(**HURRIED)
+    site.set_redis_clock(HOUR)
+    site.start_worker()
+    ids = site.place(
+        50, 2, 3
+    )  # due at once by its clock, so claimed, and put off by an hour too much
+    wait_until(lambda: batches_put_off(site) == len(ids), "all to be put off")
+    site.set_redis_clock(0)
+    site.wait_until_drained(HOUR / 10)
+
+    assert site.latest_ms() <= bound(LATEST_MS)
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+
+
+@on_sqlite
+@pytest.mark.parametrize("before", [0, HOUR], ids=["back from right", "back to right"])
+def test_a_redis_whose_clock_goes_back_after_a_worker_died_makes_its_orders_no_hour_late(
+    build: Build, before: int
+) -> None:
+    site = build(**HURRIED)
+    ids = site.place(20, 0, 0)
+    site.set_redis_clock(before)
+    doomed = site.start_worker(ready=False, FAILPOINT="after_claim")
+    wait_until(lambda: not doomed.running(), "the worker to die")
+    assert site.queue.stats().leased == len(ids)
+    site.set_redis_clock(before - HOUR)
+    site.start_worker()
+    site.wait_until_drained(HOUR / 10)
+
+    assert site.latest_ms() <= bound(LATEST_MS + 1000 * LEASE_SECONDS)
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+
+
+def batches_put_off(site: Site) -> int:
+    """How many tasks were given back until later."""
+    return sum(
+        line["retries"]
+        for log in site.folder.glob("worker-*.log")
+        for line in events(log)
+        if line["event"] == "batch"
+    )

@@ -12,9 +12,11 @@ from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import MOMENTS, REPEAT
 from tests.faults.site import HURRIED, LEASE_SECONDS, Site
-from worker.loop import DRAIN_SECONDS
+from worker.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
+#: For how long workers are killed again and again.
+KILLING_SECONDS = 15
 
 
 def start_and_see_it_die(site: Site, moment: str) -> None:
@@ -45,6 +47,31 @@ def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, mom
     assert site.violations(complete=moment != "after_commit") == []
 
     assert_another_makes_it_good(site, ids)
+
+
+@on_postgresql
+def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_them(
+    build: Build,
+) -> None:
+    site = build(BATCH_SIZE="20", **HURRIED)
+    ids = site.place(400, 0, 2)
+    kills = 0
+    end = time.monotonic() + KILLING_SECONDS
+    while time.monotonic() < end:
+        doomed = [site.start_worker(ready=False, FAILPOINT="after_claim") for _ in range(2)]
+        for each in doomed:
+            see_it_die(each)
+            kills += 1
+    last_kill = time.monotonic()
+    assert site.queue.stats().leased > 0, "the last was to die with a lease"
+    assert kills >= 8
+    site.start_worker()
+    site.wait_until_drained()
+
+    assert 1000 * (time.monotonic() - last_kill) <= bound(LATEST_MS)
+    assert site.violations(drained=True) == []
+    site.assert_each_was_cancelled_once(ids)
+    site.assert_the_queue_is_empty()
 
 
 @on_postgresql
@@ -187,7 +214,7 @@ def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> No
     with site.services.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
     worker = site.start_worker(ready=False)
-    wait_until(lambda: "not ready" in site.log(worker), "the worker to look")
+    wait_until(lambda: "unavailable" in site.log(worker), "the worker to look")
     assert site.queue.stats().leased == 0
 
     with site.services.engine.begin() as connection:

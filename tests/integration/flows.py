@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from worker import Backoff, Flow, Task, Unavailable, connect, loop, one_at_a_time
+from worker import Backoff, Flow, Task, Unavailable, connect, lane, one_at_a_time
 
 HANDLED = "handled"
 DOWN = "down"
@@ -19,25 +19,38 @@ def note(client: redis.Redis, tasks: Sequence[Task], **more: object) -> None:
     """Write down, for each task, that it was handled, and when."""
     at_ms = time.time_ns() // 1_000_000
     rows = [
-        json.dumps({"id": task.id, "due_at_ms": task.due_at_ms, "at_ms": at_ms, **more})
+        json.dumps(
+            {
+                "id": task.id,
+                "due_at_ms": task.due_at_ms,
+                "deliveries": task.deliveries,
+                "at_ms": at_ms,
+                **more,
+            }
+        )
         for task in tasks
     ]
     client.rpush(HANDLED, *rows)
 
 
 def recording() -> list[Flow]:
-    """Two flows that write down what they handle, the first before the second."""
+    """Two flows that write down what they handle, the first before the second: one pool."""
     client = connect(os.environ["REDIS_URL"])
 
     def handler(name: str) -> Flow:
-        return Flow(name=name, handler=lambda tasks: note(client, tasks, flow=name), batch_size=100)
+        return Flow(
+            name=name,
+            handler=lambda tasks: note(client, tasks, flow=name),
+            batch_size=100,
+            pool="one",
+        )
 
     return [handler("high"), handler("low")]
 
 
 def recording_when_woken() -> list[Flow]:
     """The same, in a worker that waits for a day when nothing wakes it."""
-    loop.SLOW_POLL_SECONDS = 86_400
+    lane.SLOW_POLL_SECONDS = 86_400
     return recording()
 
 
@@ -49,6 +62,7 @@ def frail(**settings: Any) -> list[Flow]:
     def handler(tasks: Sequence[Task]) -> None:
         ids = {task.id for task in tasks}
         if "killer" in ids:
+            client.rpush("deaths", client.llen(HANDLED))
             os._exit(7)
         if "poison" in ids:
             raise ValueError("poison")

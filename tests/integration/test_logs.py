@@ -25,9 +25,9 @@ def events(process: Process) -> set[str]:
 @pytest.mark.parametrize(
     ("level", "logged", "silenced"),
     [
-        ("debug", {"wake channel lost", "started", "not ready", "stopped"}, set()),
-        ("", {"started", "not ready", "stopped"}, {"wake channel lost"}),
-        ("Warning", {"not ready"}, {"wake channel lost", "started", "stopped"}),
+        ("debug", {"no heartbeat", "started", "unavailable", "stopped"}, set()),
+        ("", {"started", "unavailable", "stopped"}, {"no heartbeat"}),
+        ("Warning", {"unavailable"}, {"no heartbeat", "started", "stopped"}),
     ],
 )
 def test_a_worker_logs_what_its_level_lets_through(

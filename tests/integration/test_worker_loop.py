@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey
-from tests.contract.state import state
+from tests.contract.state import attempts, state
+from tests.integration.workers import running, tasks
 from worker import (
     Backoff,
     DeadLetter,
@@ -28,19 +28,7 @@ from worker import (
     Worker,
     one_at_a_time,
 )
-from worker.loop import SHARE_SECONDS
-
-
-@contextmanager
-def running(worker: Worker) -> Iterator[None]:
-    """A worker on a thread of this process."""
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-        thread.join()
+from worker.lane import SHARE_SECONDS
 
 
 class Dependency:
@@ -73,18 +61,17 @@ def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
 
     flow = Flow(name="outage", handler=dependency.handle, probe=probe)
     queue = DelayQueue(redis_client, "outage")
-    waiting = {"scheduled": {str(n): 1 for n in range(100)}}
-    queue.schedule_many((str(n), 1, b"") for n in range(100))
+    ids = [str(n) for n in range(100)]
+    waiting = {"scheduled": dict.fromkeys(ids, 1), "tokens": dict.fromkeys(ids, attempts(1))}
+    queue.schedule_many((name, 1, b"") for name in ids)
     worker = Worker([flow], valkey.url)
     with running(worker):
         wait_until(lambda: worker.counts["released"], "the batch to be given back")
-        found = state(queue)
-        assert found.pop("first_due") == waiting["scheduled"]
-        assert found == waiting
+        assert tasks(queue) == waiting
         dependency.up.set()
         wait_until(lambda: queue.stats().scheduled == 0 == queue.stats().leased, "all to be done")
     assert state(queue) == {}
-    assert sorted(dependency.handled) == sorted(waiting["scheduled"])
+    assert sorted(dependency.handled) == sorted(ids)
     assert dependency.calls == 2
     assert worker.counts == {"released": 100, "done": 100}
 
@@ -92,7 +79,7 @@ def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
 @pytest.fixture
 def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker waits for ever that nothing wakes: whatever it does, it was woken for."""
-    monkeypatch.setattr("worker.loop.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
 
 
 @pytest.mark.usefixtures("no_slow_poll")
@@ -101,7 +88,7 @@ def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
 ) -> None:
     def fail_once(_tasks: Sequence[Task]) -> None:
         if not worker.counts["released"]:
-            wait_until(worker._turn.locked, "another thread to wait for work")
+            wait_until(worker._lanes[0]._turn.locked, "another thread to wait for work")
             raise Unavailable("no answer")
 
     queue = DelayQueue(redis_client, "outage")
@@ -135,27 +122,31 @@ def test_what_waits_behind_slow_tasks_is_given_back(
     assert worker.counts["released"] == 7
 
 
-def test_no_further_task_is_begun_after_redis_refused_to_take_one(
+def test_no_further_task_is_begun_until_redis_takes_the_ack_that_it_refused(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = DelayQueue(redis_client, "refused")
     queue.schedule_many((str(n), 1, b"") for n in range(8))
     begun: list[str] = []
+    asked: list[Sequence[Task]] = []
     flow = Flow(name="refused", handler=one_at_a_time(lambda task: begun.append(task.id)))
     worker = Worker([flow], valkey.url)
     [station] = worker._stations
     station.limit = 8
     ack = station.queue.ack
 
-    def refuse_once(_tasks: Sequence[Task]) -> None:
-        monkeypatch.setattr(station.queue, "ack", ack)
-        raise redis.ConnectionError("refused")
+    def refuse_once(done: Sequence[Task]) -> None:
+        asked.append(done)
+        if len(asked) == 1:
+            raise redis.ConnectionError("refused")
+        ack(done)
 
     monkeypatch.setattr(station.queue, "ack", refuse_once)
     with running(worker):
-        wait_until(lambda: worker.counts["done"] == 7, "the others to be done")
+        wait_until(lambda: worker.counts["done"] == 8, "all to be acked")
     assert worker.counts["released"] == 7
-    assert [*state(queue)["leased"]] == [begun[0]]
+    assert sorted(begun) == [str(n) for n in range(8)]
+    assert state(queue) == {}
 
 
 def test_a_task_that_fails_is_tried_again_later_and_later_and_dies_of_its_last_failure(
@@ -203,7 +194,7 @@ def test_each_outcome_of_a_batch_is_settled_in_its_own_way(
         wait_until(lambda: queue.stats().leased == 0 < queue.stats().dead, "the batch")
     after = state(queue)
     assert set(after["scheduled"]) == {"retry", "failed"}
-    assert after["failures"] == {"failed": 1}
+    assert after["tokens"]["failed"].split()[1:] == attempts(1, failures=1, before=1).split()[1:]
     assert after["dead"] == ["dead"]
     assert worker.counts == {"done": 1, "retried": 1, "failed": 1, "dead": 1}
 
@@ -236,7 +227,7 @@ def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
     with running(worker):
         known = worker._stations[0].queue
         wait_until(lambda: known.last_known_paused, "a claim to find the pause")
-        assert state(queue) == {"scheduled": {"a": 1}, "paused": b"1"}
+        assert tasks(queue) == {"scheduled": {"a": 1}, "paused": "1"}
         queue.resume()
         wait_until(lambda: worker.counts["done"], "the task")
 
@@ -248,7 +239,7 @@ def test_a_key_of_another_type_does_not_end_the_worker(
     redis_client.set(queue.keys.leased, "a string")
     worker = Worker([Flow(name="spoilt", handler=lambda _: None)], valkey.url)
     with running(worker):
-        wait_until(lambda: worker._redis_failures > 1, "claims to be refused")
+        wait_until(lambda: worker._stations[0]._failed_claims > 1, "claims to be refused")
         redis_client.delete(queue.keys.leased)
         queue.schedule("a", 1)
         wait_until(lambda: worker.counts["done"], "the task")
@@ -258,10 +249,10 @@ def test_a_redis_that_comes_back_unsafe_ends_the_worker(tmp_path: Path) -> None:
     with private_valkey(tmp_path) as server, ThreadPoolExecutor(1) as executor:
         worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
         end = executor.submit(worker.run)
-        wait_until(worker._stations[0].up.is_set, "the worker to begin")
+        wait_until(lambda: worker._stations[0].needs.up, "the worker to begin")
         server.kill()
-        worker._alarm.set()  # rather than after a slow poll
-        wait_until(lambda: worker._redis_failures, "claims to fail")
+        worker._lanes[0].alarm.set()  # rather than after a slow poll
+        wait_until(lambda: worker._stations[0].failing, "claims to fail")
         evicting = ("--maxmemory-policy", "allkeys-lru")
         with private_valkey(tmp_path, *evicting, port=server.port):
             wait_until(end.done, "the worker to see it")

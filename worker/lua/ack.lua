@@ -8,7 +8,7 @@
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 
-local held, _, _, lost = held_by(ARGV[2], 3, 1)
+local held, lost = held_by(ARGV[2], {unpack(ARGV, 3)})
 if #held > 0 then
   redis.call('ZREM', leased, unpack(held))
   redis.call('HDEL', tokens, unpack(held))

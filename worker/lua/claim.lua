@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, else tasks that are due.
 --
--- include: clock, attempts
+-- include: clock, attempts, late_lease
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -17,17 +17,19 @@
 -- A task whose lease expired may have killed its worker. Such suspects come a few at a time, and
 -- alone if it happened before, so that the one that kills is told from its neighbors. A lease whose
 -- worker never heard of it is not counted.
--- ZREM is the first write, so that a server whose memory is full lets the rest pass.
+-- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
 
-if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
+-- In a paused queue too: the caller reports them once.
 if #ARGV > 5 then
-  redis.call('ZREM', lost_claims, token)
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
 end
+if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 
+-- Of each task, what its attempts came to; of one that was never claimed only when it is due, as text: a
+-- table for each of a batch would cost a fifth of the claim.
 local ids, states = {}, {}
 
 local function take_suspects()
@@ -54,18 +56,17 @@ local function take_due()
   for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
   redis.call('ZREM', scheduled, unpack(ids))
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(ids))) do
+    local score = due[2 * i]
     -- Others may write any score.
-    states[i] = attempts_in(kept, whole(math.max(0, math.floor(tonumber(due[2 * i])))))
+    if not string.find(score, '^%d+$') then score = whole(math.max(0, math.floor(tonumber(score)))) end
+    states[i] = kept and attempts_in(kept, score) or score
   end
 end
 
--- No lease ends later than this, unless the clock was set back meanwhile: then its worker may be dead.
-local function shorten_leases()
-  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
-  for i = 1, #late, 2 do
-    local state = attempts_in(redis.call('HGET', tokens, late[i]), '0')
-    if late[i + 1] - state.span > now then redis.call('ZADD', leased, now + lease, late[i]) end
-  end
+local function shorten_late_leases()
+  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
+  if #late > 0 then redis.call('ZREM', leased, '') end -- so that the ZADD is not the first write
+  for _, id in ipairs(late) do shorten_lease(id) end
 end
 
 local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
@@ -74,7 +75,7 @@ if #ids == 0 then take_due() end
 
 if #ids == 0 then
   if lease_end then
-    shorten_leases()
+    shorten_late_leases()
     lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
   end
   local due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
@@ -83,15 +84,23 @@ if #ids == 0 then
 end
 
 local reply, leases, rows = {0, now, -1}, {}, {}
+local token_and_span = token .. whole(lease) .. ' '
 local bodies = redis.call('HMGET', payloads, unpack(ids))
 for i, id in ipairs(ids) do
   local state = states[i]
-  state.span = lease
-  leases[2 * i - 1], leases[2 * i] = now + lease, id
-  rows[2 * i - 1], rows[2 * i] = id, kept_as(token, state)
   local at = 7 * i - 3
-  reply[at], reply[at + 1], reply[at + 2], reply[at + 3] = id, bodies[i], state.due, state.appointment
-  reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts
+  leases[2 * i - 1], leases[2 * i] = now + lease, id
+  rows[2 * i - 1] = id
+  reply[at], reply[at + 1] = id, bodies[i]
+  if type(state) == 'string' then
+    rows[2 * i] = token_and_span .. state .. ' ' .. state .. ' 0 0 0'
+    reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = state, state, 0, 0, 0
+  else
+    state.span = lease
+    rows[2 * i] = kept_as(token, state)
+    reply[at + 2], reply[at + 3] = state.due, state.appointment
+    reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts
+  end
 end
 redis.call('ZADD', leased, unpack(leases))
 redis.call('HSET', tokens, unpack(rows))

@@ -14,11 +14,11 @@
 -- A task is in exactly one of scheduled, leased, dead. Its payload and its appointment stay where they
 -- are, for whoever looks or requeues it. ZREM is the first write, so that a server whose memory is full lets the rest pass.
 
-local held, rows, kept, lost = held_by(ARGV[2], 3, 2)
+local held, lost, at, kept = held_by(ARGV[2], column(3, 2))
 for n, id in ipairs(held) do
-  local letter = string.sub(ARGV[rows[n] + 1], 1, -2)
+  local letter = string.sub(ARGV[2 + 2 * at[n]], 1, -2)
   redis.call('ZREM', leased, id)
-  local state = attempts_in(kept[n], '0')
+  local state = attempts_in(kept[at[n]], '0')
   if state.cancelled ~= '' then
     redis.call('HDEL', tokens, id)
     redis.call('HDEL', payloads, id)

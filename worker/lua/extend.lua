@@ -1,6 +1,6 @@
 -- Hold leased tasks for longer.
 --
--- include: clock, lease
+-- include: clock, attempts, lease
 -- KEYS[1] leased  zset  task id -> lease expiry, ms
 -- KEYS[2] tokens  hash  task id -> token of its lease, and what its attempts came to
 -- ARGV[1] now_ms   ARGV[2] token   ARGV[3] lease_ms   ARGV[4..] id, ...
@@ -10,7 +10,15 @@
 -- The ZREM removes nothing, because no id is empty. It is there because a server whose memory is
 -- full refuses a ZADD only if it is the first write of a script.
 
-local held, _, _, lost = held_by(ARGV[2], 4, 1)
+local held, lost, at, kept = held_by(ARGV[2], {unpack(ARGV, 4)})
+local lease = tonumber(ARGV[3])
 redis.call('ZREM', leased, '')
-for _, id in ipairs(held) do redis.call('ZADD', leased, now + tonumber(ARGV[3]), id) end
+for n, id in ipairs(held) do
+  redis.call('ZADD', leased, now + lease, id)
+  local state = attempts_in(kept[at[n]], '0')
+  if state.span ~= lease then
+    state.span = lease
+    redis.call('HSET', tokens, id, kept_as(ARGV[2], state))
+  end
+end
 return lost

@@ -12,9 +12,9 @@
 -- A task is in exactly one of scheduled, leased, dead; one that was cancelled meanwhile is gone. ZREM
 -- is the first write, so that a server whose memory is full lets the rest pass.
 
-local held, _, kept, lost = held_by(ARGV[3], 4, 1)
+local held, lost, at, kept = held_by(ARGV[3], {unpack(ARGV, 4)})
 for n, id in ipairs(held) do
-  local state = attempts_in(kept[n], '0')
+  local state = attempts_in(kept[at[n]], '0')
   redis.call('ZREM', leased, id)
   if state.cancelled ~= '' then
     redis.call('HDEL', tokens, id)

@@ -1,6 +1,6 @@
 -- Put back the tasks that the application's records say are waiting and that Redis lost.
 --
--- include: clock, attempts, wake
+-- include: clock, attempts, late_lease, wake
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
@@ -9,15 +9,17 @@
 -- KEYS[6] paused     string  present while the queue is paused
 -- KEYS[7] sweeper    string  until when which worker sweeps: ms, a space, its id
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': no worker asks)   ARGV[4] term_ms
--- ARGV[5..] id, delay_ms, payload ('' is none), ...
+-- ARGV[5] '1': restore them; '': only look
+-- ARGV[6..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {turn, turn_in_ms, paused, restored, due, resting}
+-- Returns {turn, turn_in_ms, paused, due, resting, id, ...}: the ids that were lost and are restored, or,
+-- when it only looks, that would be restored or brought forward
 --   turn     0: another worker sweeps, for turn_in_ms more, and nothing was done; 1: the caller sweeps;
 --            2: it does from now on, so Redis may have lost what it was told before
 --   due      how many are due already, and about to be claimed
 --   resting  how many of the first rows in a row are dead, or put off by their handler
 --
--- Leased and dead tasks stay as they are. A scheduled one is only ever brought forward: it stands too
+-- Leased and dead tasks stay where they are. A scheduled one is only ever brought forward: it stands too
 -- late because this server's clock was behind, or was set back. If it was put off when its time had come
 -- already, its handler or its backoff knew that, and is believed. A paused queue is not touched.
 --
@@ -33,16 +35,16 @@ if ARGV[3] ~= '' then
   ends = tonumber(ends or 0)
   if worker ~= ARGV[3] then
     -- A term that ends later than any can was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, 0, 0, 0, 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, 0, 0, 0} end
     turn = 2
   end
   redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
 end
-if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0, 0} end
+if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0} end
 
-local was_next = next_due()
-local restored, ripe, resting, all_rest = 0, 0, 0, true
-for i = 5, #ARGV, 3 do
+local look_only, was_next = ARGV[5] == '', next_due()
+local reply, ripe, resting, all_rest = {turn, 0, 0, 0, 0}, 0, 0, true
+for i = 6, #ARGV, 3 do
   local id, due, payload, rests = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or nil)
   if score and score <= now then
@@ -51,18 +53,27 @@ for i = 5, #ARGV, 3 do
     local kept = redis.call('HGET', tokens, id)
     local put_off_at = kept and score - attempts_in(kept, '0').span
     rests = put_off_at and put_off_at <= now and due <= put_off_at
-    if not rests and due < score then redis.call('ZADD', scheduled, due, id) end
+    if not rests and due < score then
+      if look_only then
+        reply[#reply + 1] = id
+      else
+        redis.call('ZADD', scheduled, due, id)
+      end
+    end
   elseif redis.call('ZSCORE', leased, id) then
-    -- Its worker is at it.
+    shorten_lease(id) -- but for that its worker is at it
   elseif redis.call('HEXISTS', letters, id) == 1 then
     rests = true
   else
-    redis.call('ZADD', scheduled, due, id)
-    if payload ~= '' then redis.call('HSET', payloads, id, payload) end
-    restored = restored + 1
+    if not look_only then
+      redis.call('ZADD', scheduled, due, id)
+      if payload ~= '' then redis.call('HSET', payloads, id, payload) end
+    end
+    reply[#reply + 1] = id
   end
   all_rest = all_rest and rests
   if all_rest then resting = resting + 1 end
 end
 wake_if_due_before(was_next)
-return {turn, 0, 0, restored, ripe, resting}
+reply[4], reply[5] = ripe, resting
+return reply

@@ -9,7 +9,7 @@
 -- ARGV[4..] id, delay_ms, kind, ...; kind is one of
 --   'failed'  counts a failure
 --   'again'   forgets failures and deliveries
---   'new'     a new appointment, as if it had just been scheduled
+--   'new'     a new appointment
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
@@ -17,25 +17,27 @@
 -- server whose memory is full lets the rest pass.
 
 local was_next = next_due()
-local held, rows, kept, lost = held_by(ARGV[3], 4, 3)
+local held, lost, at, kept = held_by(ARGV[3], column(4, 3))
 for n, id in ipairs(held) do
-  local delay, kind = tonumber(ARGV[rows[n] + 1]), ARGV[rows[n] + 2]
-  local state = attempts_in(kept[n], whole(now))
+  local row = 1 + 3 * at[n]
+  local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
+  local later = whole(math.max(0, now + delay))
+  local state = attempts_in(kept[at[n]], later)
   redis.call('ZREM', leased, id)
   if state.cancelled ~= '' then
+    redis.call('HDEL', tokens, id)
     redis.call('HDEL', payloads, id)
   else
-    redis.call('ZADD', scheduled, now + delay, id)
-  end
-  if state.cancelled ~= '' or kind == 'new' then
-    redis.call('HDEL', tokens, id)
-  else
-    state.span, state.attempts = delay, state.attempts + 1
+    state.attempts = state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1
+    elseif kind == 'again' then
+      state.failures, state.deliveries, state.due = 0, 0, later
     else
-      state.failures, state.deliveries, state.due = 0, 0, whole(now + delay)
+      state = attempts_in(nil, later)
     end
+    state.span = math.max(0, delay)
+    redis.call('ZADD', scheduled, now + delay, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end
 end

@@ -20,9 +20,12 @@ local answers, earliest = {}, math.huge
 for i = 4, #ARGV, 3 do
   local id, due, payload = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   local before = redis.call('ZSCORE', scheduled, id)
-  local known = before or redis.call('ZSCORE', leased, id)
+  local held = not before and redis.call('ZSCORE', leased, id)
+  local known = before or held
   local same = before and tonumber(before) == due and (redis.call('HGET', payloads, id) or '') == payload
-  if same or (known and only_if_absent) then
+  -- One that is to be dropped is as good as absent.
+  local there = before or (held and not string.find(redis.call('HGET', tokens, id) or '', ' cancelled$'))
+  if same or (there and only_if_absent) then
     answers[#answers + 1] = 'unchanged'
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answers[#answers + 1] = 'dead'

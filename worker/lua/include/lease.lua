@@ -1,15 +1,23 @@
--- Who holds what: the ids from ARGV[first] on, every step-th, that token holds, where in ARGV each
--- stands, and what is kept of it; then the ids whose lease is lost. No valid token, no write.
+-- Which of ids token holds; the others, whose lease is lost; where in ids the held ones stand; and what is
+-- kept of all of them. No valid token, no write.
 
-local function held_by(token, first, step)
-  local ids, held, rows, kept, lost = {}, {}, {}, {}, {}
-  for i = first, #ARGV, step do ids[#ids + 1] = ARGV[i] end
-  for n, value in ipairs(redis.call('HMGET', tokens, unpack(ids))) do
-    if value and string.sub(value, 1, 64) == token then
-      held[#held + 1], rows[#rows + 1], kept[#kept + 1] = ids[n], first + (n - 1) * step, value
+local function held_by(token, ids)
+  local held, lost, at = {}, {}, {}
+  local is_token = string.sub(token, 1, 1) ~= '-' -- while nobody holds a task, dashes stand there
+  local kept = redis.call('HMGET', tokens, unpack(ids))
+  for n, value in ipairs(kept) do
+    if is_token and value and string.sub(value, 1, 64) == token then
+      held[#held + 1], at[#at + 1] = ids[n], n
     else
       lost[#lost + 1] = ids[n]
     end
   end
-  return held, rows, kept, lost
+  return held, lost, at, kept
+end
+
+-- Every step-th of ARGV, from first on.
+local function column(first, step)
+  local values = {}
+  for i = first, #ARGV, step do values[#values + 1] = ARGV[i] end
+  return values
 end

@@ -1,0 +1,354 @@
+"""Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
+
+import pytest
+import redis
+
+from tests.contract.state import attempts, state
+from tests.contract.steps import never_sent, one, reply_lost
+from worker import DelayQueue
+from worker.queue import MAX_LOST_CLAIMS, Put
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def other(client: redis.Redis, queue: DelayQueue) -> DelayQueue:
+    """The same queue in another worker."""
+    return DelayQueue(client, queue.name)
+
+
+# -- suspects ------------------------------------------------------------------------------
+
+
+def test_after_a_death_the_batch_comes_a_few_at_a_time_and_nothing_else_with_them(
+    queue: DelayQueue,
+) -> None:
+    batch = {f"{n:03}" for n in range(500)}
+    queue.schedule_many((task_id, 1000, b"") for task_id in batch)
+    assert len(queue.claim(500, 100, now_ms=1000).tasks) == 500
+    queue.schedule_many((f"due {n}", 900, b"") for n in range(500))
+    due = state(queue)["scheduled"]
+    sizes, seen = [], set()
+    for _claim in range(23):
+        tasks = queue.claim(500, 100, now_ms=1100).tasks
+        assert {task.deliveries for task in tasks} == {1}
+        sizes.append(len(tasks))
+        seen |= {task.id for task in tasks}
+        now = state(queue)
+        assert now["scheduled"] == due, "nothing is handed back, nothing that is due is touched"
+        assert {*now["leased"]} == batch
+    assert sizes == [22] * 22 + [16]
+    assert seen == batch
+    assert {task.id for task in queue.claim(500, 100, now_ms=1100).tasks} == {*due}
+
+
+@pytest.mark.parametrize(("limit", "few"), [(1, 1), (3, 1), (4, 2), (99, 9), (100, 10), (2000, 44)])
+def test_a_few_are_the_root_of_the_limit(queue: DelayQueue, limit: int, few: int) -> None:
+    queue.schedule_many((f"{n}", 1000, b"") for n in range(2000))
+    queue.claim(2000, 100, now_ms=1000)
+    assert len(queue.claim(limit, 100, now_ms=1100).tasks) == few
+
+
+def test_after_a_second_death_each_comes_alone(queue: DelayQueue) -> None:
+    queue.schedule_many((f"{n}", 1000, b"") for n in range(3))
+    queue.claim(9, 100, now_ms=1000)
+    assert len(queue.claim(9, 100, now_ms=1100).tasks) == 3
+    alone = [queue.claim(9, 100, now_ms=1200).tasks for _ in range(3)]
+    assert [(task.id, task.deliveries) for [task] in alone] == [("0", 2), ("1", 2), ("2", 2)]
+    assert queue.claim(9, 100, now_ms=1200).tasks == []
+
+
+def test_a_suspect_of_two_deaths_is_not_claimed_with_one_of_a_single_death(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("twice", 1000)
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(9, 100, now_ms=1100)
+    queue.schedule("once", 1000)
+    queue.claim(9, 101, now_ms=1100)
+    assert one(queue, 1300).id == "twice"
+    assert one(queue, 1300).id == "once"
+
+
+def test_one_of_a_single_death_is_not_claimed_with_a_suspect_of_two_deaths_behind_it(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("twice", 1000)
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(9, 100, now_ms=1100)
+    queue.schedule("once", 1000)
+    queue.claim(9, 50, now_ms=1100)
+    assert [task.id for task in queue.claim(9, 100, now_ms=1300).tasks] == ["once"]
+    assert [task.id for task in queue.claim(9, 100, now_ms=1300).tasks] == ["twice"]
+
+
+@pytest.mark.parametrize("killers", [{"250"}, {"000"}, {"499"}, {"100", "101", "400"}])
+def test_no_neighbor_of_a_task_that_kills_its_worker_gets_more_than_two_deliveries(
+    queue: DelayQueue, killers: set[str]
+) -> None:
+    queue.schedule_many((f"{n:03}", 1000, b"") for n in range(500))
+    deaths, now = 0, 1000
+    deliveries: dict[str, int] = {}
+    while len(deliveries) < 500 or state(queue).get("leased"):
+        tasks = queue.claim(500, 100, now_ms=now).tasks
+        deliveries |= {task.id: task.deliveries for task in tasks}
+        given_up = [task for task in tasks if task.deliveries >= 5]
+        queue.dead_letter([(task, "kills", None) for task in given_up], now_ms=now)
+        handled = [task for task in tasks if task.deliveries < 5]
+        if killers & {task.id for task in handled}:
+            deaths += 1
+            now += 100
+        else:
+            queue.ack(handled)
+    assert {*state(queue)["dead"]} == {*state(queue)["tokens"]} == killers
+    assert max(times for task_id, times in deliveries.items() if task_id not in killers) <= 2
+    assert deaths <= 1 + 4 * len(killers)
+
+
+# -- lost replies --------------------------------------------------------------------------
+
+
+def test_a_real_death_counts_a_delivery_and_an_attempt(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    for deaths in range(6):
+        task = one(queue, 1000 + 100 * deaths)
+        assert (task.deliveries, task.attempt) == (deaths, deaths + 1)
+
+
+@pytest.mark.parametrize("error", [redis.TimeoutError, redis.ConnectionError])
+def test_a_claim_whose_reply_was_lost_counts_nothing(
+    queue: DelayQueue, error: type[redis.RedisError]
+) -> None:
+    queue.schedule("a", 1000)
+    with reply_lost(queue, error):
+        queue.claim(1, 100, now_ms=1000)
+    assert state(queue)["leased"] == {"a": 1100}, "its lease still has to end"
+    assert queue.claim(1, 100, now_ms=1099).tasks == []
+    task = one(queue, 1100)
+    assert (task.deliveries, task.attempt) == (0, 1)
+
+
+def test_a_claim_that_redis_refused_was_not_lost(queue: DelayQueue) -> None:
+    with reply_lost(queue, redis.ResponseError):
+        queue.claim(1, 100, now_ms=1000)
+    queue.claim(1, 100, now_ms=1000)
+    assert state(queue) == {}
+
+
+def test_replies_lost_for_long_count_nothing_even_when_another_worker_claims_after_them(
+    queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    for now in range(1000, 3000, 100):
+        with reply_lost(queue):
+            queue.claim(1, 100, now_ms=now)
+    assert queue.claim(1, 100, now_ms=3000 - 1).tasks == []
+    task = one(other, 3000)
+    assert (task.deliveries, task.attempt) == (0, 1)
+
+
+def test_a_lost_reply_is_reported_once_and_stays_known_for_a_day(
+    queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    [token] = {kept[:64] for kept in state(queue)["tokens"].values()}
+    queue.claim(1, 100, now_ms=1001)
+    assert state(queue)["lost_claims"] == {token: 1001 + 100 + DAY}
+    queue._redis.delete(queue.keys.lost_claims)
+    queue.claim(1, 100, now_ms=1002)
+    assert "lost_claims" not in state(queue)
+    with reply_lost(other):
+        other.claim(1, 100, now_ms=1003)
+    other.claim(1, 100, now_ms=1004)
+    assert [*state(queue)["lost_claims"].values()] == [1004 + 100 + DAY]
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1005 + 100 + DAY)
+    queue.claim(1, 100, now_ms=1005 + 100 + DAY)
+    assert [*state(queue)["lost_claims"].values()] == [1005 + 200 + 2 * DAY], "the other is over"
+
+
+def test_a_lost_reply_is_reported_while_the_queue_is_paused(
+    queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    queue.pause()
+    assert queue.claim(1, 100, now_ms=1050).paused
+    queue.resume()
+    assert one(other, 1100).deliveries == 0
+
+
+def test_a_death_after_a_lost_reply_counts_again(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    assert one(queue, 1100).deliveries == 0
+    assert one(queue, 1200).deliveries == 1
+
+
+def test_a_lost_reply_keeps_what_was_counted_before(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    queue.claim(1, 100, now_ms=1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1100)
+    task = one(queue, 1200)
+    assert (task.deliveries, task.attempt) == (1, 2)
+
+
+def test_a_suspect_whose_last_reply_was_lost_still_comes_alone(queue: DelayQueue) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "ab")
+    for now in (1000, 1100):
+        assert len(queue.claim(9, 100, now_ms=now).tasks) == 2
+    with reply_lost(queue):
+        queue.claim(9, 50, now_ms=1200)
+    assert [task.deliveries for task in queue.claim(9, 100, now_ms=1250).tasks] == [2]
+
+
+def test_a_claim_that_never_reached_the_server_does_no_harm(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    for _attempt in range(3):
+        with never_sent(queue):
+            queue.claim(1, 100, now_ms=1000)
+    task = one(queue, 1000)
+    assert (task.deliveries, task.attempt) == (0, 1)
+    assert len(state(queue)["lost_claims"]) == 3
+    assert one(queue, 1100).deliveries == 1
+
+
+def test_no_more_than_a_hundred_lost_replies_are_reported_and_the_latest_are(
+    queue: DelayQueue,
+) -> None:
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    for _attempt in range(MAX_LOST_CLAIMS - 1):
+        with never_sent(queue):
+            queue.claim(1, 100, now_ms=1000)
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 100, now_ms=1000)
+    assert len(state(queue)["lost_claims"]) == MAX_LOST_CLAIMS
+    queue._redis.delete(queue.keys.lost_claims)
+    assert one(queue, 1100).deliveries == 0
+    assert len(state(queue)["lost_claims"]) == MAX_LOST_CLAIMS
+
+
+# -- what resets the counts, and what goes on ----------------------------------------------
+
+
+def test_a_task_that_comes_again_and_again_never_collects_deliveries_on_the_way(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("a", 1000)
+    now, most = 1000, 0
+    for rearmed in range(55):
+        task = one(queue, now)
+        if rearmed % 10 == 5:  # its worker dies: five times in all
+            now += 100
+            task = one(queue, now)
+        most = max(most, task.deliveries)
+        queue.retry([(task, 10)], Put.AGAIN, now_ms=now)
+        now += 10
+    task = one(queue, now)
+    assert (most, task.deliveries, task.failures) == (1, 0, 0)
+    assert task.attempt == 1 + 55 + 5
+
+
+@pytest.mark.parametrize("put", [Put.AGAIN, Put.NEW])
+def test_coming_again_resets_deliveries_and_failures(queue: DelayQueue, put: Put) -> None:
+    queue.schedule("a", 1000)
+    queue.retry([(one(queue, 1000), 100)], Put.FAILED, now_ms=1000)
+    one(queue, 1100)
+    task = one(queue, 1200)
+    assert (task.failures, task.deliveries) == (1, 1)
+    queue.retry([(task, 0)], put, now_ms=1200)
+    task = one(queue, 1200)
+    assert (task.failures, task.deliveries) == (0, 0)
+
+
+def test_success_resets_deliveries_and_failures(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    queue.retry([(one(queue, 1000), 100)], Put.FAILED, now_ms=1000)
+    one(queue, 1100)
+    queue.ack([one(queue, 1200)])
+    queue.schedule("a", 1300)
+    task = one(queue, 1300)
+    assert (task.failures, task.deliveries, task.attempt) == (0, 0, 1)
+
+
+def test_failures_lease_ends_and_retries_are_followed_by_another_attempt_a_release_is_not(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("a", 1000)
+    numbers = [one(queue, 1000).attempt]
+    numbers.append(one(queue, 1100).attempt)  # its lease ended
+    queue.release([one(queue, 1200)])
+    task = one(queue, 1200)
+    numbers.append(task.attempt)
+    queue.retry([(task, 0)], Put.FAILED, now_ms=1200)
+    task = one(queue, 1200)
+    numbers.append(task.attempt)
+    queue.retry([(task, 0)], Put.AGAIN, now_ms=1200)
+    task = one(queue, 1200)
+    numbers.append(task.attempt)
+    with reply_lost(queue):
+        queue.release([task])  # any other lost reply changes nothing
+    task = one(queue, 1200)
+    numbers.append(task.attempt)
+    assert numbers == [1, 2, 3, 4, 5, 5]
+    queue.dead_letter([(task, "bad", None)], now_ms=1200)
+    queue.requeue(["a"], now_ms=1200)
+    task = one(queue, 1200)
+    assert task.attempt == 1
+    queue.retry([(task, 0)], Put.FAILED, now_ms=1200)
+    task = one(queue, 1200)
+    queue.retry([(task, 0)], Put.NEW, now_ms=1200)
+    assert one(queue, 1200).attempt == 1
+
+
+def test_the_idempotency_key_is_the_same_for_every_attempt_of_one_appointment(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("a", 1000)
+    task = one(queue, 1500)
+    keys = {task.idempotency_key}
+    queue.retry([(task, 100)], Put.FAILED, now_ms=1500)
+    task = one(queue, 1600)
+    keys.add(task.idempotency_key)
+    queue.retry([(task, 100)], Put.AGAIN, now_ms=1600)
+    task = one(queue, 1700)
+    keys.add(task.idempotency_key)
+    queue.release([task])
+    keys.add(one(queue, 1700).idempotency_key)
+    task = one(queue, 1800)  # its lease ended
+    keys.add(task.idempotency_key)
+    queue.dead_letter([(task, "bad", None)], now_ms=1800)
+    queue.requeue(["a"], now_ms=1900)
+    task = one(queue, 1900)
+    assert {*keys, task.idempotency_key} == {"a:1000"}
+    queue.release([task])
+    assert one(queue, 1900).idempotency_key == "a:1000"
+
+
+@pytest.mark.parametrize("method", ["new", "done and scheduled", "scheduled over"])
+def test_another_appointment_has_another_idempotency_key(queue: DelayQueue, method: str) -> None:
+    queue.schedule("a", 1000)
+    task = one(queue, 1000)
+    if method == "new":
+        queue.retry([(task, 500)], Put.NEW, now_ms=1000)
+    if method == "done and scheduled":
+        queue.ack([task])
+    if method != "new":
+        queue.schedule("a", 1500)
+    assert one(queue, 1500).idempotency_key == "a:1500"
+
+
+def test_a_suspect_that_is_put_back_keeps_what_counts_against_it(queue: DelayQueue) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    queue.release([one(queue, 1100)])
+    assert state(queue)["tokens"] == {"a": attempts(1000, deliveries=1, before=1)}
+    queue.retry([(one(queue, 1100), 0)], Put.FAILED, now_ms=1100)
+    assert one(queue, 1100).deliveries == 1

@@ -1,0 +1,34 @@
+"""What workers cost while there is nothing to do."""
+
+from typing import Any
+
+import redis
+
+from tests.faults.conftest import Build, on_sqlite
+from tests.faults.site import last
+
+#: Not those that scripts call.
+TOP_LEVEL = ("evalsha", "eval", "script|load", "ping", "subscribe")
+WORKERS = 2
+WATCHED_SECONDS = 30
+#: Commands of one worker in a second.
+MOST = 0.5
+
+
+@on_sqlite
+def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: Build) -> None:
+    site = build()
+    for _ in range(WORKERS):
+        site.start_worker()
+    last(2)  # what a worker sends once, as it starts, is no cost of being idle
+    before = commands(site.client)
+    last(WATCHED_SECONDS)
+    # A claim, a turn to sweep, a beat, a ping of the wake channel: each kind may fall into the window
+    # once more than its pace says.
+    assert commands(site.client) - before <= WORKERS * MOST * WATCHED_SECONDS + 4
+
+
+def commands(client: redis.Redis) -> int:
+    """How many commands clients have sent."""
+    stats: Any = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in TOP_LEVEL)

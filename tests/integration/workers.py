@@ -1,0 +1,40 @@
+"""Workers under test, and what they leave in their queues."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.contract.state import State, state
+from worker import DelayQueue, Worker
+
+#: What a queue stores of its workers and their claims, and not of its tasks.
+OF_WORKERS = ("workers", "sweeper", "lost_claims")
+
+
+@contextmanager
+def running(*workers: Worker) -> Iterator[None]:
+    """Workers on threads of this process."""
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        for thread in threads:
+            thread.join()
+
+
+def tasks(queue: DelayQueue) -> State:
+    """The queue's whole state, but for what it stores of its workers."""
+    return {name: content for name, content in state(queue).items() if name not in OF_WORKERS}
+
+
+def deliveries(queue: DelayQueue) -> dict[str, int]:
+    """The tasks whose lease has ended, and how often."""
+    counts = {
+        task_id: int(kept[64:].split()[4])
+        for task_id, kept in state(queue).get("tokens", {}).items()
+    }
+    return {task_id: count for task_id, count in counts.items() if count}
