@@ -153,7 +153,7 @@ class Sweeper:
         until = min(read_at + page[resting - 1].delay_ms / 1000 + 0.001, read_at - RESTING_SECONDS)
         if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
             return  # the next one may be due in the same millisecond
-        self._resting_until = max(until, self._resting_until or until)
+        self._resting_until = until
 
     def _sweep_upcoming(self) -> None:
         # Reaches past the next look ahead, so that each task is seen before it is due.

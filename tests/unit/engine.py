@@ -1,6 +1,7 @@
 """Parts of the engine without threads or a server, on a clock that the test moves."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -29,7 +30,8 @@ class Clock:
     """Stands for the module `time` in the engine, and for the clock of `ClockedQueue`'s server."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_000_000.0
+        #: Whole seconds of today, because the fake's own TIME cannot be moved.
+        self.now = float(round(time.time()))
         for module in ON_THE_CLOCK:
             monkeypatch.setattr(f"worker.{module}.time", self)
 

@@ -33,7 +33,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _found(target: str | None) -> list[str]:
-    return [flow.name for flow in cli._flows(argparse.Namespace(flows=target))]
+    return [flow.name for flow in cli._flows(argparse.Namespace(flows=target, flows_option=None))]
 
 
 def test_flows_are_found_by_module_and_factory() -> None:
@@ -103,8 +103,8 @@ def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[
     [
         ([], "name the ids, or say --all"),
         (["x", "--all"], "name the ids, or say --all"),
-        (["--all"], "say which one with --queue"),
-        (["--all", "--queue", "c"], "say which one with --queue"),
+        (["--all"], "name one with --queue"),
+        (["--all", "--queue", "c"], "no queue 'c': the flows have a, b"),
     ],
 )
 @pytest.mark.parametrize("verb", ["requeue", "purge"])

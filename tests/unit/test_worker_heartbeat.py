@@ -92,6 +92,20 @@ def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_al
     assert [queue.calls for queue in patient.queues] == [["beat"] * 3] * 2
 
 
+def test_a_worker_that_cannot_sign_off_ends_all_the_same_and_asks_but_once(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def silent(queue: ClockedQueue, _worker_id: str) -> None:
+        asked.append(queue.name)
+        raise redis.TimeoutError("silent")
+
+    monkeypatch.setattr(ClockedQueue, "sign_off", silent)
+    Patient(clock).heartbeat.run()
+    assert asked == ["a"]
+
+
 def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
     patient = Patient(clock, seconds=2 * HANGS_SECONDS)
     with patient.timed:

@@ -133,12 +133,28 @@ def test_the_wait_is_until_the_first_of_all_queues_of_the_pool_is_due(clock: Clo
 def test_several_threads_wait_as_one(clock: Clock) -> None:
     queue = Scripted("a", NOTHING)
     line = _scripted(clock, queue, waits=50)
+    taken: list[bool] = []
+
+    def note() -> None:
+        taken.append(line.lane._turn.locked())
+        line._count()
+
+    line.alarm.after = note
     threads = [threading.Thread(target=line.lane.run) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert queue.claims == len(line.alarm.waits) == 50
+    assert taken == [True] * 50
+
+
+def test_an_alarm_ends_one_wait(clock: Clock) -> None:
+    queue = Scripted("a", *[NOTHING] * 5, redis.ConnectionError("asked too often"))
+    line = _scripted(clock, queue, waits=3)
+    line.alarm.set()
+    line.next_ids()
+    assert len(line.alarm.waits) == queue.claims == 3
 
 
 def test_an_alarm_during_a_claim_is_not_lost(clock: Clock) -> None:
@@ -395,6 +411,15 @@ def test_an_outage_takes_the_flow_down_gives_the_batch_back_and_is_told(clock: C
     assert set(shop.queue.scheduled()) == {"a", "b"}
     assert shop.line.counts == {"released": 2}
     assert shop.line.station.limit == 50
+    assert shop.line.station.needs._outages == 1
+
+
+def test_a_batch_that_is_handled_ends_a_row_of_outages(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None)
+    shop.line.station.needs._outages = 3
+    shop.schedule("a")
+    shop.work()
+    assert shop.line.station.needs._outages == 0
 
 
 @pytest.mark.parametrize("what", ["others", "alone"])
@@ -536,10 +561,12 @@ def test_a_claim_of_one_at_a_time_grows_while_it_is_fast_and_shrinks_while_it_is
 ) -> None:
     station = _station(clock, one_at_a_time(lambda _: None), 10)
     limits = [station.limit]
-    for seconds in [0.1] * 5 + [SHARE_SECONDS * 0.7] + [SHARE_SECONDS * 1.1] * 4:
+    for seconds in (
+        [SHARE_SECONDS * 0.7] + [0.1] * 5 + [SHARE_SECONDS * 0.7] + [SHARE_SECONDS * 1.1] * 4
+    ):
         station.adapt(Results(), seconds)
         limits.append(station.limit)
-    assert limits == [1, 2, 4, 8, 10, 10, 10, 5, 2, 1, 1]
+    assert limits == [1, 1, 2, 4, 8, 10, 10, 10, 5, 2, 1, 1]
 
 
 def test_a_batch_is_claimed_whole_however_long_it_takes(clock: Clock) -> None:

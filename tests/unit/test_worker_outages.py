@@ -106,8 +106,11 @@ def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_p
     assert outage.told() == [events.FlowDown("a", error), sum(outage.stopping.waits)]
 
 
-def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(outage: Outage) -> None:
+def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(
+    outage: Outage, clock: Clock
+) -> None:
     outage.start()
+    clock.move(100)
     outage.needs.take_down(DOWN)
     outage.needs.take_down(DOWN)  # as its other threads do
     assert not outage.needs.up

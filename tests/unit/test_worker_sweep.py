@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
 from worker import (
     DeadLetter,
+    Delays,
     Due,
     Failed,
     Flow,
@@ -26,7 +27,7 @@ from worker import (
 from worker.flow import MAX_DELAY_MS
 from worker.isolation import Results
 from worker.outages import HANGS_SECONDS
-from worker.sweep import RESTING_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.sweep import EXTENDED_AT, RESTING_SECONDS, SILENCE_SECONDS, Sweeper
 
 GONE = redis.ConnectionError("gone")
 
@@ -43,6 +44,8 @@ class Records:
         self.asked: list[tuple[float | None, float]] = []
         self.rows_read = 0
         self.pages_read = 0
+        #: The ids of all of them.
+        self.seen: set[str] = set()
         self.error: BaseException | None = None
 
     def add(self, **delays: float) -> None:
@@ -63,6 +66,7 @@ class Records:
             self.pages_read += 1
             page = found[start : start + self.page_size]
             self.rows_read += len(page)
+            self.seen.update(due.id for due in page)
             yield page
 
 
@@ -196,6 +200,20 @@ def test_what_redis_lost_is_restored_and_left_to_the_claims(place: Place) -> Non
     assert place.handled == []
 
 
+def test_what_was_settled_while_its_page_was_on_its_way_is_not_restored(place: Place) -> None:
+    place.records.add(a=-5, b=-4, soon=20, soon_too=21)
+
+    def settle_meanwhile(name: str) -> None:
+        if name == "restore" and place.records.seen & {"a", "soon"}:
+            for task_id in place.records.seen & {"a", "soon"}:
+                place.records.waiting.pop(task_id, None)
+
+    place.peer.queue.before = settle_meanwhile
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"b", "soon_too"}
+    assert place.peer.counts == {"restored": 2}
+
+
 def test_a_restored_task_has_the_payload_that_its_record_gives(place: Place) -> None:
     place.records.add(a=-5, soon=5)
     place.records.payloads = {"a": b"\x00tea", "soon": b"coffee"}
@@ -230,9 +248,9 @@ def test_a_look_ahead_reads_only_what_is_due_soon_and_other_rounds_only_what_is_
 def test_a_page_that_the_claims_are_about_to_take_ends_the_round(place: Place) -> None:
     place.records.add(**dict.fromkeys("abcdef", -5.0))
     place.round()
-    assert place.records.pages_read == 3
+    place.records.pages_read = 0
     place.round()
-    assert place.records.pages_read == 4
+    assert place.records.pages_read == 1
 
 
 def test_a_page_of_which_something_was_lost_does_not_end_the_round(place: Place) -> None:
@@ -280,11 +298,71 @@ def test_nothing_is_restored_while_the_queue_is_paused(place: Place) -> None:
     assert set(place.peer.queue.scheduled()) == {"a", "b", "c", "soon"}
 
 
+def test_a_look_ahead_does_not_ask_a_redis_that_has_just_fallen_silent(place: Place) -> None:
+    place.rounds(30)
+    place.records.add(a=-5, soon=20)
+    place.peer.restores()
+
+    def fall_silent(_script: str) -> None:
+        if place.records.pages_read:
+            raise GONE
+
+    place.peer.queue.before = fall_silent
+    place.round()
+    assert place.records.pages_read == 1
+    assert place.peer.restores() == 2  # whether Redis lost something, and that page
+
+
+@pytest.mark.parametrize("delay", [-5.0, 20.0], ids=["overdue", "due soon"])
+def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
+    place: Place, delay: float
+) -> None:
+    place.records.add(**dict.fromkeys("abcdef", delay))
+
+    def another_sweeps(name: str) -> None:
+        if name == "restore" and "a" in place.peer.queue.scheduled():
+            ends_at = round(place.clock.now * 1000) + 5000
+            place.peer.queue._redis.set(place.peer.queue.keys.sweeper, f"{ends_at} w2")
+
+    place.peer.queue.before = another_sweeps
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a", "b"}
+    assert place.records.seen == {"a", "b", "c", "d"}
+
+
+def test_a_worker_that_had_to_let_others_sweep_does_so_again_as_soon_as_it_can(
+    place: Place,
+) -> None:
+    place.round()
+    place.peer.station.needs._up = False
+    place.round()
+    place.records.add(a=-5)
+    place.peer.station.needs._up = True
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"a"}
+
+
+def test_a_round_begins_every_second_however_long_it_takes(place: Place, clock: Clock) -> None:
+    takes = iter([0.25, 0.0, 1.5, 0.5])
+
+    def slow(after: float | None, _before: float) -> list[list[Due]]:
+        if after is None:
+            clock.move(next(takes))
+        return []
+
+    place.peer.sweeper._records = slow
+    waits: Wait = Wait(clock)
+    waits.after = lambda: waits.set() if len(waits.waits) == 5 else None
+    place.peer.sweeper._stopping = waits
+    place.peer.sweeper.run()
+    assert waits.waits == pytest.approx([0.0, 0.75, 1.0, 0.0, 0.5])
+
+
 def test_a_stopping_sweeper_reads_no_more_pages(place: Place) -> None:
     place.records.add(**dict.fromkeys("abcdef", -5.0))
     place.peer.stopping.set()
     place.round()
-    assert place.records.pages_read == 1
+    assert place.records.seen == {"a", "b"}
     assert place.handled == []
 
 
@@ -295,8 +373,9 @@ def test_one_worker_sweeps_and_the_others_read_no_records(place: Place) -> None:
     follower = place.join("w2")
     place.rounds(60)
     assert len(place.records.asked) == 60 + 2  # with two look-aheads, all by the first
-    assert follower.restores() <= 7  # once in each term
-    assert place.peer.restores() <= 60 / 5 + 3  # twice in each of its terms
+    turn_seconds = EXTENDED_AT * place.flow.lease_seconds
+    assert follower.restores() <= 60 / turn_seconds + 1
+    assert place.peer.restores() <= 60 / turn_seconds + 1
 
 
 def test_when_a_worker_dies_another_sweeps_once_its_term_has_ended(place: Place) -> None:
@@ -430,9 +509,12 @@ def test_what_redis_lost_is_found_wherever_it_stands_among_dead_letters(
     assert set(place.peer.queue.scheduled()) == {"x_lost"}
 
 
-def test_a_task_between_dead_letters_that_does_not_rest_is_read_each_round(place: Place) -> None:
+@pytest.mark.parametrize("delay", [-60, -59], ids=["due with the first", "due after it"])
+def test_a_task_between_dead_letters_that_does_not_rest_is_read_each_round(
+    place: Place, delay: float
+) -> None:
     _bury(place, a=-60, c=-58, d=-57)
-    place.records.add(b=-59)
+    place.records.add(b=delay)
     place.round()
     [slow] = place.peer.claim()
     assert slow.id == "b"
@@ -593,7 +675,7 @@ def test_redis_is_asked_more_often_while_it_may_be_a_hiccup_and_once_a_round_aft
     place.redis_goes()
     place.peer.sweeper.run()
     hiccup = [wait for wait in stopping.waits if wait < 0.1]
-    assert len(hiccup) == pytest.approx(SILENCE_SECONDS / 0.05, abs=1)
+    assert len(hiccup) == pytest.approx(SILENCE_SECONDS / 0.05, abs=2)
     assert stopping.waits[len(hiccup) :] == pytest.approx([1.0] * 19)
 
 
@@ -675,6 +757,22 @@ def test_a_stopping_sweeper_hands_out_no_more_pages(place: Place) -> None:
     place.peer.stopping.set()
     place.round()
     assert place.handled == []
+    assert place.records.pages_read == 1
+
+
+def test_a_stopping_sweeper_does_not_call_its_handler_again(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-5, b=-5)
+    calls: list[Sequence[Task]] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append(tasks)
+        place.peer.stopping.set()
+        raise ValueError("one of them")
+
+    object.__setattr__(place.flow, "handler", handler)
+    place.round()
+    assert len(calls) == 1
 
 
 # -- what is not handed out, or not again --------------------------------------------------
@@ -785,7 +883,8 @@ def test_a_task_that_is_never_to_be_tried_again_is_not_while_redis_is_silent(pla
     assert [task.id for task in place.peer.claim()] == ["a"]  # who make the dead letter
 
 
-def test_what_was_put_off_without_redis_is_the_claims_once_it_is_back(place: Place) -> None:
+def test_what_was_put_off_without_redis_is_the_claims_once_it_is_back(clock: Clock) -> None:
+    place = Place(clock, backoff=Delays(600))
     place.redis_is_silent_for_long()
     place.records.add(a=-5)
     place.poison = {"a"}
@@ -811,6 +910,19 @@ def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) 
     assert [task.id for task in told.tasks] == ["a", "b", "d", "c"]
     assert (told.done, told.retries, told.failed) == (2, 1, 1)
     assert (told.late_ms, told.seconds, told.without_redis) == (5000, 0.0, True)
+
+
+def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-4)
+
+    def slow(_tasks: Sequence[Task]) -> None:
+        place.clock.move(2.5)
+
+    object.__setattr__(place.flow, "handler", slow)
+    place.round()
+    [told] = place.peer.heard.of(events.Handled)
+    assert (told.late_ms, told.seconds) == (7500, 2.5)
 
 
 # -- what goes wrong -----------------------------------------------------------------------

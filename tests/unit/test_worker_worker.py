@@ -10,7 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
+from worker.heartbeat import Heartbeat
 from worker.lane import ServerCheck
+from worker.outages import Timed
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.
@@ -68,7 +70,8 @@ class Running:
         self.workers = workers
         self.errors: list[BaseException] = []
         self.threads = [
-            threading.Thread(target=self._run, args=(worker,), name=f"run {n}")
+            # Daemons, so that a test which fails meanwhile does not keep Python from ending.
+            threading.Thread(target=self._run, args=(worker,), name=f"run {n}", daemon=True)
             for n, worker in enumerate(workers)
         ]
         for thread in self.threads:
@@ -161,6 +164,28 @@ def test_there_is_a_connection_for_every_thread_and_one_for_each_sweep(clients: 
     threads = 20 + 1 + 2 + 2  # handlers, renewers, waker and heartbeat
     assert shared["max_connections"] >= threads
     assert sweep["timeout_seconds"] == 0.5
+
+
+@pytest.mark.usefixtures("clients")
+def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[Timed] = []
+
+    class Watching(Heartbeat):
+        def __init__(
+            self, name: str, stations: Any, timed: Sequence[Timed], stopping: threading.Event
+        ) -> None:
+            watched.extend(timed)
+            super().__init__(name, stations, timed, stopping)
+
+    monkeypatch.setattr("worker.worker.Heartbeat", Watching)
+    worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)
+    worker.stop()
+    worker.run()
+    assert {(timed._queue, timed._what) for timed in watched} == {
+        ("a", "probe"),
+        ("b", "probe"),
+        ("a", "sweep"),
+    }
 
 
 # -- at work -------------------------------------------------------------------------------
