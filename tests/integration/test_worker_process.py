@@ -245,7 +245,7 @@ def test_a_task_whose_worker_was_killed_comes_again_after_its_lease(
 
 
 def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done(
-    redis_client: redis.Redis, start: Start
+    redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
     good = {f"good {n}" for n in range(499)}
@@ -265,6 +265,8 @@ def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done
     deaths: Any = redis_client.lrange("deaths", 0, -1)
     assert int(deaths[2]) == len(good), "all were to be done before it killed for the third time"
     assert max(row["deliveries"] for row in handled(redis_client)) <= 2
+    batches = [line for line in events(tmp_path / "worker.log") if line["event"] == "batch"]
+    assert len(batches) <= 60, "a few at a time after one death, and only those alone after two"
     [letter] = queue.dead()
     assert letter.id == "killer"
     assert letter.story["reason"] == "delivered 5 times and never settled"
