@@ -231,7 +231,8 @@ def test_a_sweep_that_wants_to_exit_ends_the_worker_with_an_error(valkey: Valkey
     with ThreadPoolExecutor(1) as executor:
         end = executor.submit(worker.run)
         wait_until(end.done, "the worker to end")
-        assert isinstance(end.exception(), BaseException)
+        with pytest.raises(SystemExit, match="enough"):
+            end.result()
 
 
 def test_run_ends_only_after_the_handler_that_a_sweep_has_called() -> None:
