@@ -120,7 +120,10 @@ def _run(options: argparse.Namespace) -> None:
     # On a thread of its own: the main thread, which the signals interrupt, then never holds a
     # lock that stop() needs.
     with ThreadPoolExecutor(1) as runner:
-        runner.submit(worker.run).result()
+        try:
+            runner.submit(worker.run).result()
+        except SystemExit as error:  # whatever its status, a worker that nobody stopped has failed
+            raise WorkerError(f"One of its threads ended it: {described(error)}") from error
 
 
 def _stats(options: argparse.Namespace) -> None:

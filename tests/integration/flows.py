@@ -3,12 +3,12 @@
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis
 
-from worker import Backoff, Flow, Task, Unavailable, connect, lane, one_at_a_time
+from worker import Backoff, Due, Flow, Task, Unavailable, connect, lane, one_at_a_time
 
 HANDLED = "handled"
 DOWN = "down"
@@ -94,6 +94,16 @@ def slow() -> list[Flow]:
         note(client, [task])
 
     return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=2)]
+
+
+def leaving() -> list[Flow]:
+    """Its sweep leaves the process as if all were well."""
+
+    def leave(_after: float | None, _before: float) -> Iterator[list[Due]]:
+        raise SystemExit
+        yield []
+
+    return [Flow(name="leaving", handler=lambda _: None, sweep=leave)]
 
 
 def dependent() -> list[Flow]:

@@ -245,7 +245,7 @@ def test_a_task_whose_worker_was_killed_comes_again_after_its_lease(
 
 
 def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done(
-    redis_client: redis.Redis, start: Start
+    redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
     good = {f"good {n}" for n in range(499)}
@@ -265,6 +265,8 @@ def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done
     deaths: Any = redis_client.lrange("deaths", 0, -1)
     assert int(deaths[2]) == len(good), "all were to be done before it killed for the third time"
     assert max(row["deliveries"] for row in handled(redis_client)) <= 2
+    batches = [line for line in events(tmp_path / "worker.log") if line["event"] == "batch"]
+    assert len(batches) <= 60, "a few at a time after one death, and only those alone after two"
     [letter] = queue.dead()
     assert letter.id == "killer"
     assert letter.story["reason"] == "delivered 5 times and never settled"
@@ -311,6 +313,15 @@ def test_a_worker_claims_nothing_before_its_probe_passes(
     redis_client.delete(DOWN)
     wait_until(lambda: tasks(queue) == {}, "the task to be done")
     assert handled_ids(redis_client) == ["a"]
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_a_worker_whose_sweep_leaves_ends_with_an_error_whatever_it_said(
+    start: Start, tmp_path: Path
+) -> None:
+    assert start("leaving").wait() == 1
+    message = (tmp_path / "worker.log").read_text().splitlines()[-1]
+    assert "One of its threads ended it: SystemExit" in message
 
 
 def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
