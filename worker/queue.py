@@ -249,7 +249,7 @@ class DelayQueue:
         A worker says who it is: then it sweeps for ``term_ms`` from now, if no other one does, and
         nothing is done if another one does. With ``look_only`` lost tasks are told, but not scheduled.
         """
-        found = Restored((), 0, 0, paused=False)
+        found, seen = Restored((), 0, 0, paused=False), 0
         for part in _slices(waiting) if waiting else [[]]:
             rows = (
                 value
@@ -268,12 +268,13 @@ class DelayQueue:
             found = Restored(
                 found.lost + tuple(map(_text, lost)),
                 found.due + ripe,
-                found.resting + resting,
+                found.resting + (resting if found.resting == seen else 0),
                 bool(paused),
                 turn > 0,
                 found.new_turn or turn == 2,  # noqa: PLR2004  see the script
                 turn_in_ms,
             )
+            seen += len(part)
         if found.turn:
             self.last_known_paused = found.paused
         return found

@@ -56,13 +56,16 @@ class PutOff:
                 self.forget(task_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """One call of a queue's, for some rows."""
 
     count: str
     rows: list[Any]
     write: Callable[[list[Any]], None]
+    #: Whether Redis took it, and the ids for which nothing was written.
+    taken: bool = False
+    lost: frozenset[str] = frozenset()
 
 
 class Settler:
@@ -95,33 +98,34 @@ class Settler:
         retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
         self._remember(results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)])
-        taken = [
-            self._write("done", results.done, queue.ack),
-            self._write("retried", retries, queue.retry),
-            self._write("retried", rescheduled, partial(queue.retry, put=Put.NEW)),
-            self._write(
-                "failed",
-                [(task, ms) for task, _, ms in again],
-                partial(queue.retry, put=Put.FAILED),
-            ),
-            self.bury(dead),
-            self._write("released", results.untouched, queue.release),
+        failures = [(task, delay_ms) for task, _, delay_ms in again]
+        calls = [
+            self._call("done", results.done, queue.ack),
+            self._call("retried", retries, queue.retry),
+            self._call("retried", rescheduled, partial(queue.retry, put=Put.NEW)),
+            self._call("failed", failures, partial(queue.retry, put=Put.FAILED)),
+            self._call("released", results.untouched, queue.release),
         ]
+        buried = self.bury(dead)
+        lost = {task_id for call in calls for task_id in call.lost}
         for task, delay_ms in [*retries, *rescheduled]:
-            self._emit(events.Retried(queue.name, task, delay_ms))
+            if task.id not in lost:
+                self._emit(events.Retried(queue.name, task, delay_ms))
         for task, error, delay_ms in again:
-            self._emit(events.Failed(queue.name, task, error, delay_ms))
-        return all(taken)
+            if task.id not in lost:
+                self._emit(events.Failed(queue.name, task, error, delay_ms))
+        return buried and all(call.taken for call in calls)
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make dead letters of tasks; whether Redis took it."""
         if self._sweep_hands_out:
             for task, _, _ in dead:
                 self.put_off.put_off(task.id, float("inf"))
-        taken = self._write("dead", dead, self._queue.dead_letter)
+        call = self._call("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
-            self._emit(events.Died(self._queue.name, task, reason, error))
-        return taken
+            if task.id not in call.lost:
+                self._emit(events.Died(self._queue.name, task, reason, error))
+        return call.taken
 
     def settle_owed(self) -> None:
         """Make the calls again that Redis did not take. Until their lease ends, they still count."""
@@ -148,11 +152,14 @@ class Settler:
         for task, delay_ms in later:
             self.put_off.put_off(task.id, now + delay_ms / 1000)
 
-    def _write(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> bool:
-        return not rows or self._make(_Call(count, rows, write))
+    def _call(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> _Call:
+        call = _Call(count, rows, write, taken=not rows)
+        if rows:
+            self._make(call)
+        return call
 
     def _make(self, call: _Call) -> bool:
-        """Make a call, and count what it settled; whether Redis took it.
+        """Make a call, and count what it settled; return whether Redis took it.
 
         What Redis does not take is owed. If the lease ends before it is, the tasks come again.
         """
@@ -161,6 +168,7 @@ class Settler:
         except LeaseLost as lost:
             self._counts["stale"] += len(lost.ids)
             self._counts[call.count] += len(call.rows) - len(lost.ids)
+            call.lost = frozenset(lost.ids)
             self._emit(events.LeaseLost(self._queue.name, lost.ids))
         except redis.RedisError as error:
             self._owed.append(call)
@@ -174,6 +182,7 @@ class Settler:
             return False
         else:
             self._counts[call.count] += len(call.rows)
+        call.taken = True
         return True
 
 

@@ -219,7 +219,7 @@ class Sweeper:
         if self._silent_since is not None or found.new_turn:
             # Redis may have lost anything.
             self._silent_since = self._resting_until = None
-            self._look_ahead_at = asked_at
+            self._look_ahead_at = 0.0
             self._put_off = PutOff()
             self._failures.clear()
         self._turn = found.turn

@@ -105,6 +105,16 @@ def test_a_long_page_is_restored_in_slices(queue: DelayQueue) -> None:
     assert state(queue) == {"scheduled": {str(n): n for n in range(2 * SLICE + 1)}}
 
 
+def test_a_long_page_rests_up_to_the_first_task_that_does_not(queue: DelayQueue) -> None:
+    ids = [f"{n:04}" for n in range(2 * SLICE)]
+    queue.schedule_many((task_id, 0, b"") for task_id in ids)
+    queue.claim(SLICE, 1_000_000, now_ms=0)
+    bury(queue, *ids[SLICE:])
+    waiting = [Due(task_id, -1000) for task_id in ids]
+    assert queue.restore(waiting, now_ms=2000).resting == 0
+    assert queue.restore([*reversed(waiting)], now_ms=2000).resting == SLICE
+
+
 def test_a_look_tells_what_is_lost_and_changes_nothing(queue: DelayQueue) -> None:
     queue.schedule("there", 9000)
     before = state(queue)

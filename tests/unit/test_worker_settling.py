@@ -206,6 +206,16 @@ def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
 # -- what Redis does not take --------------------------------------------------------------
 
 
+def test_nothing_is_told_of_tasks_whose_lease_is_lost_but_that_it_is(clock: Clock) -> None:
+    desk = Desk(clock, *KINDS)
+    desk.queue._redis.flushall()
+    assert desk.settler.settle(_of_each_kind(desk))
+    assert {type(event) for event in desk.heard} == {events.LeaseLost}
+    assert {task_id for event in desk.heard.of(events.LeaseLost) for task_id in event.ids} == {
+        *KINDS
+    }
+
+
 def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue.before = Refusing(GONE)
