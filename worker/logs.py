@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import sys
+from functools import cache
 from typing import Any
 
 import structlog
@@ -78,11 +79,16 @@ def log_event(event: events.Event) -> None:
     if isinstance(event, events.Handled) and event.without_redis:
         text = "handled without Redis"
     fields: dict[str, Any] = {}
-    for field in dataclasses.fields(event):
-        fields |= _shown(field.name, getattr(event, field.name))
+    for name in _fields(type(event)):
+        fields |= _shown(name, getattr(event, name))
     if isinstance(event, events.Failed | events.Died):
         fields["exc_info"] = event.error
     getattr(structlog.get_logger("worker"), level)(text, **fields)
+
+
+@cache
+def _fields(kind: type[events.Event]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
