@@ -9,7 +9,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -120,8 +120,12 @@ def _run(options: argparse.Namespace) -> None:
     # On a thread of its own: the main thread, which the signals interrupt, then never holds a
     # lock that stop() needs.
     with ThreadPoolExecutor(1) as runner:
+        end = runner.submit(worker.run)
+        # A signal that comes as the main thread is about to wait is handled only after that wait.
+        while not wait([end], timeout=1.0).done:
+            pass
         try:
-            runner.submit(worker.run).result()
+            end.result()
         except SystemExit as error:  # whatever its status, a worker that nobody stopped has failed
             raise WorkerError(f"One of its threads ended it: {described(error)}") from error
 
