@@ -50,7 +50,7 @@ class Due(NamedTuple):
     """A task that the application's own records say is waiting."""
 
     id: str
-    #: Relative, so that clocks which disagree do not matter; negative when overdue.
+    #: From now until its deadline, so that clocks which disagree do not matter; negative when overdue.
     delay_ms: float
     payload: bytes = b""
 

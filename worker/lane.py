@@ -174,6 +174,7 @@ class Lane:
                 claimed_at = time.monotonic()
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
+                    station.settler.settle_owed()
                     continue
                 if claim_in <= 0:
                     try:

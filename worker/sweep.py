@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import redis
 import structlog
@@ -34,8 +35,10 @@ SILENCE_SECONDS = 1.5
 ASK_AGAIN_SECONDS = 0.05
 #: How much of its turn passes before a sweeper extends it.
 EXTENDED_AT = 0.6
-#: How much the records' clock and the way to it may differ between two looks.
-SLACK_SECONDS = 1.0
+#: Tasks that were due soon at the first look may be overdue at the second.
+SLACK_SECONDS = 10.0
+#: How many lost tasks are looked for again in one round; the others wait for the next.
+MOST_LOST = 50_000
 #: Dead letters and tasks put off are not read again every round once they are overdue by this much.
 RESTING_SECONDS = 10.0
 
@@ -134,19 +137,58 @@ class Sweeper:
     def _sweep_overdue(self) -> None:
         asked_at, all_rest = time.monotonic(), True
         since = self._resting_until
+        lost: set[str] = set()
         for page in self._records(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
-            found = self._restore(page, asked_at)
-            if found is None or found.paused or not found.turn or self._stopping.is_set():
+            found = self._ask(page, look_only=True)
+            if not self._goes_on(found):
                 return
+            lost.update(found.lost)
             if found.due or found.lost:
                 self._alarm.set()  # overdue, so look now: a wake-up may have been lost
-                if not found.lost:
-                    # A backlog: the claims are at this page, and come to the next one in turn.
-                    return
+            if len(lost) > MOST_LOST or (found.due and not found.lost):
+                # A backlog: the claims are at this page, and come to the next one in turn.
+                break
             if all_rest and found.resting:
                 self._rest(page, found.resting, asked_at, read_at)
             all_rest = all_rest and found.resting == len(page)
+        self._restore(lost, None if since is None else since - time.monotonic(), 0.0)
+
+    def _sweep_upcoming(self) -> None:
+        # Reaches past the next look ahead, so that each task is seen before it is due.
+        horizon = 2 * self._flow.lookahead_seconds
+        lost: set[str] = set()
+        for page in self._records(0.0, horizon):
+            found = self._ask(page, look_only=True)
+            if not self._goes_on(found):
+                return
+            lost.update(found.lost)
+            if len(lost) > MOST_LOST:
+                self._look_ahead_at = 0.0  # for the others, in the next round
+                break
+        self._restore(lost, -SLACK_SECONDS, horizon)
+
+    def _restore(self, lost: set[str], after_seconds: float | None, before_seconds: float) -> None:
+        """Restore those that the records still list."""
+        if not lost:
+            return
+        restored = 0
+        for page in self._records(after_seconds, before_seconds):
+            still = [due for due in page if due.id in lost]
+            lost = lost.difference(due.id for due in still)
+            found = self._ask(still) if still else None
+            if still and not self._goes_on(found):
+                break
+            restored += len(found.lost) if found else 0
+            if not lost:
+                break
+        if restored:
+            self._counts["restored"] += restored
+            self._emit(events.Restored(self._queue.name, restored))
+
+    def _goes_on(self, found: Restored | None) -> TypeGuard[Restored]:
+        """Whether there is any use in another page."""
+        return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
     def _rest(self, page: Sequence[Due], resting: int, asked_at: float, read_at: float) -> None:
         """Note that the first ``resting`` of a page, read between these times, need no look soon."""
@@ -154,14 +196,6 @@ class Sweeper:
         if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
             return  # the next one may be due in the same millisecond
         self._resting_until = until
-
-    def _sweep_upcoming(self) -> None:
-        # Reaches past the next look ahead, so that each task is seen before it is due.
-        asked_at = time.monotonic()
-        for page in self._records(0.0, 2 * self._flow.lookahead_seconds):
-            found = self._restore(page, asked_at)
-            if found is None or found.paused or not found.turn or self._stopping.is_set():
-                return
 
     def _sweep_without_redis(self) -> None:
         """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
@@ -171,37 +205,6 @@ class Sweeper:
             self._handle(page)
 
     # -- Redis -----------------------------------------------------------------------------
-
-    def _restore(self, page: Sequence[Due], asked_at: float) -> Restored | None:
-        """Restore what is lost of a page that the records were asked for at that time.
-
-        None when Redis does not answer.
-        """
-        read_at = time.monotonic()
-        found = self._ask(page, look_only=True)
-        if found is None or not found.lost:
-            return found
-        missing = {*found.lost}
-        lost = [due for due in page if due.id in missing]
-        still = self._still_waiting(lost, asked_at, read_at)
-        restored = self._ask(still) if still else found._replace(lost=())
-        if restored is not None and restored.lost:
-            self._counts["restored"] += len(restored.lost)
-            self._emit(events.Restored(self._queue.name, len(restored.lost)))
-        return restored and found._replace(lost=restored.lost)
-
-    def _still_waiting(self, lost: Sequence[Due], asked_at: float, read_at: float) -> list[Due]:
-        """Those that the records still list; they were asked and answered between these times."""
-        missing = {due.id for due in lost}
-        now = time.monotonic()
-        earliest = asked_at - now + min(due.delay_ms for due in lost) / 1000
-        latest = read_at - now + max(due.delay_ms for due in lost) / 1000
-        still: list[Due] = []
-        for page in self._records(earliest - SLACK_SECONDS, latest + SLACK_SECONDS):
-            still += [due for due in page if due.id in missing]
-            if len(still) == len(missing):
-                break
-        return still
 
     def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
         """Restore a page, if it is this worker's turn; None when Redis does not answer."""
