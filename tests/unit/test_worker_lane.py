@@ -473,6 +473,22 @@ def test_what_redis_did_not_take_is_settled_before_the_next_claim(clock: Clock) 
     assert shop.line.counts == {"done": 2}
 
 
+def test_what_redis_did_not_take_is_settled_while_the_flow_is_down_too(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None, batch_size=1)
+    shop.schedule("a")
+
+    def once(name: str) -> None:
+        if name == "ack":
+            shop.queue.before = lambda _: None
+            shop.line.station.needs._up = False
+            raise redis.TimeoutError("silent")
+
+    shop.queue.before = once
+    shop.work()
+    assert shop.queue.calls == ["schedule", "claim", "ack", "ack"]
+    assert shop.line.counts == {"done": 1}
+
+
 def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: Clock) -> None:
     handled: list[str] = []
 
