@@ -48,13 +48,14 @@ class Heartbeat:
 
     def run(self) -> None:
         """Beat and watch until the worker stops; then sign off."""
-        beat_at = 0.0
+        beat_at, told_up = 0.0, [False for _ in self._stations]
         while True:
             now = time.monotonic()
             for timed in self._watched:
                 timed.report(now)
-            if now >= beat_at:
-                beat_at = now + BEAT_SECONDS
+            up = [station.needs.up for station in self._stations]
+            if now >= beat_at or up != told_up:  # who looks wants to know at once
+                beat_at, told_up = now + BEAT_SECONDS, up
                 for station in self._stations:
                     self._beat(station, now)
             if self._stopping.wait(1.0):

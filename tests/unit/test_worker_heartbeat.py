@@ -83,6 +83,18 @@ def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:
     assert status.details["oldest_seconds"] == 0.0
 
 
+def test_a_flow_that_goes_down_is_told_at_once(clock: Clock) -> None:
+    patient = Patient(clock, seconds=5)
+    down_at = clock.now + 2
+
+    def watch(now: float) -> None:
+        patient.stations[0].needs._up = now < down_at
+
+    patient.timed.report = watch  # type: ignore[method-assign]  # called every second
+    patient.heartbeat.run()
+    assert [len(queue.calls) for queue in patient.queues] == [2, 2]
+
+
 def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_all_the_same(
     clock: Clock,
 ) -> None:
