@@ -219,6 +219,8 @@ class Lane:
                 held.let_go(part)
                 ended_at = time.monotonic()
                 settled = station.settler.settle(part)
+                if not settled:
+                    self.alarm.set()  # whoever waits sends it again now, and not after its wait
                 self._tell(batch, part, held.began_at, ended_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)

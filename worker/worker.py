@@ -4,7 +4,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+import redis
 import structlog
 
 from . import events
@@ -89,7 +91,8 @@ class Worker:
             thread.join(max(0.0, deadline - time.monotonic()))
         for station in self._stations:
             station.renewer.finish()
-            station.settler.settle_owed()
+            with suppress(redis.RedisError):
+                station.settler.settle_owed()
         for client in self._clients:
             client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]
