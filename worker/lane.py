@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
@@ -174,7 +175,8 @@ class Lane:
                 claimed_at = time.monotonic()
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
-                    station.settler.settle_owed()
+                    with suppress(redis.RedisError):
+                        station.settler.settle_owed()
                     continue
                 if claim_in <= 0:
                     try:
@@ -220,6 +222,8 @@ class Lane:
                 held.let_go(part)
                 ended_at = time.monotonic()
                 settled = station.settler.settle(part)
+                if not settled:
+                    self.alarm.set()  # whoever waits sends it again now, and not after its wait
                 self._tell(batch, part, held.began_at, ended_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)

@@ -66,6 +66,8 @@ class _Call:
     #: Whether Redis took it, and the ids for which nothing was written.
     taken: bool = False
     lost: frozenset[str] = frozenset()
+    #: Why Redis did not take it the last time.
+    error: redis.RedisError | None = None
 
 
 class Settler:
@@ -128,13 +130,19 @@ class Settler:
         return call.taken
 
     def settle_owed(self) -> None:
-        """Make the calls again that Redis did not take. Until their lease ends, they still count."""
+        """Make the calls again that Redis did not take. Until their lease ends, they still count.
+
+        Raises redis.ConnectionError or redis.TimeoutError when Redis still does not answer; a call that
+        it refuses is only kept, because it may refuse that one for ever.
+        """
         for _ in range(len(self._owed)):
             try:
                 call = self._owed.popleft()
             except IndexError:  # another thread was faster
                 return
             if not self._make(call):
+                if isinstance(call.error, redis.ConnectionError | redis.TimeoutError):
+                    raise call.error
                 return
 
     @property
@@ -171,6 +179,7 @@ class Settler:
             call.lost = frozenset(lost.ids)
             self._emit(events.LeaseLost(self._queue.name, lost.ids))
         except redis.RedisError as error:
+            call.error = error
             self._owed.append(call)
             log.warning(
                 "not settled yet",

@@ -4,7 +4,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+import redis
 import structlog
 
 from . import events
@@ -90,7 +92,8 @@ class Worker:
         for station in self._stations:
             station.renewer.finish()
             if time.monotonic() < deadline:  # each silence of Redis costs a second
-                station.settler.settle_owed()
+                with suppress(redis.RedisError):
+                    station.settler.settle_owed()
         for client in self._clients:
             client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]

@@ -20,7 +20,7 @@ from devtools.valkey import Valkey, private_valkey
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import last
 from tests.integration.workers import running, tasks
-from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker
+from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker, lane
 from worker.sweep import SILENCE_SECONDS
 
 NAME = "silent"
@@ -221,4 +221,26 @@ def test_an_ack_that_redis_did_not_confirm_is_made_again_and_the_handler_is_not_
         wait_until(lambda: not tasks(queue), "the ack, long before the lease ends")
         # An ack that went through already finds nothing to do.
         wait_until(lambda: worker.counts["done"] + worker.counts["stale"], "it to be counted")
+    assert runs == {"a": 1}
+
+
+def test_an_ack_that_redis_was_too_slow_for_is_made_again_although_another_thread_waits(
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "SLOW_POLL_SECONDS", AGES)
+    runs: Counter[str] = Counter()
+
+    def handle(batch: Sequence[Task]) -> None:
+        runs.update(task.id for task in batch)
+        last(0.2)  # the other thread waits by then, for this lease to end
+        redis_client.client_pause(1100)  # a little longer than the worker waits for a reply
+
+    flow = Flow(name=NAME, handler=handle, lease_seconds=AGES)
+    queue = DelayQueue(redis_client, NAME)
+    worker = Worker([flow], valkey.url, threads=2)
+    with running(worker):
+        queue.schedule("a", 1)
+        wait_until(lambda: runs["a"], "the handler")
+        redis_client.ping()
+        wait_until(lambda: not tasks(queue), "the ack")
     assert runs == {"a": 1}

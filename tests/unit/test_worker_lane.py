@@ -489,6 +489,34 @@ def test_what_redis_did_not_take_is_settled_while_the_flow_is_down_too(clock: Cl
     assert shop.line.counts == {"done": 1}
 
 
+def test_nothing_is_claimed_before_a_redis_that_was_silent_has_taken_what_is_settled(
+    clock: Clock,
+) -> None:
+    shop = Shop(clock, lambda _: None, batch_size=1)
+    shop.schedule("a", "b")
+    silences = iter(range(2))
+
+    def twice(name: str) -> None:
+        if name == "ack" and next(silences, None) is not None:
+            raise redis.TimeoutError("silent")
+
+    shop.queue.before = twice
+    shop.line._left = 2
+    shop.work()
+    # A handler that runs for longer than the lease would keep the ack from being sent in time.
+    assert shop.queue.calls[:5] == ["schedule", "claim", "ack", "ack", "ack"]
+
+
+def test_whoever_waits_is_woken_to_send_again_what_redis_did_not_take(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None)
+    shop.schedule("a")
+    shop.queue.before = Refusing(redis.TimeoutError("silent"), "ack")
+    batch = shop.line.lane._next()
+    assert batch is not None
+    shop.line.lane._handle(batch)
+    assert shop.line.alarm.is_set()
+
+
 def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: Clock) -> None:
     handled: list[str] = []
 

@@ -248,12 +248,24 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
     desk.queue.before = Refusing(GONE)
     desk.settler.settle(Results(done=[desk["a"]], untouched=[desk["b"]]))
     desk.queue.calls.clear()
-    desk.settler.settle_owed()
+    with pytest.raises(redis.TimeoutError):
+        desk.settler.settle_owed()
     assert desk.queue.calls == ["ack"]
     desk.queue.before = Refusing(GONE, "ack")
-    desk.settler.settle_owed()
+    with pytest.raises(redis.TimeoutError):
+        desk.settler.settle_owed()
     assert desk.queue.calls == ["ack", "release", "ack"]
     assert desk.queue.scheduled() == {"b": 0}
+
+
+def test_an_owed_call_that_redis_refuses_is_kept_and_no_reason_not_to_claim(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.queue.before = Refusing(redis.ResponseError("WRONGTYPE"), "ack")
+    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.settler.settle_owed()
+    desk.queue.before = lambda _: None
+    desk.settler.settle_owed()
+    assert desk.queue.leased() == {}
 
 
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
