@@ -36,7 +36,7 @@ class Held:
         #: The latest time at which the lease surely had not begun yet, and when the handler's last
         #: call began.
         self.leased_at = self.began_at = claimed_at
-        #: Whether the handler has run for too long: the lease may end then.
+        #: Whether this call of the handler has run for too long: its lease is left to end.
         self.given_up = False
 
     def tasks(self) -> list[Task]:
@@ -45,7 +45,7 @@ class Held:
 
     def begin(self, batch: Sequence[Task]) -> bool:
         """Begin a call of the handler, if the lease on all of its batch cannot have ended."""
-        self.began_at = time.monotonic()
+        self.began_at, self.given_up = time.monotonic(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
         return held and self.began_at < self.leased_at + self._lease_seconds

@@ -145,6 +145,19 @@ def test_each_call_of_a_handler_has_its_own_time(desk: Desk) -> None:
     assert desk.extensions == 28
 
 
+def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk) -> None:
+    tasks = desk.claimed("a", "b")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        for _ in range(16):
+            desk.pass_seconds(4)
+        assert desk.heard == [events.RanTooLong("slow", ["a", "b"])]
+        held.let_go(Results(done=tasks[:1]))
+        assert held.begin(tasks[1:])
+        for _ in range(5):
+            desk.pass_seconds(4)
+        assert desk.queue.leased()["b"] > 0
+
+
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:
     tasks = desk.claimed("a")
     held = Held(FLOW, tasks, desk.clock.now)
