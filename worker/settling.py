@@ -66,6 +66,8 @@ class _Call:
     #: Whether Redis took it, and the ids for which nothing was written.
     taken: bool = False
     lost: frozenset[str] = frozenset()
+    #: When it was first made and got no reply, so that it may have run: on the monotonic clock.
+    unanswered_at: float | None = None
 
 
 class Settler:
@@ -163,14 +165,18 @@ class Settler:
 
         What Redis does not take is owed. If the lease ends before it is, the tasks come again.
         """
+        made_at = time.monotonic()
         try:
             call.write(call.rows)
         except LeaseLost as lost:
-            self._counts["stale"] += len(lost.ids)
-            self._counts[call.count] += len(call.rows) - len(lost.ids)
-            call.lost = frozenset(lost.ids)
-            self._emit(events.LeaseLost(self._queue.name, lost.ids))
+            if not self._settled_before(call, made_at):
+                call.lost = frozenset(lost.ids)
+                self._counts["stale"] += len(lost.ids)
+                self._emit(events.LeaseLost(self._queue.name, lost.ids))
+            self._counts[call.count] += len(call.rows) - len(call.lost)
         except redis.RedisError as error:
+            if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                call.unanswered_at = call.unanswered_at or made_at
             self._owed.append(call)
             log.warning(
                 "not settled yet",
@@ -184,6 +190,14 @@ class Settler:
             self._counts[call.count] += len(call.rows)
         call.taken = True
         return True
+
+    def _settled_before(self, call: _Call, now: float) -> bool:
+        """Whether an earlier attempt whose reply was lost has most likely settled these tasks.
+
+        Redis cannot tell that from a lease that ended, but hardly any lease has ended so soon.
+        """
+        sent_at = call.unanswered_at
+        return sent_at is not None and now < sent_at + self._flow.lease_seconds
 
 
 def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:

@@ -256,6 +256,32 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
     assert desk.queue.scheduled() == {"b": 0}
 
 
+def test_a_call_that_redis_took_but_whose_reply_was_lost_has_lost_no_lease(clock: Clock) -> None:
+    desk = Desk(clock, "a", "b")
+
+    def lose_the_reply(_: str) -> None:
+        desk.queue.before = lambda _: None
+        desk.queue.ack([desk["a"], desk["b"]])
+        raise GONE
+
+    desk.queue.before = lose_the_reply
+    assert not desk.settler.settle(Results(done=[desk["a"], desk["b"]]))
+    clock.move(3)
+    desk.settler.settle_owed()
+    assert desk.counts == Counter(done=2)
+    assert desk.heard.of(events.LeaseLost) == []
+
+
+def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.queue.before = Refusing(redis.ResponseError("READONLY"))
+    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.queue.before = lambda _: None
+    desk.queue.schedule("a", 2**50)
+    desk.settler.settle_owed()
+    assert desk.counts == Counter(stale=1)
+
+
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(GONE)
