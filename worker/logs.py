@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import sys
-from functools import cache
 from typing import Any
 
 import structlog
@@ -70,6 +69,9 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.Hangs: ("error", "a call hangs"),
 }
 
+#: The names of each one's fields.
+FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
+
 
 def log_event(event: events.Event) -> None:
     """The engine's first listener: writes down what a person may want to know later."""
@@ -79,16 +81,11 @@ def log_event(event: events.Event) -> None:
     if isinstance(event, events.Handled) and event.without_redis:
         text = "handled without Redis"
     fields: dict[str, Any] = {}
-    for name in _fields(type(event)):
+    for name in FIELDS[type(event)]:
         fields |= _shown(name, getattr(event, name))
     if isinstance(event, events.Failed | events.Died):
         fields["exc_info"] = event.error
     getattr(structlog.get_logger("worker"), level)(text, **fields)
-
-
-@cache
-def _fields(kind: type[events.Event]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
