@@ -235,20 +235,26 @@ class Lane:
         return [task for task in batch.tasks if task.deliveries < most]
 
     def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
-        tasks = [*results.handled()]
-        if tasks:
-            self._emit(
-                events.Handled(
-                    batch.station.queue.name,
-                    tasks,
-                    done=len(results.done) + len(results.rescheduled),
-                    retries=len(results.retries),
-                    failed=len(results.failed) + len(results.dead),
-                    seconds=ended_at - began_at,
-                    late_ms=_late_ms(tasks, batch.now_ms)
-                    + round(1000 * (ended_at - batch.claimed_at)),
-                )
-            )
+        if tasks := [*results.handled()]:
+            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
+            seconds = ended_at - began_at
+            self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
+
+
+def handled_event(
+    queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
+) -> events.Handled:
+    """What one call of a handler came to."""
+    return events.Handled(
+        queue,
+        [*results.handled()],
+        done=len(results.done) + len(results.rescheduled),
+        retries=len(results.retries),
+        failed=len(results.failed) + len(results.dead),
+        seconds=seconds,
+        late_ms=late_ms,
+        without_redis=without_redis,
+    )
 
 
 def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:

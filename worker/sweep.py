@@ -21,7 +21,7 @@ from . import events
 from .errors import Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
-from .lane import Station
+from .lane import Station, handled_event
 from .outages import Timed
 from .queue import DelayQueue, Restored
 from .settling import PutOff, retry_delay_ms
@@ -164,9 +164,10 @@ class Sweeper:
                 return
 
     def _sweep_without_redis(self) -> None:
-        """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
+        """Hand what is overdue to the flow's own handler."""
+        station = self._station
         for page in self._records(None, 0.0):
-            if self._stopping.is_set() or self._station.queue.last_known_paused:
+            if self._stopping.is_set() or station.queue.last_known_paused or not station.needs.up:
                 return
             self._handle(page)
 
@@ -252,29 +253,26 @@ class Sweeper:
         if not overdue:
             return
         tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
-        late_ms = -min(due.delay_ms for due in overdue)
-        began = time.monotonic()
-        results = Results()
-        for part in handle(self._flow, tasks, lambda _: not self._stopping.is_set()):
+        late_ms = {due.id: -due.delay_ms for due in overdue}
+        read_at = began_at = time.monotonic()
+
+        def keep_going(_: Sequence[Task]) -> bool:
+            nonlocal began_at
+            began_at = time.monotonic()
+            return not self._stopping.is_set()
+
+        for part in handle(self._flow, tasks, keep_going):
+            ended_at = time.monotonic()
+            if part.outage:
+                self._station.needs.take_down(part.outage)
             self._note(part)
-            results.merge(part)
-        self._counts["handled without Redis"] += len(results.done)
-        seconds = time.monotonic() - began
-        if handled := [*results.handled()]:
-            self._emit(
-                events.Handled(
-                    self._queue.name,
-                    handled,
-                    done=len(results.done) + len(results.rescheduled),
-                    retries=len(results.retries),
-                    failed=len(results.failed) + len(results.dead),
-                    seconds=seconds,
-                    late_ms=round(late_ms + 1000 * seconds),
-                    without_redis=True,
+            self._counts["handled without Redis"] += len(part.done)
+            if handled := [*part.handled()]:
+                late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
+                seconds = ended_at - began_at
+                self._emit(
+                    handled_event(self._queue.name, part, seconds, round(late), without_redis=True)
                 )
-            )
-        if results.outage:
-            raise results.outage
 
     def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
         """What is due, and neither at work in this process nor put off by it."""

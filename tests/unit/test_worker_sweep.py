@@ -23,6 +23,7 @@ from worker import (
     Task,
     Unavailable,
     events,
+    one_at_a_time,
 )
 from worker.flow import MAX_DELAY_MS
 from worker.isolation import Results
@@ -912,6 +913,17 @@ def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) 
     assert (told.late_ms, told.seconds, told.without_redis) == (5000, 0.0, True)
 
 
+def test_each_call_of_a_handler_without_redis_is_told_by_itself(clock: Clock) -> None:
+    place = Place(clock)
+    object.__setattr__(place.flow, "handler", one_at_a_time(lambda _: clock.move(0.5)))
+    place.redis_is_silent_for_long()
+    place.records.add(a=-4, b=-3)
+    place.round(after_seconds=0)
+    told = place.peer.heard.of(events.Handled)
+    assert [[task.id for task in event.tasks] for event in told] == [["a"], ["b"]]
+    assert [(event.seconds, event.late_ms) for event in told] == [(0.5, 4500), (0.5, 4000)]
+
+
 def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-4)
@@ -928,15 +940,20 @@ def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Pl
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-def test_a_handler_that_cannot_work_is_tried_again_in_the_next_round(place: Place) -> None:
+def test_an_outage_of_what_the_handler_needs_takes_the_flow_down_without_redis_too(
+    place: Place,
+) -> None:
     place.redis_is_silent_for_long()
     place.down = True
     place.records.add(**dict.fromkeys("abc", -5.0))
+    place.records.asked.clear()
     with capture_logs() as logged:
         place.rounds(3)
-    assert len(logged) == 1
-    assert place.peer.heard.of(events.Handled) == []
+    assert logged == []  # the records can be read
+    assert len(place.records.asked) == 1
+    assert [type(event) for event in place.peer.heard] == [events.FlowDown]
     place.down = False
+    place.peer.station.needs._up = True  # as its probe does
     place.round()
     assert place.handled == ["a", "b", "c"]
 
