@@ -149,7 +149,7 @@ class Settler:
         if not self._sweep_hands_out:
             return
         now = time.monotonic()
-        for task in results.done:
+        for task in [*results.done, *results.untouched]:
             self.put_off.forget(task.id)
         for task, delay_ms in later:
             self.put_off.put_off(task.id, now + delay_ms / 1000)

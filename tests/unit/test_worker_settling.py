@@ -343,6 +343,14 @@ def test_what_a_sweep_could_hand_out_too_early_is_put_off(clock: Clock) -> None:
     )
 
 
+def test_a_dead_letter_that_was_requeued_is_not_put_off_for_ever(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.settler.settle(Results(dead=[(desk["a"], DeadLetter(ERROR))]))
+    desk.queue.requeue(["a"])
+    desk.settler.settle(Results(untouched=desk.again()))  # as in an outage
+    assert "a" not in desk.settler.put_off
+
+
 def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -> None:
     desk = Desk(clock, "worn")
     desk.settler.bury([(desk["worn"], "delivered 5 times and never settled", None)])
