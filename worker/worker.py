@@ -61,8 +61,8 @@ class Worker:
 
         pools = _pools(flows)
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
-        # Beside each handler's: for a renewer and a sweep's end in each flow, the waker, the heartbeat.
-        most = sum(sizes) + 2 * len(flows) + 2
+        # One for each thread that shares them: handlers, renewers, the waker, the heartbeat, and `run`.
+        most = sum(sizes) + len(flows) + 3
         self._redis_url = redis_url
         self._client = connect(redis_url, max_connections=most)
         self._clients = [self._client]
@@ -178,7 +178,7 @@ class Worker:
             try:
                 run()
             except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
-                self._crash = error
+                self._crash = self._crash or error
                 self.stop()
                 log.critical("thread died", thread=name, error=described(error))
 
