@@ -119,7 +119,7 @@ def _outcome(flow: Flow, error: Exception) -> Outcome:
     if not isinstance(error, Unavailable) and flow.probe is not None:
         try:
             flow.probe()
-        except Exception as down:  # noqa: BLE001  a probe that fails in any way says no
+        except Exception as down:  # noqa: BLE001  any error means that it is down
             outage = Unavailable(str(down))
             outage.__cause__ = error
             return Failed(outage)

@@ -19,7 +19,7 @@ from .backoff import Backoff
 from .errors import described
 from .flow import Flow, Task
 from .isolation import Results, handle
-from .outages import Needs
+from .outages import Health
 from .queue import Claim, DelayQueue
 from .renewal import Renewer
 from .settling import Settler
@@ -69,14 +69,14 @@ class Station:
         flow: Flow,
         queue: DelayQueue,
         *,
-        needs: Needs,
+        health: Health,
         server: "ServerCheck",
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
         self.flow = flow
         self.queue = queue
-        self.needs = needs
+        self.health = health
         self.settler = Settler(flow, queue, counts, emit)
         self.renewer = Renewer(flow, queue, emit)
         self._server = server
@@ -94,7 +94,7 @@ class Station:
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until a claim makes sense, 0 or less for now; None while the flow is down."""
-        return self._claim_at - now if self.needs.up else None
+        return self._claim_at - now if self.health.up else None
 
     def claim(self) -> Claim:
         """Settle what is owed, and claim. Raises redis.RedisError, and UnsafeServer."""
@@ -123,7 +123,7 @@ class Station:
         half of that.
         """
         if not results.outage:
-            self.needs.handled()
+            self.health.handled()
         alone = self.flow.one_at_a_time
         if results.untouched or (alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
@@ -215,7 +215,7 @@ class Lane:
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going):
                 if part.outage:
-                    station.needs.take_down(part.outage)
+                    station.health.take_down(part.outage)
                 held.let_go(part)
                 ended_at = time.monotonic()
                 settled = station.settler.settle(part)

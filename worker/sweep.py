@@ -22,7 +22,7 @@ from .errors import Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
 from .lane import Station, handled_event
-from .outages import Timed
+from .outages import HangDetector
 from .queue import DelayQueue, Restored
 from .settling import PutOff, retry_delay_ms
 
@@ -66,7 +66,7 @@ class Sweeper:
         self._stopping = stopping
         self._counts = counts
         self._emit = emit
-        self.round = Timed(station.flow.name, "sweep", emit)
+        self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
         #: Whether this worker sweeps, and when to ask again.
         self._turn = False
         self._ask_at = 0.0
@@ -86,7 +86,7 @@ class Sweeper:
         pause = 0.0
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            with self.round:
+            with self.hang_detector:
                 self.sweep(began)
             pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
             if self._hiccups(time.monotonic()):
@@ -95,7 +95,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
-        if not self._station.needs.up:
+        if not self._station.health.up:
             self._resign()
             return
         try:
@@ -167,7 +167,7 @@ class Sweeper:
         """Hand what is overdue to the flow's own handler."""
         station = self._station
         for page in self._records(None, 0.0):
-            if self._stopping.is_set() or station.queue.last_known_paused or not station.needs.up:
+            if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
                 return
             self._handle(page)
 
@@ -264,7 +264,7 @@ class Sweeper:
         for part in handle(self._flow, tasks, keep_going):
             ended_at = time.monotonic()
             if part.outage:
-                self._station.needs.take_down(part.outage)
+                self._station.health.take_down(part.outage)
             self._note(part)
             self._counts["handled without Redis"] += len(part.done)
             if handled := [*part.handled()]:

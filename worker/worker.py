@@ -14,7 +14,7 @@ from .flow import Flow
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane, ServerCheck, Station
 from .logs import log_event
-from .outages import Needs
+from .outages import Health
 from .queue import DelayQueue
 from .sweep import Sweeper
 from .waker import Waker
@@ -78,7 +78,7 @@ class Worker:
         self._server.check()
         log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
         for station in self._stations:
-            station.needs.check()
+            station.health.check()
         # Those are waited for; the helpers end with their connections.
         workers = [*self._handlers, *self._background()]
         for thread in [*self._helpers(), *workers]:
@@ -133,7 +133,7 @@ class Worker:
                 )
 
     def _station(self, flow: Flow, alarm: threading.Event) -> Station:
-        needs = Needs(
+        health = Health(
             flow,
             emit=self._emit,
             on_up=alarm.set,
@@ -143,15 +143,15 @@ class Worker:
         return Station(
             flow,
             DelayQueue(self._client, flow.name),
-            needs=needs,
+            health=health,
             server=self._server,
             counts=self.counts,
             emit=self._emit,
         )
 
     def _background(self) -> list[threading.Thread]:
-        watched = [station.needs.asking for station in self._stations]
-        watched += [sweeper.round for sweeper in self._sweepers]
+        watched = [station.health.hang_detector for station in self._stations]
+        watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
         return [
             *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),

@@ -335,10 +335,10 @@ def test_a_worker_that_had_to_let_others_sweep_does_so_again_as_soon_as_it_can(
     place: Place,
 ) -> None:
     place.round()
-    place.peer.station.needs._up = False
+    place.peer.station.health._up = False
     place.round()
     place.records.add(a=-5)
-    place.peer.station.needs._up = True
+    place.peer.station.health._up = True
     place.round()
     assert set(place.peer.queue.scheduled()) == {"a"}
 
@@ -409,7 +409,7 @@ def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: 
     first, second = place.peer, place.join("w2")
     place.rounds(3)
     if what == "needs":
-        first.station.needs._up = False
+        first.station.health._up = False
     else:  # only this worker cannot read them
 
         def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
@@ -953,7 +953,7 @@ def test_an_outage_of_what_the_handler_needs_takes_the_flow_down_without_redis_t
     assert len(place.records.asked) == 1
     assert [type(event) for event in place.peer.heard] == [events.FlowDown]
     place.down = False
-    place.peer.station.needs._up = True  # as its probe does
+    place.peer.station.health._up = True  # as its probe does
     place.round()
     assert place.handled == ["a", "b", "c"]
 
@@ -1000,7 +1000,7 @@ def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
     def hang() -> None:
         for _ in range(5):
             clock.move(HANGS_SECONDS / 2)
-            sweeper.round.report(clock.now)
+            sweeper.hang_detector.report(clock.now)
 
     def hang_and_stop(*_: object) -> list[list[Due]]:
         hang()
