@@ -99,7 +99,7 @@ class Station:
     def claim(self) -> Claim:
         """Settle what is owed, and claim. Raises redis.RedisError, and UnsafeServer."""
         try:
-            self.settler.settle_owed()
+            self.settler.resend()
             claim = self.queue.claim(self.limit, round(self.flow.lease_seconds * 1000))
         except redis.RedisError as error:
             now = time.monotonic()
@@ -152,12 +152,12 @@ class Lane:
         self.alarm = threading.Event()
         self._emit = emit
         self._stopping = stopping
-        self._turn = threading.Lock()
+        self._claim_lock = threading.Lock()
 
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""
         while True:
-            with self._turn:
+            with self._claim_lock:
                 batch = self._next()
             if batch is None:
                 return

@@ -21,12 +21,12 @@ from .queue import DelayQueue, Put
 log = structlog.get_logger("worker")
 
 #: Calls that Redis did not take, and that are made again.
-MAX_OWED = 1000
+MAX_UNCONFIRMED = 1000
 #: How many tasks put off are remembered before any of them is forgotten.
 TIDY_ABOVE = 1000
 
 
-class PutOff:
+class Postponed:
     """Tasks that this process has put off, for its sweep: without Redis, nobody else could tell.
 
     Times are on the monotonic clock. Any thread may use it.
@@ -37,13 +37,13 @@ class PutOff:
         #: With more than this many, those whose time has come are forgotten.
         self._full = TIDY_ABOVE
 
-    def put_off(self, task_id: str, until: float) -> None:
+    def add(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
         if len(self._until) > self._full:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
-    def forget(self, task_id: str) -> None:
+    def discard(self, task_id: str) -> None:
         self._until.pop(task_id, None)
 
     def __contains__(self, task_id: str) -> bool:
@@ -53,7 +53,7 @@ class PutOff:
         now = time.monotonic()
         for task_id, until in [*self._until.items()]:
             if until <= now:
-                self.forget(task_id)
+                self.discard(task_id)
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class Settler:
         self._queue = queue
         self._counts = counts
         self._emit = emit
-        self._owed: deque[_Call] = deque(maxlen=MAX_OWED)
-        self.put_off = PutOff()
+        self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
+        self.postponed = Postponed()
 
     def settle(self, results: Results) -> bool:
         """Tell Redis what became of tasks; whether it took all of it."""
@@ -122,18 +122,18 @@ class Settler:
         """Make dead letters of tasks; whether Redis took it."""
         if self._sweep_hands_out:
             for task, _, _ in dead:
-                self.put_off.put_off(task.id, float("inf"))
+                self.postponed.add(task.id, float("inf"))
         call = self._call("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
             if task.id not in call.lost:
                 self._emit(events.Died(self._queue.name, task, reason, error))
         return call.taken
 
-    def settle_owed(self) -> None:
+    def resend(self) -> None:
         """Make the calls again that Redis did not take. Until their lease ends, they still count."""
-        for _ in range(len(self._owed)):
+        for _ in range(len(self._unconfirmed)):
             try:
-                call = self._owed.popleft()
+                call = self._unconfirmed.popleft()
             except IndexError:  # another thread was faster
                 return
             if not self._make(call):
@@ -150,9 +150,9 @@ class Settler:
             return
         now = time.monotonic()
         for task in [*results.done, *results.untouched]:
-            self.put_off.forget(task.id)
+            self.postponed.discard(task.id)
         for task, delay_ms in later:
-            self.put_off.put_off(task.id, now + delay_ms / 1000)
+            self.postponed.add(task.id, now + delay_ms / 1000)
 
     def _call(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> _Call:
         call = _Call(count, rows, write, taken=not rows)
@@ -177,7 +177,7 @@ class Settler:
         except redis.RedisError as error:
             if isinstance(error, redis.ConnectionError | redis.TimeoutError):
                 call.unanswered_at = call.unanswered_at or made_at
-            self._owed.append(call)
+            self._unconfirmed.append(call)
             log.warning(
                 "not settled yet",
                 queue=self._queue.name,

@@ -24,7 +24,7 @@ from .isolation import Results, handle
 from .lane import Station, handled_event
 from .outages import HangDetector
 from .queue import DelayQueue, Restored
-from .settling import PutOff, retry_delay_ms
+from .settling import Postponed, retry_delay_ms
 
 log = structlog.get_logger("worker")
 
@@ -33,11 +33,11 @@ SILENCE_SECONDS = 1.5
 #: How soon to ask it again meanwhile.
 ASK_AGAIN_SECONDS = 0.05
 #: How much of its turn passes before a sweeper extends it.
-EXTENDED_AT = 0.6
+EXTEND_AFTER = 0.6
 #: How much the records' clock and the way to it may differ between two looks.
 SLACK_SECONDS = 1.0
 #: Dead letters and tasks put off are not read again every round once they are overdue by this much.
-RESTING_SECONDS = 10.0
+PARKED_SECONDS = 10.0
 
 
 class Sweeper:
@@ -68,7 +68,7 @@ class Sweeper:
         self._emit = emit
         self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
         #: Whether this worker sweeps, and when to ask again.
-        self._turn = False
+        self._my_turn = False
         self._ask_at = 0.0
         #: Since when Redis has not done what it was asked.
         self._silent_since: float | None = None
@@ -76,9 +76,9 @@ class Sweeper:
         #: When to look at everything, also at what is due soon.
         self._look_ahead_at = 0.0
         #: Everything that was due until then is dead or put off.
-        self._resting_until: float | None = None
+        self._parked_until: float | None = None
         #: What was handled without Redis and is not done: when to try again, and how often it failed.
-        self._put_off = PutOff()
+        self._postponed = Postponed()
         self._failures: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -116,24 +116,24 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._resting_until is not None  # which holds until Redis loses something
+            or self._parked_until is not None  # which holds until Redis loses something
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
             if not self._hiccups(time.monotonic()) and self._flow.without_redis == "handle":
                 self._sweep_without_redis()
-        elif self._turn:
+        elif self._my_turn:
             look_ahead = now >= self._look_ahead_at
             if look_ahead:
                 self._look_ahead_at = now + self._flow.lookahead_seconds
-                self._resting_until = None
+                self._parked_until = None
             self._sweep_overdue()
-            if look_ahead and self._turn and self._silent_since is None:
+            if look_ahead and self._my_turn and self._silent_since is None:
                 self._sweep_upcoming()
 
     def _sweep_overdue(self) -> None:
-        asked_at, all_rest = time.monotonic(), True
-        since = self._resting_until
+        asked_at, all_parked = time.monotonic(), True
+        since = self._parked_until
         for page in self._records(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
             found = self._restore(page, asked_at)
@@ -144,16 +144,18 @@ class Sweeper:
                 if not found.lost:
                     # A backlog: the claims are at this page, and come to the next one in turn.
                     return
-            if all_rest and found.resting:
-                self._rest(page, found.resting, asked_at, read_at)
-            all_rest = all_rest and found.resting == len(page)
+            if all_parked and found.parked:
+                self._note_parked(page, found.parked, asked_at, read_at)
+            all_parked = all_parked and found.parked == len(page)
 
-    def _rest(self, page: Sequence[Due], resting: int, asked_at: float, read_at: float) -> None:
-        """Note that the first ``resting`` of a page, read between these times, need no look soon."""
-        until = min(read_at + page[resting - 1].delay_ms / 1000 + 0.001, read_at - RESTING_SECONDS)
-        if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
+    def _note_parked(
+        self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
+    ) -> None:
+        """Note that the first ``parked`` of a page, read between these times, need no look soon."""
+        until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
+        if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
             return  # the next one may be due in the same millisecond
-        self._resting_until = until
+        self._parked_until = until
 
     def _sweep_upcoming(self) -> None:
         # Reaches past the next look ahead, so that each task is seen before it is due.
@@ -219,14 +221,14 @@ class Sweeper:
             return None
         if self._silent_since is not None or found.new_turn:
             # Redis may have lost anything.
-            self._silent_since = self._resting_until = None
+            self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
-            self._put_off = PutOff()
+            self._postponed = Postponed()
             self._failures.clear()
-        self._turn = found.turn
+        self._my_turn = found.turn
         if not found.turn:
-            self._resting_until = None  # others sweep, so there is nothing to watch Redis for
-        turn_ms = EXTENDED_AT * term_ms if found.turn else found.turn_in_ms
+            self._parked_until = None  # others sweep, so there is nothing to watch Redis for
+        turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
             self._station.queue.last_known_paused = found.paused
@@ -237,9 +239,9 @@ class Sweeper:
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
-        if not self._turn:
+        if not self._my_turn:
             return
-        self._turn = False
+        self._my_turn = False
         self._ask_at = 0.0
         try:
             self._queue.resign(self._worker_id)
@@ -282,8 +284,8 @@ class Sweeper:
             for due in page
             if due.delay_ms <= 0
             and due.id not in at_work
-            and due.id not in self._put_off
-            and due.id not in self._station.settler.put_off
+            and due.id not in self._postponed
+            and due.id not in self._station.settler.postponed
         ]
 
     def _note(self, results: Results) -> None:
@@ -292,14 +294,14 @@ class Sweeper:
         for task, error in results.failed:
             self._failures[task.id] += 1
             delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
-            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Failed(self._queue.name, task, error, delay_ms))
         later = [(task, retry.delay_ms) for task, retry in results.retries]
         later += [(task, new.delay_ms) for task, new in results.rescheduled]
         for task, delay_ms in later:
-            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Retried(self._queue.name, task, delay_ms))
         for task, letter in results.dead:
             # A dead letter needs Redis: the claims will make it one.
-            self._put_off.put_off(task.id, float("inf"))
+            self._postponed.add(task.id, float("inf"))
             self._emit(events.Failed(self._queue.name, task, letter, float("inf")))

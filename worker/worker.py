@@ -89,7 +89,7 @@ class Worker:
             thread.join(max(0.0, deadline - time.monotonic()))
         for station in self._stations:
             station.renewer.finish()
-            station.settler.settle_owed()
+            station.settler.resend()
         for client in self._clients:
             client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]

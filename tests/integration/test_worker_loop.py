@@ -88,7 +88,7 @@ def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
 ) -> None:
     def fail_once(_tasks: Sequence[Task]) -> None:
         if not worker.counts["released"]:
-            wait_until(worker._lanes[0]._turn.locked, "another thread to wait for work")
+            wait_until(worker._lanes[0]._claim_lock.locked, "another thread to wait for work")
             raise Unavailable("no answer")
 
     queue = DelayQueue(redis_client, "outage")

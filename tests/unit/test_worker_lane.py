@@ -136,7 +136,7 @@ def test_several_threads_wait_as_one(clock: Clock) -> None:
     taken: list[bool] = []
 
     def note() -> None:
-        taken.append(line.lane._turn.locked())
+        taken.append(line.lane._claim_lock.locked())
         line._count()
 
     line.alarm.after = note

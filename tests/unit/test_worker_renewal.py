@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
 from worker import Flow, Task, events
 from worker.isolation import Results
-from worker.renewal import LOOKED_AT, Held, Renewer
+from worker.renewal import CHECK_EVERY, Held, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -118,7 +118,7 @@ def test_after_a_failed_extension_the_next_look_tries_again(desk: Desk) -> None:
         desk.queue.before = Refusing(redis.TimeoutError("silence"))
         desk.pass_seconds(3.1)
         desk.queue.before = lambda _: None
-        desk.pass_seconds(LOOKED_AT * LEASE_SECONDS)
+        desk.pass_seconds(CHECK_EVERY * LEASE_SECONDS)
     assert desk.extensions == 2
     assert desk.queue.leased() == {"a": 9000}
     assert [line["event"] for line in logged] == ["lease not extended yet"]

@@ -28,7 +28,7 @@ from worker import (
 from worker.flow import MAX_DELAY_MS
 from worker.isolation import Results
 from worker.outages import HANGS_SECONDS
-from worker.sweep import EXTENDED_AT, RESTING_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
 
 GONE = redis.ConnectionError("gone")
 
@@ -374,7 +374,7 @@ def test_one_worker_sweeps_and_the_others_read_no_records(place: Place) -> None:
     follower = place.join("w2")
     place.rounds(60)
     assert len(place.records.asked) == 60 + 2  # with two look-aheads, all by the first
-    turn_seconds = EXTENDED_AT * place.flow.lease_seconds
+    turn_seconds = EXTEND_AFTER * place.flow.lease_seconds
     assert follower.restores() <= 60 / turn_seconds + 1
     assert place.peer.restores() <= 60 / turn_seconds + 1
 
@@ -430,7 +430,7 @@ def test_a_follower_that_has_swept_before_asks_no_more_often_than_another(place:
     first, second = place.peer, place.join("w2")
     _bury(place, dead=-60)
     place.rounds(2)
-    assert first.sweeper._resting_until is not None
+    assert first.sweeper._parked_until is not None
     first.queue.resign("w1")
     second.sweeper._ask_at = 0.0
     place.peers = [second, first]
@@ -482,10 +482,10 @@ def test_a_dead_letter_is_read_each_round_until_it_is_overdue_by_more_than_a_mom
     place: Place,
 ) -> None:
     _bury(place, dead=0)
-    place.rounds(round(RESTING_SECONDS))
-    assert place.records.rows_read == RESTING_SECONDS
+    place.rounds(round(PARKED_SECONDS))
+    assert place.records.rows_read == PARKED_SECONDS
     place.rounds(5)
-    assert place.records.rows_read <= RESTING_SECONDS + 2
+    assert place.records.rows_read <= PARKED_SECONDS + 2
 
 
 def test_a_task_that_its_handler_or_backoff_put_off_rests(place: Place) -> None:
@@ -904,7 +904,7 @@ def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) 
     place.redis_is_silent_for_long()
     place.records.page_size = 9
     place.records.add(dead=-3600, a=-4, b=-3, c=-2, d=-1)
-    place.peer.station.settler.put_off.put_off("dead", float("inf"))
+    place.peer.station.settler.postponed.add("dead", float("inf"))
     place.outcomes = {"b": Retry(60_000), "c": DeadLetter("bad"), "d": Reschedule(60_000)}
     place.round()
     [told] = place.peer.heard.of(events.Handled)
