@@ -41,15 +41,18 @@ class Claimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Handled(Event):
-    """A handler was called with tasks, once or, to find the one at fault, several times."""
+    """A call of the handler ended.
+
+    One that raised for several tasks is no event: they are handled again in halves.
+    """
 
     tasks: Sequence[Task]
     done: int
     retries: int
     failed: int
-    #: How long that took.
+    #: How long the call took.
     seconds: float
-    #: How late the first of them was when it was over, ms.
+    #: How late the first of the tasks was when the call ended, ms.
     late_ms: int
     #: Whether the sweep called it, because Redis did not answer.
     without_redis: bool = False

@@ -14,7 +14,7 @@ import structlog
 
 from .errors import described
 from .lane import Station
-from .outages import Timed
+from .outages import HangDetector
 
 log = structlog.get_logger("worker")
 
@@ -37,7 +37,7 @@ class Heartbeat:
         self,
         worker_id: str,
         stations: Sequence[Station],
-        watched: Sequence[Timed],
+        watched: Sequence[HangDetector],
         stopping: threading.Event,
     ) -> None:
         self._worker_id = worker_id
@@ -51,9 +51,9 @@ class Heartbeat:
         beat_at, told_up = 0.0, [False for _ in self._stations]
         while True:
             now = time.monotonic()
-            for timed in self._watched:
-                timed.report(now)
-            up = [station.needs.up for station in self._stations]
+            for detector in self._watched:
+                detector.report(now)
+            up = [station.health.up for station in self._stations]
             if now >= beat_at or up != told_up:  # who looks wants to know at once
                 beat_at, told_up = now + BEAT_SECONDS, up
                 for station in self._stations:
@@ -80,7 +80,7 @@ class Heartbeat:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "up": station.needs.up,
+            "up": station.health.up,
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),

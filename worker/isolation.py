@@ -97,10 +97,14 @@ def handle(
 
 
 def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    """The handler's outcome for each task. If any key is not an id, the whole batch has failed.
+    """The handler's outcome for each task.
 
-    It is not run again in halves: the handler may have done its work.
+    If it returned anything but a mapping from ids of this batch, the whole batch has failed. It is not
+    run again in halves: the handler may have done its work.
     """
+    if not isinstance(outcomes, Mapping):
+        wrong = TypeError(f"the handler returned a {type(outcomes).__name__}, not a mapping")
+        return [Failed(wrong)] * len(batch)
     strangers = outcomes.keys() - {task.id for task in batch}
     if strangers:
         wrong = TypeError(f"the handler named {strangers.pop()!r}, which is not a task id")
@@ -115,7 +119,7 @@ def _outcome(flow: Flow, error: Exception) -> Outcome:
     if not isinstance(error, Unavailable) and flow.probe is not None:
         try:
             flow.probe()
-        except Exception as down:  # noqa: BLE001  a probe that fails in any way says no
+        except Exception as down:  # noqa: BLE001  any error means that it is down
             outage = Unavailable(str(down))
             outage.__cause__ = error
             return Failed(outage)

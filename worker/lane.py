@@ -20,7 +20,7 @@ from .backoff import Backoff
 from .errors import described
 from .flow import Flow, Task
 from .isolation import Results, handle
-from .outages import Needs
+from .outages import Health
 from .queue import Claim, DelayQueue
 from .renewal import Renewer
 from .settling import Settler
@@ -70,14 +70,14 @@ class Station:
         flow: Flow,
         queue: DelayQueue,
         *,
-        needs: Needs,
+        health: Health,
         server: "ServerCheck",
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
         self.flow = flow
         self.queue = queue
-        self.needs = needs
+        self.health = health
         self.settler = Settler(flow, queue, counts, emit)
         self.renewer = Renewer(flow, queue, emit)
         self._server = server
@@ -95,12 +95,12 @@ class Station:
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until a claim makes sense, 0 or less for now; None while the flow is down."""
-        return self._claim_at - now if self.needs.up else None
+        return self._claim_at - now if self.health.up else None
 
     def claim(self) -> Claim:
-        """Settle what is owed, and claim. Raises redis.RedisError, and UnsafeServer."""
+        """Send again what Redis did not take, and claim. Raises redis.RedisError, and UnsafeServer."""
         try:
-            self.settler.settle_owed()
+            self.settler.resend()
             claim = self.queue.claim(self.limit, round(self.flow.lease_seconds * 1000))
         except redis.RedisError as error:
             now = time.monotonic()
@@ -124,7 +124,7 @@ class Station:
         half of that.
         """
         if not results.outage:
-            self.needs.handled()
+            self.health.handled()
         alone = self.flow.one_at_a_time
         if results.untouched or (alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
@@ -153,12 +153,12 @@ class Lane:
         self.alarm = threading.Event()
         self._emit = emit
         self._stopping = stopping
-        self._turn = threading.Lock()
+        self._claim_lock = threading.Lock()
 
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""
         while True:
-            with self._turn:
+            with self._claim_lock:
                 batch = self._next()
             if batch is None:
                 return
@@ -176,7 +176,7 @@ class Lane:
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
                     with suppress(redis.RedisError):
-                        station.settler.settle_owed()
+                        station.settler.resend()
                     continue
                 if claim_in <= 0:
                     try:
@@ -218,7 +218,7 @@ class Lane:
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going):
                 if part.outage:
-                    station.needs.take_down(part.outage)
+                    station.health.take_down(part.outage)
                 held.let_go(part)
                 ended_at = time.monotonic()
                 settled = station.settler.settle(part)
@@ -240,20 +240,26 @@ class Lane:
         return [task for task in batch.tasks if task.deliveries < most]
 
     def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
-        tasks = [*results.handled()]
-        if tasks:
-            self._emit(
-                events.Handled(
-                    batch.station.queue.name,
-                    tasks,
-                    done=len(results.done) + len(results.rescheduled),
-                    retries=len(results.retries),
-                    failed=len(results.failed) + len(results.dead),
-                    seconds=ended_at - began_at,
-                    late_ms=_late_ms(tasks, batch.now_ms)
-                    + round(1000 * (ended_at - batch.claimed_at)),
-                )
-            )
+        if tasks := [*results.handled()]:
+            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
+            seconds = ended_at - began_at
+            self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
+
+
+def handled_event(
+    queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
+) -> events.Handled:
+    """What one call of a handler came to."""
+    return events.Handled(
+        queue,
+        [*results.handled()],
+        done=len(results.done) + len(results.rescheduled),
+        retries=len(results.retries),
+        failed=len(results.failed) + len(results.dead),
+        seconds=seconds,
+        late_ms=late_ms,
+        without_redis=without_redis,
+    )
 
 
 def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:

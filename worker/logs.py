@@ -70,6 +70,9 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
 }
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
+#: The names of each one's fields.
+FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
+
 
 def log_event(event: events.Event) -> None:
     """The engine's first listener: writes down what a person may want to know later."""

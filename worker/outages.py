@@ -1,4 +1,4 @@
-"""Outages of what a handler needs: nothing is claimed until the probe says that it can go on."""
+"""Outages of what a flow depends on: nothing is claimed until its probe succeeds."""
 
 import threading
 import time
@@ -8,38 +8,38 @@ from . import events
 from .backoff import Backoff
 from .flow import Flow
 
-#: How often to ask whether it is back.
+#: How long to wait before each probe.
 PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
-#: A call of a probe or a sweep that takes longer hangs.
+#: A probe or a sweep that takes longer is reported as hanging.
 HANGS_SECONDS = 10.0
 
 
-class Timed:
-    """Knows how long a call of somebody else's code has been under way; tells once if it hangs."""
+class HangDetector:
+    """Times calls of the application's code, and emits `events.Hangs` once for each that hangs."""
 
     def __init__(self, queue: str, what: str, emit: events.Listener) -> None:
         self._queue = queue
         self._what = what
         self._emit = emit
         self._began_at: float | None = None
-        self._told = False
+        self._reported = False
 
     def __enter__(self) -> None:
-        self._began_at, self._told = time.monotonic(), False
+        self._began_at, self._reported = time.monotonic(), False
 
     def __exit__(self, *_: object) -> None:
         self._began_at = None
 
     def report(self, now: float) -> None:
-        """Tell if the call hangs. ``now`` is on the monotonic clock."""
+        """Emit an event if a call hangs. ``now`` is on the monotonic clock, in seconds."""
         began_at = self._began_at
-        if began_at is not None and now - began_at > HANGS_SECONDS and not self._told:
-            self._told = True
+        if began_at is not None and now - began_at > HANGS_SECONDS and not self._reported:
+            self._reported = True
             self._emit(events.Hangs(self._queue, self._what, now - began_at))
 
 
-class Needs:
-    """What one flow's handler needs, such as a database: up, or down and probed."""
+class Health:
+    """Whether one flow can work: up, or down and probed until what it depends on answers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Needs:
         stopping: threading.Event,
         start: Callable[[str, Callable[[], None]], object],
     ) -> None:
-        """``start`` runs a function in a thread of that name; ``on_up`` is called when it is up."""
+        """``start(name, function)`` runs it in a thread of its own; ``on_up`` is called whenever the flow comes up."""
         self._flow = flow
         self._emit = emit
         self._on_up = on_up
@@ -59,24 +59,24 @@ class Needs:
         self._lock = threading.Lock()
         self._down_since = time.monotonic()
         self._up = False
-        #: Outages since a batch was handled: the longer the row, the longer the next probe waits.
+        #: Outages since a batch was last handled: each makes the next probe wait longer.
         self._outages = 0
-        self.asking = Timed(flow.name, "probe", emit)
+        self.hang_detector = HangDetector(flow.name, "probe", emit)
 
     @property
     def up(self) -> bool:
         return self._up
 
     def check(self) -> None:
-        """Ask for the first time, in a thread: up if there is nothing to ask."""
+        """Probe for the first time, in a thread. A flow without a probe is up at once."""
         self._begin(0)
 
     def handled(self) -> None:
-        """A batch was handled: they are there."""
+        """Start the backoff of the probe anew: a batch was handled."""
         self._outages = 0
 
     def take_down(self, error: Exception) -> None:
-        """Claim nothing of this flow until its probe says that it can go on."""
+        """Claim nothing for this flow until its probe succeeds."""
         with self._lock:
             if not self._up:
                 return
@@ -93,9 +93,9 @@ class Needs:
         while not (attempt and self._stopping.wait(PROBE(attempt))):
             try:
                 if self._flow.probe is not None:
-                    with self.asking:
+                    with self.hang_detector:
                         self._flow.probe()
-            except Exception as error:  # noqa: BLE001  a probe that fails in any way says no
+            except Exception as error:  # noqa: BLE001  any error means that it is down
                 attempt += 1
                 if attempt == 1:
                     self._emit(events.FlowDown(self._flow.name, error))

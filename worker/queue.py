@@ -115,7 +115,7 @@ class Restored(NamedTuple):
     #: How many are due already, and about to be claimed.
     due: int
     #: How many of the first ones in a row are dead, or put off by their handler or backoff.
-    resting: int
+    parked: int
     paused: bool
     #: Whether it is this worker's turn to sweep; otherwise nothing was done.
     turn: bool = True
@@ -256,7 +256,7 @@ class DelayQueue:
                 for due in part
                 for value in (_bytes(due.id), math.ceil(due.delay_ms), due.payload)
             )
-            turn, turn_in_ms, paused, ripe, resting, *lost = self._run(
+            turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
                 "restore",
                 now_ms,
                 self.keys.wake,
@@ -267,8 +267,8 @@ class DelayQueue:
             )
             found = Restored(
                 found.lost + tuple(map(_text, lost)),
-                found.due + ripe,
-                found.resting + (resting if found.resting == seen else 0),
+                found.due + overdue,
+                found.parked + (parked if found.parked == seen else 0),
                 bool(paused),
                 turn > 0,
                 found.new_turn or turn == 2,  # noqa: PLR2004  see the script

@@ -22,8 +22,8 @@ from .queue import DelayQueue
 log = structlog.get_logger("worker")
 
 #: How much of a lease passes before it is extended, and between two looks at what is held.
-RENEWED_AT = 1 / 3
-LOOKED_AT = 1 / 12
+EXTEND_AFTER = 1 / 3
+CHECK_EVERY = 1 / 12
 
 
 class Held:
@@ -36,7 +36,7 @@ class Held:
         #: The latest time at which the lease surely had not begun yet, and when the handler's last
         #: call began.
         self.leased_at = self.began_at = claimed_at
-        #: Whether the handler has run for too long: the lease may end then.
+        #: Whether this call of the handler has run for too long: its lease is left to end.
         self.given_up = False
 
     def tasks(self) -> list[Task]:
@@ -45,7 +45,7 @@ class Held:
 
     def begin(self, batch: Sequence[Task]) -> bool:
         """Begin a call of the handler, if the lease on all of its batch cannot have ended."""
-        self.began_at = time.monotonic()
+        self.began_at, self.given_up = time.monotonic(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
         return held and self.began_at < self.leased_at + self._lease_seconds
@@ -90,7 +90,7 @@ class Renewer:
 
     def run(self) -> None:
         """Extend until `finish`: longer than claims are made, for as long as handlers run."""
-        while not self._finished.wait(LOOKED_AT * self._flow.lease_seconds):
+        while not self._finished.wait(CHECK_EVERY * self._flow.lease_seconds):
             self.renew(time.monotonic())
 
     def finish(self) -> None:
@@ -99,7 +99,7 @@ class Renewer:
     def renew(self, now: float) -> None:
         """Extend what was leased long enough before ``now``."""
         for held in self.held():
-            old = now - held.leased_at >= RENEWED_AT * self._flow.lease_seconds
+            old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
             if old and not held.given_up:
                 self._extend(held, now)
 

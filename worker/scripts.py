@@ -12,7 +12,9 @@ the script's first line, which is a comment, so that the line numbers of Redis's
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 KEY = re.compile(r"^-- KEYS\[\d+\] (\w+)", re.MULTILINE)
 INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
@@ -29,18 +31,22 @@ class ScriptFile:
     text: str
 
 
-def scripts() -> Iterator[ScriptFile]:
-    """All scripts there are."""
-    folder = files(__package__) / "lua"
+@cache
+def scripts() -> tuple[ScriptFile, ...]:
+    """All scripts there are, read once."""
+    return tuple(_read(files(__package__) / "lua"))
+
+
+def _read(folder: Traversable) -> Iterator[ScriptFile]:
     for file in folder.iterdir():
         if file.name.endswith(".lua"):
-            text = file.read_text()
+            text = file.read_text("utf-8")
             keys = tuple(KEY.findall(text))
             values = ", ".join(f"KEYS[{n}]" for n in range(1, len(keys) + 1))
             parts = [f"local {', '.join(keys)} = {values}"]
             for names in INCLUDE.findall(text):
                 parts += [
-                    _on_one_line((folder / "include" / f"{name}.lua").read_text())
+                    _on_one_line((folder / "include" / f"{name}.lua").read_text("utf-8"))
                     for name in names.split(", ")
                 ]
             yield ScriptFile(file.name.removesuffix(".lua"), keys, " ".join([*parts, text]))

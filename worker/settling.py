@@ -21,12 +21,12 @@ from .queue import DelayQueue, Put
 log = structlog.get_logger("worker")
 
 #: Calls that Redis did not take, and that are made again.
-MAX_OWED = 1000
+MAX_UNCONFIRMED = 1000
 #: How many tasks put off are remembered before any of them is forgotten.
 TIDY_ABOVE = 1000
 
 
-class PutOff:
+class Postponed:
     """Tasks that this process has put off, for its sweep: without Redis, nobody else could tell.
 
     Times are on the monotonic clock. Any thread may use it.
@@ -37,13 +37,13 @@ class PutOff:
         #: With more than this many, those whose time has come are forgotten.
         self._full = TIDY_ABOVE
 
-    def put_off(self, task_id: str, until: float) -> None:
+    def add(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
         if len(self._until) > self._full:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
-    def forget(self, task_id: str) -> None:
+    def discard(self, task_id: str) -> None:
         self._until.pop(task_id, None)
 
     def __contains__(self, task_id: str) -> bool:
@@ -53,7 +53,7 @@ class PutOff:
         now = time.monotonic()
         for task_id, until in [*self._until.items()]:
             if until <= now:
-                self.forget(task_id)
+                self.discard(task_id)
 
 
 @dataclass(slots=True)
@@ -66,6 +66,8 @@ class _Call:
     #: Whether Redis took it, and the ids for which nothing was written.
     taken: bool = False
     lost: frozenset[str] = frozenset()
+    #: When it was first made and got no reply, so that it may have run: on the monotonic clock.
+    unanswered_at: float | None = None
     #: Why Redis did not take it the last time.
     error: redis.RedisError | None = None
 
@@ -80,8 +82,8 @@ class Settler:
         self._queue = queue
         self._counts = counts
         self._emit = emit
-        self._owed: deque[_Call] = deque(maxlen=MAX_OWED)
-        self.put_off = PutOff()
+        self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
+        self.postponed = Postponed()
 
     def settle(self, results: Results) -> bool:
         """Tell Redis what became of tasks; whether it took all of it."""
@@ -122,22 +124,22 @@ class Settler:
         """Make dead letters of tasks; whether Redis took it."""
         if self._sweep_hands_out:
             for task, _, _ in dead:
-                self.put_off.put_off(task.id, float("inf"))
+                self.postponed.add(task.id, float("inf"))
         call = self._call("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
             if task.id not in call.lost:
                 self._emit(events.Died(self._queue.name, task, reason, error))
         return call.taken
 
-    def settle_owed(self) -> None:
+    def resend(self) -> None:
         """Make the calls again that Redis did not take. Until their lease ends, they still count.
 
         Raises redis.ConnectionError or redis.TimeoutError when Redis still does not answer; a call that
         it refuses is only kept, because it may refuse that one for ever.
         """
-        for _ in range(len(self._owed)):
+        for _ in range(len(self._unconfirmed)):
             try:
-                call = self._owed.popleft()
+                call = self._unconfirmed.popleft()
             except IndexError:  # another thread was faster
                 return
             if not self._make(call):
@@ -155,10 +157,10 @@ class Settler:
         if not self._sweep_hands_out:
             return
         now = time.monotonic()
-        for task in results.done:
-            self.put_off.forget(task.id)
+        for task in [*results.done, *results.untouched]:
+            self.postponed.discard(task.id)
         for task, delay_ms in later:
-            self.put_off.put_off(task.id, now + delay_ms / 1000)
+            self.postponed.add(task.id, now + delay_ms / 1000)
 
     def _call(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> _Call:
         call = _Call(count, rows, write, taken=not rows)
@@ -169,18 +171,22 @@ class Settler:
     def _make(self, call: _Call) -> bool:
         """Make a call, and count what it settled; return whether Redis took it.
 
-        What Redis does not take is owed. If the lease ends before it is, the tasks come again.
+        What Redis does not take is sent again. If the lease ends before it is taken, the tasks come again.
         """
+        made_at = time.monotonic()
         try:
             call.write(call.rows)
         except LeaseLost as lost:
-            self._counts["stale"] += len(lost.ids)
-            self._counts[call.count] += len(call.rows) - len(lost.ids)
-            call.lost = frozenset(lost.ids)
-            self._emit(events.LeaseLost(self._queue.name, lost.ids))
+            if not self._settled_before(call, made_at):
+                call.lost = frozenset(lost.ids)
+                self._counts["stale"] += len(lost.ids)
+                self._emit(events.LeaseLost(self._queue.name, lost.ids))
+            self._counts[call.count] += len(call.rows) - len(call.lost)
         except redis.RedisError as error:
             call.error = error
-            self._owed.append(call)
+            if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                call.unanswered_at = call.unanswered_at or made_at
+            self._unconfirmed.append(call)
             log.warning(
                 "not settled yet",
                 queue=self._queue.name,
@@ -193,6 +199,14 @@ class Settler:
             self._counts[call.count] += len(call.rows)
         call.taken = True
         return True
+
+    def _settled_before(self, call: _Call, now: float) -> bool:
+        """Whether an earlier attempt whose reply was lost has most likely settled these tasks.
+
+        Redis cannot tell that from a lease that ended, but hardly any lease has ended so soon.
+        """
+        sent_at = call.unanswered_at
+        return sent_at is not None and now < sent_at + self._flow.lease_seconds
 
 
 def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:

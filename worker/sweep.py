@@ -22,10 +22,10 @@ from . import events
 from .errors import Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
-from .lane import Station
-from .outages import Timed
+from .lane import Station, handled_event
+from .outages import HangDetector
 from .queue import DelayQueue, Restored
-from .settling import PutOff, retry_delay_ms
+from .settling import Postponed, retry_delay_ms
 
 log = structlog.get_logger("worker")
 
@@ -34,13 +34,13 @@ SILENCE_SECONDS = 1.5
 #: How soon to ask it again meanwhile.
 ASK_AGAIN_SECONDS = 0.05
 #: How much of its turn passes before a sweeper extends it.
-EXTENDED_AT = 0.6
+EXTEND_AFTER = 0.6
 #: Tasks that were due soon at the first look may be overdue at the second.
 SLACK_SECONDS = 10.0
 #: How many lost tasks are looked for again in one round; the others wait for the next.
 MOST_LOST = 50_000
 #: Dead letters and tasks put off are not read again every round once they are overdue by this much.
-RESTING_SECONDS = 10.0
+PARKED_SECONDS = 10.0
 
 
 class Sweeper:
@@ -69,9 +69,9 @@ class Sweeper:
         self._stopping = stopping
         self._counts = counts
         self._emit = emit
-        self.round = Timed(station.flow.name, "sweep", emit)
+        self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
         #: Whether this worker sweeps, and when to ask again.
-        self._turn = False
+        self._my_turn = False
         self._ask_at = 0.0
         #: Since when Redis has not done what it was asked.
         self._silent_since: float | None = None
@@ -79,9 +79,9 @@ class Sweeper:
         #: When to look at everything, also at what is due soon.
         self._look_ahead_at = 0.0
         #: Everything that was due until then is dead or put off.
-        self._resting_until: float | None = None
+        self._parked_until: float | None = None
         #: What was handled without Redis and is not done: when to try again, and how often it failed.
-        self._put_off = PutOff()
+        self._postponed = Postponed()
         self._failures: Counter[str] = Counter()
 
     def run(self) -> None:
@@ -89,7 +89,7 @@ class Sweeper:
         pause = 0.0
         while not self._stopping.wait(pause):
             began = time.monotonic()
-            with self.round:
+            with self.hang_detector:
                 self.sweep(began)
             pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
             if self._hiccups(time.monotonic()):
@@ -98,7 +98,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
-        if not self._station.needs.up:
+        if not self._station.health.up:
             self._resign()
             return
         try:
@@ -119,24 +119,24 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._resting_until is not None  # which holds until Redis loses something
+            or self._parked_until is not None  # which holds until Redis loses something
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
             if not self._hiccups(time.monotonic()) and self._flow.without_redis == "handle":
                 self._sweep_without_redis()
-        elif self._turn:
+        elif self._my_turn:
             look_ahead = now >= self._look_ahead_at
             if look_ahead:
                 self._look_ahead_at = now + self._flow.lookahead_seconds
-                self._resting_until = None
+                self._parked_until = None
             self._sweep_overdue()
-            if look_ahead and self._turn and self._silent_since is None:
+            if look_ahead and self._my_turn and self._silent_since is None:
                 self._sweep_upcoming()
 
     def _sweep_overdue(self) -> None:
-        asked_at, all_rest = time.monotonic(), True
-        since = self._resting_until
+        asked_at, all_parked = time.monotonic(), True
+        since = self._parked_until
         lost: set[str] = set()
         for page in self._records(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
@@ -149,9 +149,9 @@ class Sweeper:
             if len(lost) > MOST_LOST or (found.due and not found.lost):
                 # A backlog: the claims are at this page, and come to the next one in turn.
                 break
-            if all_rest and found.resting:
-                self._rest(page, found.resting, asked_at, read_at)
-            all_rest = all_rest and found.resting == len(page)
+            if all_parked and found.parked:
+                self._note_parked(page, found.parked, asked_at, read_at)
+            all_parked = all_parked and found.parked == len(page)
         self._restore(lost, None if since is None else since - time.monotonic(), 0.0)
 
     def _sweep_upcoming(self) -> None:
@@ -190,17 +190,20 @@ class Sweeper:
         """Whether there is any use in another page."""
         return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
-    def _rest(self, page: Sequence[Due], resting: int, asked_at: float, read_at: float) -> None:
-        """Note that the first ``resting`` of a page, read between these times, need no look soon."""
-        until = min(read_at + page[resting - 1].delay_ms / 1000 + 0.001, read_at - RESTING_SECONDS)
-        if resting < len(page) and asked_at + page[resting].delay_ms / 1000 <= until:
+    def _note_parked(
+        self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
+    ) -> None:
+        """Note that the first ``parked`` of a page, read between these times, need no look soon."""
+        until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
+        if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
             return  # the next one may be due in the same millisecond
-        self._resting_until = until
+        self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
-        """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
+        """Hand what is overdue to the flow's own handler."""
+        station = self._station
         for page in self._records(None, 0.0):
-            if self._stopping.is_set() or self._station.queue.last_known_paused:
+            if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
                 return
             self._handle(page)
 
@@ -221,14 +224,14 @@ class Sweeper:
             return None
         if self._silent_since is not None or found.new_turn:
             # Redis may have lost anything.
-            self._silent_since = self._resting_until = None
+            self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
-            self._put_off = PutOff()
+            self._postponed = Postponed()
             self._failures.clear()
-        self._turn = found.turn
+        self._my_turn = found.turn
         if not found.turn:
-            self._resting_until = None  # others sweep, so there is nothing to watch Redis for
-        turn_ms = EXTENDED_AT * term_ms if found.turn else found.turn_in_ms
+            self._parked_until = None  # others sweep, so there is nothing to watch Redis for
+        turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
             self._station.queue.last_known_paused = found.paused
@@ -239,9 +242,9 @@ class Sweeper:
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
-        if not self._turn:
+        if not self._my_turn:
             return
-        self._turn = False
+        self._my_turn = False
         self._ask_at = 0.0
         try:
             self._queue.resign(self._worker_id)
@@ -255,29 +258,26 @@ class Sweeper:
         if not overdue:
             return
         tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
-        late_ms = -min(due.delay_ms for due in overdue)
-        began = time.monotonic()
-        results = Results()
-        for part in handle(self._flow, tasks, lambda _: not self._stopping.is_set()):
+        late_ms = {due.id: -due.delay_ms for due in overdue}
+        read_at = began_at = time.monotonic()
+
+        def keep_going(_: Sequence[Task]) -> bool:
+            nonlocal began_at
+            began_at = time.monotonic()
+            return not self._stopping.is_set()
+
+        for part in handle(self._flow, tasks, keep_going):
+            ended_at = time.monotonic()
+            if part.outage:
+                self._station.health.take_down(part.outage)
             self._note(part)
-            results.merge(part)
-        self._counts["handled without Redis"] += len(results.done)
-        seconds = time.monotonic() - began
-        if handled := [*results.handled()]:
-            self._emit(
-                events.Handled(
-                    self._queue.name,
-                    handled,
-                    done=len(results.done) + len(results.rescheduled),
-                    retries=len(results.retries),
-                    failed=len(results.failed) + len(results.dead),
-                    seconds=seconds,
-                    late_ms=round(late_ms + 1000 * seconds),
-                    without_redis=True,
+            self._counts["handled without Redis"] += len(part.done)
+            if handled := [*part.handled()]:
+                late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
+                seconds = ended_at - began_at
+                self._emit(
+                    handled_event(self._queue.name, part, seconds, round(late), without_redis=True)
                 )
-            )
-        if results.outage:
-            raise results.outage
 
     def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
         """What is due, and neither at work in this process nor put off by it."""
@@ -287,8 +287,8 @@ class Sweeper:
             for due in page
             if due.delay_ms <= 0
             and due.id not in at_work
-            and due.id not in self._put_off
-            and due.id not in self._station.settler.put_off
+            and due.id not in self._postponed
+            and due.id not in self._station.settler.postponed
         ]
 
     def _note(self, results: Results) -> None:
@@ -297,14 +297,14 @@ class Sweeper:
         for task, error in results.failed:
             self._failures[task.id] += 1
             delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
-            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Failed(self._queue.name, task, error, delay_ms))
         later = [(task, retry.delay_ms) for task, retry in results.retries]
         later += [(task, new.delay_ms) for task, new in results.rescheduled]
         for task, delay_ms in later:
-            self._put_off.put_off(task.id, now + delay_ms / 1000)
+            self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Retried(self._queue.name, task, delay_ms))
         for task, letter in results.dead:
             # A dead letter needs Redis: the claims will make it one.
-            self._put_off.put_off(task.id, float("inf"))
+            self._postponed.add(task.id, float("inf"))
             self._emit(events.Failed(self._queue.name, task, letter, float("inf")))

@@ -16,7 +16,7 @@ from .flow import Flow
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane, ServerCheck, Station
 from .logs import log_event
-from .outages import Needs
+from .outages import Health
 from .queue import DelayQueue
 from .sweep import Sweeper
 from .waker import Waker
@@ -63,8 +63,8 @@ class Worker:
 
         pools = _pools(flows)
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
-        # Beside each handler's: for a renewer and a sweep's end in each flow, the waker, the heartbeat.
-        most = sum(sizes) + 2 * len(flows) + 2
+        # One for each thread that shares them: handlers, renewers, the waker, the heartbeat, and `run`.
+        most = sum(sizes) + len(flows) + 3
         self._redis_url = redis_url
         self._client = connect(redis_url, max_connections=most)
         self._clients = [self._client]
@@ -80,7 +80,7 @@ class Worker:
         self._server.check()
         log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
         for station in self._stations:
-            station.needs.check()
+            station.health.check()
         # Those are waited for; the helpers end with their connections.
         workers = [*self._handlers, *self._background()]
         for thread in [*self._helpers(), *workers]:
@@ -93,7 +93,7 @@ class Worker:
             station.renewer.finish()
             if time.monotonic() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
-                    station.settler.settle_owed()
+                    station.settler.resend()
         for client in self._clients:
             client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]
@@ -137,7 +137,7 @@ class Worker:
                 )
 
     def _station(self, flow: Flow, alarm: threading.Event) -> Station:
-        needs = Needs(
+        health = Health(
             flow,
             emit=self._emit,
             on_up=alarm.set,
@@ -147,15 +147,15 @@ class Worker:
         return Station(
             flow,
             DelayQueue(self._client, flow.name),
-            needs=needs,
+            health=health,
             server=self._server,
             counts=self.counts,
             emit=self._emit,
         )
 
     def _background(self) -> list[threading.Thread]:
-        watched = [station.needs.asking for station in self._stations]
-        watched += [sweeper.round for sweeper in self._sweepers]
+        watched = [station.health.hang_detector for station in self._stations]
+        watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
         return [
             *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),
@@ -182,7 +182,7 @@ class Worker:
             try:
                 run()
             except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
-                self._crash = error
+                self._crash = self._crash or error
                 self.stop()
                 log.critical("thread died", thread=name, error=described(error))
 

@@ -179,8 +179,8 @@ class Machine(RuleBasedStateMachine):
                     known.at = self.now + delay
             elif known.place == "leased":
                 self.shorten_lease(known)
-        resting = [*rest, False].index(False)
-        assert found == Restored((*lost,), due, resting, paused=False, new_turn=new_turn)
+        parked = [*rest, False].index(False)
+        assert found == Restored((*lost,), due, parked, paused=False, new_turn=new_turn)
 
     def turn(self, worker: str) -> tuple[bool, bool, int]:
         """Whether a worker sweeps, whether newly, and for how long another one does."""

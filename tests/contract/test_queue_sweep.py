@@ -13,9 +13,9 @@ HOUR = 3_600_000
 NOW = 10 * HOUR
 
 
-def nothing(*, due: int = 0, resting: int = 0, paused: bool = False) -> Restored:
+def nothing(*, due: int = 0, parked: int = 0, paused: bool = False) -> Restored:
     """Nothing had to be restored."""
-    return Restored((), due, resting, paused)
+    return Restored((), due, parked, paused)
 
 
 # -- what is restored ----------------------------------------------------------------------
@@ -23,7 +23,7 @@ def nothing(*, due: int = 0, resting: int = 0, paused: bool = False) -> Restored
 
 def test_a_lost_task_is_restored_at_its_time_with_its_payload(queue: DelayQueue) -> None:
     found = queue.restore([Due("overdue", -300, b"\x00\xff"), Due("ahead", 700)], now_ms=1000)
-    assert found == Restored(lost=("overdue", "ahead"), due=0, resting=0, paused=False)
+    assert found == Restored(lost=("overdue", "ahead"), due=0, parked=0, paused=False)
     assert state(queue) == {
         "scheduled": {"overdue": 700, "ahead": 1700},
         "payloads": {"overdue": b"\x00\xff"},
@@ -49,7 +49,7 @@ def test_restoring_leaves_leased_and_dead_tasks_as_they_are(queue: DelayQueue) -
     queue.claim(1, 1000, now_ms=1000)
     before = state(queue)
     waiting = [Due("dead", -1, b"y"), Due("leased", -1, b"y")]
-    assert queue.restore(waiting, now_ms=1001) == nothing(resting=1)
+    assert queue.restore(waiting, now_ms=1001) == nothing(parked=1)
     assert state(queue) == before
 
 
@@ -61,7 +61,7 @@ def test_a_task_put_off_after_its_time_had_come_is_left_alone(queue: DelayQueue,
     before = state(queue)
     for later in (0, 1, 30_000, 59_999):
         overdue = Due("a", -later)
-        assert queue.restore([overdue], now_ms=NOW + later) == nothing(resting=1)
+        assert queue.restore([overdue], now_ms=NOW + later) == nothing(parked=1)
         assert state(queue) == before
     assert queue.restore([Due("a", -60_000)], now_ms=NOW + 60_000) == nothing(due=1)
     assert state(queue) == before
@@ -81,9 +81,9 @@ def test_only_the_first_rows_in_a_row_count_as_resting(queue: DelayQueue) -> Non
     bury(queue, "a", "b", "d")
     queue.schedule("c", 1000)
     waiting = [Due(name, -1) for name in "abcd"]
-    assert queue.restore(waiting, now_ms=1000) == nothing(due=1, resting=2)
+    assert queue.restore(waiting, now_ms=1000) == nothing(due=1, parked=2)
     assert queue.restore(waiting[2:], now_ms=1000) == nothing(due=1)
-    assert queue.restore(waiting[3:], now_ms=1000) == nothing(resting=1)
+    assert queue.restore(waiting[3:], now_ms=1000) == nothing(parked=1)
 
 
 def test_a_paused_queue_restores_nothing(queue: DelayQueue) -> None:
@@ -111,8 +111,8 @@ def test_a_long_page_rests_up_to_the_first_task_that_does_not(queue: DelayQueue)
     queue.claim(SLICE, 1_000_000, now_ms=0)
     bury(queue, *ids[SLICE:])
     waiting = [Due(task_id, -1000) for task_id in ids]
-    assert queue.restore(waiting, now_ms=2000).resting == 0
-    assert queue.restore([*reversed(waiting)], now_ms=2000).resting == SLICE
+    assert queue.restore(waiting, now_ms=2000).parked == 0
+    assert queue.restore([*reversed(waiting)], now_ms=2000).parked == SLICE
 
 
 def test_a_look_tells_what_is_lost_and_changes_nothing(queue: DelayQueue) -> None:

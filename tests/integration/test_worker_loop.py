@@ -88,7 +88,7 @@ def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
 ) -> None:
     def fail_once(_tasks: Sequence[Task]) -> None:
         if not worker.counts["released"]:
-            wait_until(worker._lanes[0]._turn.locked, "another thread to wait for work")
+            wait_until(worker._lanes[0]._claim_lock.locked, "another thread to wait for work")
             raise Unavailable("no answer")
 
     queue = DelayQueue(redis_client, "outage")
@@ -249,7 +249,7 @@ def test_a_redis_that_comes_back_unsafe_ends_the_worker(tmp_path: Path) -> None:
     with private_valkey(tmp_path) as server, ThreadPoolExecutor(1) as executor:
         worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
         end = executor.submit(worker.run)
-        wait_until(lambda: worker._stations[0].needs.up, "the worker to begin")
+        wait_until(lambda: worker._stations[0].health.up, "the worker to begin")
         server.kill()
         worker._lanes[0].alarm.set()  # rather than after a slow poll
         wait_until(lambda: worker._stations[0].failing, "claims to fail")

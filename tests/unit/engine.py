@@ -12,7 +12,7 @@ import redis
 
 from worker import DelayQueue, Flow, events
 from worker.lane import ServerCheck, Station
-from worker.outages import Needs
+from worker.outages import Health
 
 E = TypeVar("E", bound=events.Event)
 
@@ -129,19 +129,19 @@ def station_of(
     counts: Counter[str] | None = None,
     up: bool = True,
 ) -> Station:
-    """A flow at work, whose needs are up unless told otherwise, and which never probes by itself."""
-    needs = Needs(
+    """A flow at work, which is up unless told otherwise and never probes by itself."""
+    health = Health(
         flow,
         emit=emit,
         on_up=lambda: None,
         stopping=threading.Event(),
         start=lambda _name, _run: None,
     )
-    needs._up = up
+    health._up = up
     return Station(
         flow,
         queue,
-        needs=needs,
+        health=health,
         server=ServerCheck(queue),
         counts=Counter() if counts is None else counts,
         emit=emit,

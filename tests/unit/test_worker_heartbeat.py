@@ -9,7 +9,7 @@ import redis
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
 from worker import Flow, Task, events
 from worker.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
-from worker.outages import HANGS_SECONDS, Timed
+from worker.outages import HANGS_SECONDS, HangDetector
 
 
 class Patient:
@@ -23,11 +23,11 @@ class Patient:
             for queue in self.queues
         ]
         self.heard = Heard()
-        self.timed = Timed("a", "sweep", self.heard)
+        self.detector = HangDetector("a", "sweep", self.heard)
         self.ends_at = clock.now + seconds
         self.known: list[int] = []
         self.stopping = Wait(clock, after=self._note)
-        self.heartbeat = Heartbeat("w1", self.stations, [self.timed], self.stopping)
+        self.heartbeat = Heartbeat("w1", self.stations, [self.detector], self.stopping)
 
     def _note(self) -> None:
         self.known.append(len(self.queues[0].workers()))
@@ -76,7 +76,7 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
 
 def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:
     patient = Patient(clock)
-    patient.stations[0].needs._up = False
+    patient.stations[0].health._up = False
     patient.heartbeat._beat(patient.stations[0], clock.now)
     [status] = patient.queues[0].workers()
     assert (status.details["up"], status.details["holds"]) == (False, 0)
@@ -88,9 +88,9 @@ def test_a_flow_that_goes_down_is_told_at_once(clock: Clock) -> None:
     down_at = clock.now + 2
 
     def watch(now: float) -> None:
-        patient.stations[0].needs._up = now < down_at
+        patient.stations[0].health._up = now < down_at
 
-    patient.timed.report = watch  # type: ignore[method-assign]  # called every second
+    patient.detector.report = watch  # type: ignore[method-assign]  # called every second
     patient.heartbeat.run()
     assert [len(queue.calls) for queue in patient.queues] == [2, 2]
 
@@ -120,7 +120,7 @@ def test_a_worker_that_cannot_sign_off_ends_all_the_same_and_asks_but_once(
 
 def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
     patient = Patient(clock, seconds=2 * HANGS_SECONDS)
-    with patient.timed:
+    with patient.detector:
         patient.heartbeat.run()
     assert patient.heard == [events.Hangs("a", "sweep", HANGS_SECONDS + 1)]
 

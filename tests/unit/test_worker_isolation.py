@@ -203,10 +203,19 @@ def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> No
 
 
 @pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}])
-def test_a_handler_that_returns_no_mapping_fails_each_task_alone(nonsense: object) -> None:
-    results = _run(lambda _: nonsense, _tasks(3))
+def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
+    nonsense: object,
+) -> None:
+    calls: list[Sequence[Task]] = []
+
+    def handler(tasks: Sequence[Task]) -> object:
+        calls.append(tasks)
+        return nonsense
+
+    results = _run(handler, _tasks(3))
+    assert len(calls) == 1
     assert _ids([task for task, _ in results.failed]) == {"0", "1", "2"}
-    assert results.done == []
+    assert all("not a mapping" in str(error) for _, error in results.failed)
 
 
 @pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry])

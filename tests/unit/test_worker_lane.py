@@ -136,7 +136,7 @@ def test_several_threads_wait_as_one(clock: Clock) -> None:
     taken: list[bool] = []
 
     def note() -> None:
-        taken.append(line.lane._turn.locked())
+        taken.append(line.lane._claim_lock.locked())
         line._count()
 
     line.alarm.after = note
@@ -244,7 +244,7 @@ def test_the_first_queue_is_asked_first_and_the_second_only_when_it_is_empty(clo
 def test_a_queue_whose_flow_is_down_is_not_claimed_from(clock: Clock) -> None:
     high, low = Scripted("high", _claim("h")), Scripted("low", _claim("l"))
     line = _scripted(clock, high, low)
-    line.station.needs._up = False
+    line.station.health._up = False
     assert line.next_ids() == ["l"]
     assert high.claims == 0
 
@@ -252,7 +252,7 @@ def test_a_queue_whose_flow_is_down_is_not_claimed_from(clock: Clock) -> None:
 def test_a_lane_whose_flows_are_all_down_asks_redis_nothing(clock: Clock) -> None:
     queue = Scripted("a", _claim("x"))
     line = _scripted(clock, queue, waits=3)
-    line.station.needs._up = False
+    line.station.health._up = False
     assert line.next_ids() is None
     assert queue.claims == 0
     assert line.alarm.waits == [SLOW_POLL_SECONDS] * 3
@@ -407,19 +407,19 @@ def test_an_outage_takes_the_flow_down_gives_the_batch_back_and_is_told(clock: C
     shop.work()
     assert shop.line.heard.of(events.FlowDown) == [events.FlowDown("a", down)]
     assert shop.line.heard.of(events.Handled) == []
-    assert not shop.line.station.needs.up
+    assert not shop.line.station.health.up
     assert set(shop.queue.scheduled()) == {"a", "b"}
     assert shop.line.counts == {"released": 2}
     assert shop.line.station.limit == 50
-    assert shop.line.station.needs._outages == 1
+    assert shop.line.station.health._outages == 1
 
 
 def test_a_batch_that_is_handled_ends_a_row_of_outages(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None)
-    shop.line.station.needs._outages = 3
+    shop.line.station.health._outages = 3
     shop.schedule("a")
     shop.work()
-    assert shop.line.station.needs._outages == 0
+    assert shop.line.station.health._outages == 0
 
 
 @pytest.mark.parametrize("what", ["others", "alone"])
@@ -480,7 +480,7 @@ def test_what_redis_did_not_take_is_settled_while_the_flow_is_down_too(clock: Cl
     def once(name: str) -> None:
         if name == "ack":
             shop.queue.before = lambda _: None
-            shop.line.station.needs._up = False
+            shop.line.station.health._up = False
             raise redis.TimeoutError("silent")
 
     shop.queue.before = once

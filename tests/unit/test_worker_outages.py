@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.engine import Clock, Heard, Wait
 from worker import Flow, Unavailable, events
-from worker.outages import HANGS_SECONDS, PROBE, Needs, Timed
+from worker.outages import HANGS_SECONDS, PROBE, HangDetector, Health
 
 DOWN = Unavailable("no answer")
 
 
 class Outage:
-    """The needs of a flow, whose probe threads the test runs itself."""
+    """The health of a flow, whose probe threads the test runs itself."""
 
     def __init__(self, clock: Clock, *, probed: bool = True) -> None:
         #: What the next probes raise; then they pass.
@@ -23,10 +23,10 @@ class Outage:
         self.stopping = Wait(clock)
         self.started: list[tuple[str, Callable[[], None]]] = []
         flow = Flow(name="a", handler=lambda _: None, probe=self.probe if probed else None)
-        self.needs = Needs(
+        self.health = Health(
             flow,
             emit=self.heard,
-            on_up=lambda: self.ups.append(self.needs.up),
+            on_up=lambda: self.ups.append(self.health.up),
             stopping=self.stopping,
             start=lambda name, run: self.started.append((name, run)),
         )
@@ -45,7 +45,7 @@ class Outage:
 
     def start(self) -> None:
         """Come up for the first time."""
-        self.needs.check()
+        self.health.check()
         self.run()
         self.heard.clear()
         self.ups.clear()
@@ -77,11 +77,11 @@ def _between_half_and_all(waits: list[float], attempts: list[int]) -> bool:
 
 
 def test_a_flow_is_down_until_its_first_probe_has_passed(outage: Outage) -> None:
-    assert not outage.needs.up
-    outage.needs.check()
-    assert not outage.needs.up
+    assert not outage.health.up
+    outage.health.check()
+    assert not outage.health.up
     outage.run()
-    assert outage.needs.up
+    assert outage.health.up
     assert outage.ups == [True]  # the claims are woken, and find it up
     assert outage.stopping.waits == []
     assert outage.heard == [events.FlowUp("a", 0.0)]
@@ -89,9 +89,9 @@ def test_a_flow_is_down_until_its_first_probe_has_passed(outage: Outage) -> None
 
 def test_a_flow_without_a_probe_is_up_at_once(clock: Clock) -> None:
     outage = Outage(clock, probed=False)
-    outage.needs.check()
+    outage.health.check()
     outage.run()
-    assert outage.needs.up
+    assert outage.health.up
 
 
 @pytest.mark.parametrize("error", [DOWN, OSError("refused"), KeyError("a bug")])
@@ -99,7 +99,7 @@ def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_p
     outage: Outage, error: Exception
 ) -> None:
     outage.errors = [error] * 6
-    outage.needs.check()
+    outage.health.check()
     outage.run()
     assert outage.probes == 7
     assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4, 5, 6])
@@ -111,9 +111,9 @@ def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(
 ) -> None:
     outage.start()
     clock.move(100)
-    outage.needs.take_down(DOWN)
-    outage.needs.take_down(DOWN)  # as its other threads do
-    assert not outage.needs.up
+    outage.health.take_down(DOWN)
+    outage.health.take_down(DOWN)  # as its other threads do
+    assert not outage.health.up
     assert outage.heard == [events.FlowDown("a", DOWN)]
     outage.errors = [DOWN, DOWN]
     outage.run()
@@ -126,28 +126,28 @@ def test_outages_without_a_batch_in_between_make_the_next_probe_wait_longer(
 ) -> None:
     outage.start()
     for _ in range(4):
-        outage.needs.take_down(DOWN)
+        outage.health.take_down(DOWN)
         outage.run()
     assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4])
     outage.stopping.waits.clear()
-    outage.needs.handled()
-    outage.needs.take_down(DOWN)
+    outage.health.handled()
+    outage.health.take_down(DOWN)
     outage.run()
     assert _between_half_and_all(outage.stopping.waits, [1])
 
 
 def test_a_stopping_worker_probes_no_more(outage: Outage) -> None:
     outage.start()
-    outage.needs.take_down(DOWN)
+    outage.health.take_down(DOWN)
     outage.stopping.set()
     outage.run()
     assert outage.probes == 1
-    assert not outage.needs.up
+    assert not outage.health.up
 
 
 def test_a_probe_that_exits_ends_its_thread(outage: Outage) -> None:
     outage.errors = [SystemExit("bad luck")]
-    outage.needs.check()
+    outage.health.check()
     with pytest.raises(SystemExit):
         outage.run()
 
@@ -155,7 +155,7 @@ def test_a_probe_that_exits_ends_its_thread(outage: Outage) -> None:
 def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock) -> None:
     def hang() -> None:
         for _ in range(8):
-            outage.needs.asking.report(clock.now)
+            outage.health.hang_detector.report(clock.now)
             clock.move(HANGS_SECONDS / 4)
 
     outage.errors = [DOWN]
@@ -165,8 +165,8 @@ def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock)
         hang()
         answer()
 
-    object.__setattr__(outage.needs._flow, "probe", hang_then_answer)
-    outage.needs.check()
+    object.__setattr__(outage.health._flow, "probe", hang_then_answer)
+    outage.health.check()
     outage.run()
     hang()  # it is over
     told = events.Hangs("a", "probe", 1.25 * HANGS_SECONDS)
@@ -178,21 +178,21 @@ def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock)
 
 def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None:
     heard = Heard()
-    timed = Timed("a", "sweep", heard)
-    timed.report(clock.now + 1000)
-    with timed:
-        timed.report(clock.now + HANGS_SECONDS)
+    detector = HangDetector("a", "sweep", heard)
+    detector.report(clock.now + 1000)
+    with detector:
+        detector.report(clock.now + HANGS_SECONDS)
         assert heard == []
-        timed.report(clock.now + HANGS_SECONDS + 1)
-        timed.report(clock.now + HANGS_SECONDS + 2)
-    timed.report(clock.now + 1000)
+        detector.report(clock.now + HANGS_SECONDS + 1)
+        detector.report(clock.now + HANGS_SECONDS + 2)
+    detector.report(clock.now + 1000)
     assert heard == [events.Hangs("a", "sweep", HANGS_SECONDS + 1)]
 
 
 def test_a_call_that_raises_is_over(clock: Clock) -> None:
     heard = Heard()
-    timed = Timed("a", "sweep", heard)
-    with pytest.raises(KeyError), timed:
+    detector = HangDetector("a", "sweep", heard)
+    with pytest.raises(KeyError), detector:
         raise KeyError
-    timed.report(clock.now + 1000)
+    detector.report(clock.now + 1000)
     assert heard == []

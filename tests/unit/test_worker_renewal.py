@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
 from worker import Flow, Task, events
 from worker.isolation import Results
-from worker.renewal import LOOKED_AT, Held, Renewer
+from worker.renewal import CHECK_EVERY, Held, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -118,7 +118,7 @@ def test_after_a_failed_extension_the_next_look_tries_again(desk: Desk) -> None:
         desk.queue.before = Refusing(redis.TimeoutError("silence"))
         desk.pass_seconds(3.1)
         desk.queue.before = lambda _: None
-        desk.pass_seconds(LOOKED_AT * LEASE_SECONDS)
+        desk.pass_seconds(CHECK_EVERY * LEASE_SECONDS)
     assert desk.extensions == 2
     assert desk.queue.leased() == {"a": 9000}
     assert [line["event"] for line in logged] == ["lease not extended yet"]
@@ -143,6 +143,19 @@ def test_each_call_of_a_handler_has_its_own_time(desk: Desk) -> None:
             desk.pass_seconds(4)
     assert desk.heard == []
     assert desk.extensions == 28
+
+
+def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk) -> None:
+    tasks = desk.claimed("a", "b")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        for _ in range(16):
+            desk.pass_seconds(4)
+        assert desk.heard == [events.RanTooLong("slow", ["a", "b"])]
+        held.let_go(Results(done=tasks[:1]))
+        assert held.begin(tasks[1:])
+        for _ in range(5):
+            desk.pass_seconds(4)
+        assert desk.queue.leased()["b"] > 0
 
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:

@@ -13,7 +13,7 @@ from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
 from worker.isolation import Results
-from worker.settling import MAX_OWED, PutOff, Settler, retry_delay_ms
+from worker.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
 GONE = redis.TimeoutError("silent")
 ERROR = ValueError("no such customer")
@@ -199,7 +199,7 @@ def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
     assert desk.heard.of(events.LeaseLost) == [events.LeaseLost("a", ("theirs",))]
     assert desk.counts == {"done": 1, "stale": 1}
     desk.queue.calls.clear()
-    desk.settler.settle_owed()
+    desk.settler.resend()
     assert desk.queue.calls == []
 
 
@@ -225,11 +225,11 @@ def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     assert set(desk.queue.leased()) == set(KINDS)
     assert desk.counts == {}
     desk.queue.before = lambda _: None
-    desk.settler.settle_owed()
+    desk.settler.resend()
     assert desk.queue.leased() == {}
     assert desk.counts == {"done": 1, "retried": 2, "failed": 2, "dead": 1, "released": 1}
     desk.queue.calls.clear()
-    desk.settler.settle_owed()
+    desk.settler.resend()
     assert desk.queue.calls == []
 
 
@@ -249,23 +249,51 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
     desk.settler.settle(Results(done=[desk["a"]], untouched=[desk["b"]]))
     desk.queue.calls.clear()
     with pytest.raises(redis.TimeoutError):
-        desk.settler.settle_owed()
+        desk.settler.resend()
     assert desk.queue.calls == ["ack"]
     desk.queue.before = Refusing(GONE, "ack")
     with pytest.raises(redis.TimeoutError):
-        desk.settler.settle_owed()
+        desk.settler.resend()
     assert desk.queue.calls == ["ack", "release", "ack"]
     assert desk.queue.scheduled() == {"b": 0}
 
 
-def test_an_owed_call_that_redis_refuses_is_kept_and_no_reason_not_to_claim(clock: Clock) -> None:
+def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_claim(
+    clock: Clock,
+) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(redis.ResponseError("WRONGTYPE"), "ack")
     desk.settler.settle(Results(done=[desk["a"]]))
-    desk.settler.settle_owed()
+    desk.settler.resend()
     desk.queue.before = lambda _: None
-    desk.settler.settle_owed()
+    desk.settler.resend()
     assert desk.queue.leased() == {}
+
+
+def test_a_call_that_redis_took_but_whose_reply_was_lost_has_lost_no_lease(clock: Clock) -> None:
+    desk = Desk(clock, "a", "b")
+
+    def lose_the_reply(_: str) -> None:
+        desk.queue.before = lambda _: None
+        desk.queue.ack([desk["a"], desk["b"]])
+        raise GONE
+
+    desk.queue.before = lose_the_reply
+    assert not desk.settler.settle(Results(done=[desk["a"], desk["b"]]))
+    clock.move(3)
+    desk.settler.resend()
+    assert desk.counts == Counter(done=2)
+    assert desk.heard.of(events.LeaseLost) == []
+
+
+def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.queue.before = Refusing(redis.ResponseError("READONLY"))
+    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.queue.before = lambda _: None
+    desk.queue.schedule("a", 2**50)
+    desk.settler.resend()
+    assert desk.counts == Counter(stale=1)
 
 
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
@@ -275,7 +303,7 @@ def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
     desk.queue.before = lambda _: None
     clock.move(11)
     [again] = desk.again()
-    desk.settler.settle_owed()
+    desk.settler.resend()
     assert desk.counts == Counter(stale=1)
     assert list(desk.queue.leased()) == [again.id]
 
@@ -283,56 +311,64 @@ def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
 def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
     desk = Desk(clock)
     desk.queue.before = Refusing(GONE)
-    for n in range(MAX_OWED + 10):
+    for n in range(MAX_UNCONFIRMED + 10):
         desk.settler.settle(Results(done=[Task(str(n))]))
     desk.queue.before = lambda _: None
     desk.queue.calls.clear()
-    desk.settler.settle_owed()
-    assert len(desk.queue.calls) == MAX_OWED
+    desk.settler.resend()
+    assert len(desk.queue.calls) == MAX_UNCONFIRMED
 
 
 # -- what a sweep leaves alone -------------------------------------------------------------
 
 
 def test_what_is_put_off_is_known_until_its_time_or_until_it_is_done(clock: Clock) -> None:
-    put_off = PutOff()
-    put_off.put_off("a", clock.now + 5)
-    put_off.put_off("b", clock.now + 10)
-    assert "a" in put_off
-    assert "c" not in put_off
+    postponed = Postponed()
+    postponed.add("a", clock.now + 5)
+    postponed.add("b", clock.now + 10)
+    assert "a" in postponed
+    assert "c" not in postponed
     clock.move(5)
-    assert "a" not in put_off
-    assert "b" in put_off
-    put_off.forget("b")
-    put_off.forget("b")
-    assert "b" not in put_off
+    assert "a" not in postponed
+    assert "b" in postponed
+    postponed.discard("b")
+    postponed.discard("b")
+    assert "b" not in postponed
 
 
 def test_what_was_put_off_until_some_past_time_takes_no_memory(clock: Clock) -> None:
-    put_off = PutOff()
-    put_off.put_off("dead", math.inf)
+    postponed = Postponed()
+    postponed.add("dead", math.inf)
     for n in range(100_000):  # that another worker has done since, so nobody forgets them here
-        put_off.put_off(str(n), clock.now + 1)
+        postponed.add(str(n), clock.now + 1)
         clock.move(0.01)
-    assert len(put_off._until) < 2000
-    assert "dead" in put_off
-    assert "99999" in put_off
+    assert len(postponed._until) < 2000
+    assert "dead" in postponed
+    assert "99999" in postponed
 
 
 def test_what_a_sweep_could_hand_out_too_early_is_put_off(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue.before = Refusing(GONE)  # whether Redis takes it or not
     desk.settler.settle(_of_each_kind(desk))
-    until = {name: at - clock.now for name, at in desk.settler.put_off._until.items()}
+    until = {name: at - clock.now for name, at in desk.settler.postponed._until.items()}
     assert until == pytest.approx(
         {"retried": 1.0, "new": 2.0, "counted": 3.0, "failed": 7.0, "dead": math.inf}
     )
 
 
+def test_a_dead_letter_that_was_requeued_is_not_put_off_for_ever(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.settler.settle(Results(dead=[(desk["a"], DeadLetter(ERROR))]))
+    desk.queue.requeue(["a"])
+    desk.settler.settle(Results(untouched=desk.again()))  # as in an outage
+    assert "a" not in desk.settler.postponed
+
+
 def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -> None:
     desk = Desk(clock, "worn")
     desk.settler.bury([(desk["worn"], "delivered 5 times and never settled", None)])
-    assert "worn" in desk.settler.put_off
+    assert "worn" in desk.settler.postponed
 
 
 @pytest.mark.parametrize("settings", [{"sweep": None}, {"without_redis": "wait"}])
@@ -341,7 +377,7 @@ def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
 ) -> None:
     desk = Desk(clock, *KINDS, **settings)
     desk.settler.settle(_of_each_kind(desk))
-    assert desk.settler.put_off._until == {}
+    assert desk.settler.postponed._until == {}
 
 
 def test_an_outage_is_no_failure(clock: Clock) -> None:

@@ -23,11 +23,12 @@ from worker import (
     Task,
     Unavailable,
     events,
+    one_at_a_time,
 )
 from worker.flow import MAX_DELAY_MS
 from worker.isolation import Results
 from worker.outages import HANGS_SECONDS
-from worker.sweep import EXTENDED_AT, RESTING_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
 
 GONE = redis.ConnectionError("gone")
 
@@ -331,10 +332,10 @@ def test_a_worker_that_had_to_let_others_sweep_does_so_again_as_soon_as_it_can(
     place: Place,
 ) -> None:
     place.round()
-    place.peer.station.needs._up = False
+    place.peer.station.health._up = False
     place.round()
     place.records.add(a=-5)
-    place.peer.station.needs._up = True
+    place.peer.station.health._up = True
     place.round()
     assert set(place.peer.queue.scheduled()) == {"a"}
 
@@ -370,7 +371,7 @@ def test_one_worker_sweeps_and_the_others_read_no_records(place: Place) -> None:
     follower = place.join("w2")
     place.rounds(60)
     assert len(place.records.asked) == 60 + 2  # with two look-aheads, all by the first
-    turn_seconds = EXTENDED_AT * place.flow.lease_seconds
+    turn_seconds = EXTEND_AFTER * place.flow.lease_seconds
     assert follower.restores() <= 60 / turn_seconds + 1
     assert place.peer.restores() <= 60 / turn_seconds + 1
 
@@ -405,7 +406,7 @@ def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: 
     first, second = place.peer, place.join("w2")
     place.rounds(3)
     if what == "needs":
-        first.station.needs._up = False
+        first.station.health._up = False
     else:  # only this worker cannot read them
 
         def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
@@ -426,7 +427,7 @@ def test_a_follower_that_has_swept_before_asks_no_more_often_than_another(place:
     first, second = place.peer, place.join("w2")
     _bury(place, dead=-60)
     place.rounds(2)
-    assert first.sweeper._resting_until is not None
+    assert first.sweeper._parked_until is not None
     first.queue.resign("w1")
     second.sweeper._ask_at = 0.0
     place.peers = [second, first]
@@ -478,10 +479,10 @@ def test_a_dead_letter_is_read_each_round_until_it_is_overdue_by_more_than_a_mom
     place: Place,
 ) -> None:
     _bury(place, dead=0)
-    place.rounds(round(RESTING_SECONDS))
-    assert place.records.rows_read == RESTING_SECONDS
+    place.rounds(round(PARKED_SECONDS))
+    assert place.records.rows_read == PARKED_SECONDS
     place.rounds(5)
-    assert place.records.rows_read <= RESTING_SECONDS + 2
+    assert place.records.rows_read <= PARKED_SECONDS + 2
 
 
 def test_a_task_that_its_handler_or_backoff_put_off_rests(place: Place) -> None:
@@ -900,13 +901,24 @@ def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) 
     place.redis_is_silent_for_long()
     place.records.page_size = 9
     place.records.add(dead=-3600, a=-4, b=-3, c=-2, d=-1)
-    place.peer.station.settler.put_off.put_off("dead", float("inf"))
+    place.peer.station.settler.postponed.add("dead", float("inf"))
     place.outcomes = {"b": Retry(60_000), "c": DeadLetter("bad"), "d": Reschedule(60_000)}
     place.round()
     [told] = place.peer.heard.of(events.Handled)
     assert [task.id for task in told.tasks] == ["a", "b", "d", "c"]
     assert (told.done, told.retries, told.failed) == (2, 1, 1)
     assert (told.late_ms, told.seconds, told.without_redis) == (5000, 0.0, True)
+
+
+def test_each_call_of_a_handler_without_redis_is_told_by_itself(clock: Clock) -> None:
+    place = Place(clock)
+    object.__setattr__(place.flow, "handler", one_at_a_time(lambda _: clock.move(0.5)))
+    place.redis_is_silent_for_long()
+    place.records.add(a=-4, b=-3)
+    place.round(after_seconds=0)
+    told = place.peer.heard.of(events.Handled)
+    assert [[task.id for task in event.tasks] for event in told] == [["a"], ["b"]]
+    assert [(event.seconds, event.late_ms) for event in told] == [(0.5, 4500), (0.5, 4000)]
 
 
 def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Place) -> None:
@@ -925,15 +937,20 @@ def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Pl
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-def test_a_handler_that_cannot_work_is_tried_again_in_the_next_round(place: Place) -> None:
+def test_an_outage_of_what_the_handler_needs_takes_the_flow_down_without_redis_too(
+    place: Place,
+) -> None:
     place.redis_is_silent_for_long()
     place.down = True
     place.records.add(**dict.fromkeys("abc", -5.0))
+    place.records.asked.clear()
     with capture_logs() as logged:
         place.rounds(3)
-    assert len(logged) == 1
-    assert place.peer.heard.of(events.Handled) == []
+    assert logged == []  # the records can be read
+    assert len(place.records.asked) == 1
+    assert [type(event) for event in place.peer.heard] == [events.FlowDown]
     place.down = False
+    place.peer.station.health._up = True  # as its probe does
     place.round()
     assert place.handled == ["a", "b", "c"]
 
@@ -980,7 +997,7 @@ def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
     def hang() -> None:
         for _ in range(5):
             clock.move(HANGS_SECONDS / 2)
-            sweeper.round.report(clock.now)
+            sweeper.hang_detector.report(clock.now)
 
     def hang_and_stop(*_: object) -> list[list[Due]]:
         hang()

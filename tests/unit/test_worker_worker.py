@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
 from worker.heartbeat import Heartbeat
 from worker.lane import ServerCheck
-from worker.outages import Timed
+from worker.outages import HangDetector
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.
@@ -127,7 +127,7 @@ def test_a_worker_needs_a_thread(threads: int) -> None:
 def test_each_flow_has_threads_of_its_own_as_many_as_it_says_or_else_the_worker() -> None:
     worker = Worker([_flow("a"), _flow("b", threads=5), _flow("c")], NOWHERE, threads=2)
     assert _threads(worker) == {"a": 2, "b": 5, "c": 2}
-    assert len({id(station.needs) for station in worker._stations}) == 3
+    assert len({id(station.health) for station in worker._stations}) == 3
 
 
 def test_flows_of_a_pool_share_the_threads_of_the_one_that_has_the_most() -> None:
@@ -168,20 +168,24 @@ def test_there_is_a_connection_for_every_thread_and_one_for_each_sweep(clients: 
 
 @pytest.mark.usefixtures("clients")
 def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[Timed] = []
+    watched: list[HangDetector] = []
 
     class Watching(Heartbeat):
         def __init__(
-            self, name: str, stations: Any, timed: Sequence[Timed], stopping: threading.Event
+            self,
+            name: str,
+            stations: Any,
+            detectors: Sequence[HangDetector],
+            stopping: threading.Event,
         ) -> None:
-            watched.extend(timed)
-            super().__init__(name, stations, timed, stopping)
+            watched.extend(detectors)
+            super().__init__(name, stations, detectors, stopping)
 
     monkeypatch.setattr("worker.worker.Heartbeat", Watching)
     worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)
     worker.stop()
     worker.run()
-    assert {(timed._queue, timed._what) for timed in watched} == {
+    assert {(detector._queue, detector._what) for detector in watched} == {
         ("a", "probe"),
         ("b", "probe"),
         ("a", "sweep"),
@@ -325,7 +329,7 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
     [
         ("worker.waker.Waker.run", "waker"),
         ("worker.sweep.Sweeper.run", "sweep a"),
-        ("worker.outages.Needs._probe", "probe a"),
+        ("worker.outages.Health._probe", "probe a"),
         ("worker.lane.Lane.run", "a 1"),
         ("worker.renewal.Renewer.run", "renewer a"),
         ("worker.heartbeat.Heartbeat.run", "heartbeat"),

@@ -12,12 +12,12 @@
 -- ARGV[5] '1': restore them; '': only look
 -- ARGV[6..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {turn, turn_in_ms, paused, due, resting, id, ...}: the ids that were lost and are restored, or,
+-- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored, or,
 -- when it only looks, that would be restored or brought forward
 --   turn     0: another worker sweeps, for turn_in_ms more, and nothing was done; 1: the caller sweeps;
 --            2: it does from now on, so Redis may have lost what it was told before
 --   due      how many are due already, and about to be claimed
---   resting  how many of the first rows in a row are dead, or put off by their handler
+--   parked  how many of the first rows in a row are dead, or put off by their handler
 --
 -- Leased and dead tasks stay where they are. A scheduled one is only ever brought forward: it stands too
 -- late because this server's clock was behind, or was set back. If it was put off when its time had come
@@ -43,17 +43,17 @@ end
 if redis.call('EXISTS', paused) == 1 then return {turn, 0, 1, 0, 0} end
 
 local look_only, was_next = ARGV[5] == '', next_due()
-local reply, ripe, resting, all_rest = {turn, 0, 0, 0, 0}, 0, 0, true
+local reply, overdue, parked, all_parked = {turn, 0, 0, 0, 0}, 0, 0, true
 for i = 6, #ARGV, 3 do
-  local id, due, payload, rests = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
+  local id, due, payload, is_parked = ARGV[i], now + tonumber(ARGV[i + 1]), ARGV[i + 2], false
   local score = tonumber(redis.call('ZSCORE', scheduled, id) or nil)
   if score and score <= now then
-    ripe = ripe + 1
+    overdue = overdue + 1
   elseif score then
     local kept = redis.call('HGET', tokens, id)
-    local put_off_at = kept and score - attempts_in(kept, '0').span
-    rests = put_off_at and put_off_at <= now and due <= put_off_at
-    if not rests and due < score then
+    local postponed_at = kept and score - attempts_in(kept, '0').span
+    is_parked = postponed_at and postponed_at <= now and due <= postponed_at
+    if not is_parked and due < score then
       if look_only then
         reply[#reply + 1] = id
       else
@@ -63,7 +63,7 @@ for i = 6, #ARGV, 3 do
   elseif redis.call('ZSCORE', leased, id) then
     shorten_lease(id) -- but for that its worker is at it
   elseif redis.call('HEXISTS', letters, id) == 1 then
-    rests = true
+    is_parked = true
   else
     if not look_only then
       redis.call('ZADD', scheduled, due, id)
@@ -71,9 +71,9 @@ for i = 6, #ARGV, 3 do
     end
     reply[#reply + 1] = id
   end
-  all_rest = all_rest and rests
-  if all_rest then resting = resting + 1 end
+  all_parked = all_parked and is_parked
+  if all_parked then parked = parked + 1 end
 end
 wake_if_due_before(was_next)
-reply[4], reply[5] = ripe, resting
+reply[4], reply[5] = overdue, parked
 return reply
