@@ -1,12 +1,12 @@
 """The sweep makes the application's records the truth, and Redis an accelerator.
 
-Whatever Redis lost, in a crash, a flush or a failover, the records still have. The sweep reads
-what they say is waiting and restores it. One worker sweeps while Redis answers. While it does not,
-every worker does, and if the flow asks for it, hands what is overdue to the flow's own handler.
-There is no second way to finish a task.
+Whatever Redis loses in a crash, a flush or a failover, the records still have. The sweep reads
+which tasks they say are waiting and restores those that Redis lost. While Redis answers, one worker sweeps.
+While it does not, every worker does and, if the flow asks for it, hands overdue tasks to the flow's own
+handler. There is no second way to finish a task.
 
-What the records listed a moment ago may have been done or cancelled since. So a task that Redis does not have
-is restored only if the records still list it when they are asked once more: then it was lost.
+A task that Redis does not have may have been done or cancelled after the records were read. So they
+are read again, and it is restored only if they still list it.
 """
 
 import threading
@@ -28,20 +28,21 @@ from .settling import Postponed, retry_delay_ms
 
 log = structlog.get_logger("worker")
 
-#: A Redis that is silent for less than this hiccups: nothing is handed out.
+#: While Redis has been silent for less than this, it may be a hiccup: nothing is handed out.
 SILENCE_SECONDS = 1.5
-#: How soon to ask it again meanwhile.
+#: How often to ask Redis in the meantime.
 ASK_AGAIN_SECONDS = 0.05
-#: How much of its turn passes before a sweeper extends it.
+#: The fraction of its turn after which a sweeper extends it.
 EXTEND_AFTER = 0.6
-#: How much the records' clock and the way to it may differ between two looks.
+#: How much the records' clock and the latency may differ between two reads.
 SLACK_SECONDS = 1.0
-#: Dead letters and tasks put off are not read again every round once they are overdue by this much.
+#: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
+#: read at each look ahead instead of every round.
 PARKED_SECONDS = 10.0
 
 
 class Sweeper:
-    """Sweeps one flow every ``sweep_seconds``, on a connection of its own. Times are monotonic."""
+    """Sweeps one flow every ``sweep_seconds``. Times are on the monotonic clock, in seconds."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Sweeper:
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
-        """``queue`` is the station's, on a connection of the sweep's; ``alarm`` wakes the claims."""
+        """``queue`` is the station's on a connection of its own; ``alarm`` wakes the claims."""
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
@@ -67,17 +68,17 @@ class Sweeper:
         self._counts = counts
         self._emit = emit
         self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
-        #: Whether this worker sweeps, and when to ask again.
+        #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
-        #: Since when Redis has not done what it was asked.
+        #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
         self._records_answer = True
-        #: When to look at everything, also at what is due soon.
+        #: When to read everything again, including what is due soon.
         self._look_ahead_at = 0.0
-        #: Everything that was due until then is dead or put off.
+        #: Everything that was due by then is parked.
         self._parked_until: float | None = None
-        #: What was handled without Redis and is not done: when to try again, and how often it failed.
+        #: What was handled without Redis and is not done: what to try again when, and how often it failed.
         self._postponed = Postponed()
         self._failures: Counter[str] = Counter()
 
@@ -99,7 +100,7 @@ class Sweeper:
             self._resign()
             return
         try:
-            if not self._records_answer:  # ask them before Redis, and Redis only if they answer
+            if not self._records_answer:  # take the turn only once they do
                 next(iter(self._records(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
@@ -107,7 +108,7 @@ class Sweeper:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self._records_answer = False
             self._resign()
-        except Exception:  # whatever it is, the next round may do better
+        except Exception:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self._records_answer = True
@@ -116,7 +117,7 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._parked_until is not None  # which holds until Redis loses something
+            or self._parked_until is not None  # valid only until Redis loses something
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
@@ -140,9 +141,9 @@ class Sweeper:
             if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
             if found.due or found.lost:
-                self._alarm.set()  # overdue, so look now: a wake-up may have been lost
+                self._alarm.set()  # their wake-up may have been lost
                 if not found.lost:
-                    # A backlog: the claims are at this page, and come to the next one in turn.
+                    # A backlog: the claims are taking this page, and reach the next one by themselves.
                     return
             if all_parked and found.parked:
                 self._note_parked(page, found.parked, asked_at, read_at)
@@ -151,14 +152,14 @@ class Sweeper:
     def _note_parked(
         self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
     ) -> None:
-        """Note that the first ``parked`` of a page, read between these times, need no look soon."""
+        """Note that the first ``parked`` tasks of a page, read between these times, can wait."""
         until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
         if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
-            return  # the next one may be due in the same millisecond
+            return  # the next one, which is not parked, may be due in the same millisecond
         self._parked_until = until
 
     def _sweep_upcoming(self) -> None:
-        # Reaches past the next look ahead, so that each task is seen before it is due.
+        # Past the next look ahead, so that each task is seen before it is due.
         asked_at = time.monotonic()
         for page in self._records(0.0, 2 * self._flow.lookahead_seconds):
             found = self._restore(page, asked_at)
@@ -166,7 +167,7 @@ class Sweeper:
                 return
 
     def _sweep_without_redis(self) -> None:
-        """Hand what is overdue to the flow's own handler."""
+        """Hand overdue tasks to the flow's own handler."""
         station = self._station
         for page in self._records(None, 0.0):
             if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
@@ -176,9 +177,9 @@ class Sweeper:
     # -- Redis -----------------------------------------------------------------------------
 
     def _restore(self, page: Sequence[Due], asked_at: float) -> Restored | None:
-        """Restore what is lost of a page that the records were asked for at that time.
+        """Restore the lost tasks of a page that the records were asked for at ``asked_at``.
 
-        None when Redis does not answer.
+        Returns None when Redis does not answer.
         """
         read_at = time.monotonic()
         found = self._ask(page, look_only=True)
@@ -194,7 +195,7 @@ class Sweeper:
         return restored and found._replace(lost=restored.lost)
 
     def _still_waiting(self, lost: Sequence[Due], asked_at: float, read_at: float) -> list[Due]:
-        """Those that the records still list; they were asked and answered between these times."""
+        """Those of ``lost``, read between these times, that the records still list."""
         missing = {due.id for due in lost}
         now = time.monotonic()
         earliest = asked_at - now + min(due.delay_ms for due in lost) / 1000
@@ -207,7 +208,7 @@ class Sweeper:
         return still
 
     def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
-        """Restore a page, if it is this worker's turn; None when Redis does not answer."""
+        """Restore a page if it is this worker's turn. Returns None when Redis does not answer."""
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = time.monotonic()
         try:
@@ -220,14 +221,14 @@ class Sweeper:
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
         if self._silent_since is not None or found.new_turn:
-            # Redis may have lost anything.
+            # Redis may have lost anything, so read everything again.
             self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
             self._postponed = Postponed()
             self._failures.clear()
         self._my_turn = found.turn
         if not found.turn:
-            self._parked_until = None  # others sweep, so there is nothing to watch Redis for
+            self._parked_until = None  # another worker watches for losses
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
@@ -235,7 +236,7 @@ class Sweeper:
         return found
 
     def _hiccups(self, now: float) -> bool:
-        """Whether Redis is silent, but not for long."""
+        """Whether Redis is silent, but has not been for long."""
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
@@ -245,7 +246,7 @@ class Sweeper:
         self._ask_at = 0.0
         try:
             self._queue.resign(self._worker_id)
-        except redis.RedisError as error:  # then its term ends by itself
+        except redis.RedisError as error:  # then the turn ends by itself
             log.debug("not resigned", queue=self._queue.name, error=described(error))
 
     # -- without Redis ---------------------------------------------------------------------
@@ -267,7 +268,7 @@ class Sweeper:
             ended_at = time.monotonic()
             if part.outage:
                 self._station.health.take_down(part.outage)
-            self._note(part)
+            self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
             if handled := [*part.handled()]:
                 late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
@@ -277,19 +278,19 @@ class Sweeper:
                 )
 
     def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
-        """What is due, and neither at work in this process nor put off by it."""
-        at_work = {task.id for held in self._station.renewer.held() for task in held.tasks()}
+        """The tasks that are due and that this process neither holds nor has postponed."""
+        held_ids = {task.id for held in self._station.renewer.held() for task in held.tasks()}
         return [
             due
             for due in page
             if due.delay_ms <= 0
-            and due.id not in at_work
+            and due.id not in held_ids
             and due.id not in self._postponed
             and due.id not in self._station.settler.postponed
         ]
 
-    def _note(self, results: Results) -> None:
-        """Remember what not to do again before its time: only this process knows."""
+    def _postpone(self, results: Results) -> None:
+        """Postpone what is not done: only this process knows about it."""
         now = time.monotonic()
         for task, error in results.failed:
             self._failures[task.id] += 1
@@ -302,6 +303,6 @@ class Sweeper:
             self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Retried(self._queue.name, task, delay_ms))
         for task, letter in results.dead:
-            # A dead letter needs Redis: the claims will make it one.
+            # It becomes a dead letter once Redis is back and a claim delivers it.
             self._postponed.add(task.id, float("inf"))
             self._emit(events.Failed(self._queue.name, task, letter, float("inf")))
