@@ -1,6 +1,6 @@
-"""A delay queue on Redis and the process that works it off.
+"""A delay queue on Redis and the worker that runs its tasks.
 
-The engine knows flows and tasks, and nothing of what they are about.
+The engine knows flows and tasks, and nothing about what they do.
 """
 
 from . import events

@@ -1,6 +1,6 @@
 """How long to wait before the next attempt. Pure: randomness is an argument.
 
-A backoff is any callable that takes how often a task failed, from 1, and returns seconds.
+A backoff is any callable from the number of failures, 1 or more, to seconds.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Delays:
 
     def __init__(self, *seconds: float) -> None:
         if not seconds or not all(0 <= each < float("inf") for each in seconds):
-            raise ValueError(f"delays are seconds, at least one, none negative, not {seconds}")
+            raise ValueError(f"Delays needs one or more seconds, none negative, not {seconds}")
         self.seconds = seconds
 
     def __call__(self, failures: int) -> float:

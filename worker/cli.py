@@ -1,4 +1,4 @@
-"""Run a worker, look at its queues, and mend them."""
+"""Run a worker, inspect its queues, and repair them."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ from .logs import configure_logging, visible
 from .queue import DelayQueue, Letter
 from .worker import Worker
 
-#: A worker beats every 20 s; one that missed two beats has died, or cannot reach Redis.
+#: A worker beats every 20 s; one that missed two beats has died or cannot reach Redis.
 SILENT_MS = 45_000
 
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 FLOWS: Any = {
     "metavar": "MODULE:FACTORY",
-    "help": "a callable that returns flows; default: tool.worker.flows in pyproject.toml",
+    "help": "a function that returns flows; default: tool.worker.flows in pyproject.toml",
 }
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--redis-url",
         default=os.environ.get("REDIS_URL", ""),
-        help="default: the environment's REDIS_URL",
+        help="default: the environment variable REDIS_URL",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -79,25 +79,30 @@ def _parser() -> argparse.ArgumentParser:
 
     run = command("run", _run)
     target(run, queues=False)
-    run.add_argument("--threads", type=_positive, default=1, help="of each flow that has none (1)")
+    run.add_argument(
+        "--threads",
+        type=_positive,
+        default=1,
+        help="per flow that does not set its own (default: 1)",
+    )
 
     for shown, each in (
         (command("stats", _stats), "queue"),
         (command("workers", _workers), "worker"),
     ):
         target(shown)
-        shown.add_argument("--json", action="store_true", help=f"one object for each {each}")
+        shown.add_argument("--json", action="store_true", help=f"print one JSON object per {each}")
 
-    dead = commands.add_parser("dead", help="Look at dead letters, put back or delete them.")
+    dead = commands.add_parser("dead", help="List, requeue or purge dead letters.")
     on_dead = dead.add_subparsers(required=True, metavar="COMMAND")
     listing = command("list", _dead_list, on_dead)
     target(listing)
     listing.add_argument("--limit", type=_positive, default=100, help="how many (100)")
-    listing.add_argument("--json", action="store_true", help="one object for each letter")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per letter")
     for name, action in (("requeue", _dead_requeue), ("purge", _dead_purge)):
         sub = command(name, action, on_dead)
         sub.add_argument("ids", nargs="*", metavar="ID")
-        sub.add_argument("--all", action="store_true", help="every letter there is now")
+        sub.add_argument("--all", action="store_true", help="all dead letters there are now")
         named(sub)
 
     target(command("pause", _pause))
@@ -106,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Work off the queues of some flows until SIGTERM or SIGINT."""
+    """Run the tasks of some flows until SIGTERM or SIGINT."""
     configure_logging(os.environ.get("LOG_LEVEL", ""))
     worker = Worker(_flows(options), _redis_url(options), threads=options.threads)
 
@@ -126,12 +131,12 @@ def _run(options: argparse.Namespace) -> None:
             pass
         try:
             end.result()
-        except SystemExit as error:  # whatever its status, a worker that nobody stopped has failed
+        except SystemExit as error:  # an unrequested exit is a failure, whatever its status
             raise WorkerError(f"One of its threads ended it: {described(error)}") from error
 
 
 def _stats(options: argparse.Namespace) -> None:
-    """Count what is scheduled, due, leased and dead."""
+    """Count the tasks that are scheduled, due, leased and dead."""
     rows = [
         {"queue": queue.name, **dataclasses.asdict(queue.stats())} for queue in _queues(options)
     ]
@@ -143,7 +148,7 @@ def _stats(options: argparse.Namespace) -> None:
 
 
 def _workers(options: argparse.Namespace) -> None:
-    """List the workers that live, and those that fell silent within the last hour."""
+    """List live workers, and those that fell silent within the last hour."""
     rows = [
         {
             "queue": queue.name,
@@ -187,7 +192,7 @@ def _dead_list(options: argparse.Namespace) -> None:
             if options.json:
                 print(json.dumps(row))
             else:
-                row.pop("traceback", None)  # many lines: --json has them
+                row.pop("traceback", None)  # too long for a line; --json shows it
                 print("  ".join(f"{name}={_shown(value)}" for name, value in row.items()))
 
 
@@ -212,7 +217,7 @@ def _on_dead(
     action: Callable[[DelayQueue, Iterable[str]], list[str]],
 ) -> int:
     if bool(options.ids) == options.all:
-        raise ValueError("name the ids, or say --all")
+        raise ValueError("name the ids, or pass --all")
     queues = _queues(options)
     if len(queues) != 1:
         raise ValueError("there are several queues: name one with --queue")
@@ -224,7 +229,7 @@ def _on_dead(
 
 
 def _pause(options: argparse.Namespace) -> None:
-    """Stop claims and sweeps in every worker, until resume."""
+    """Stop claims and sweeps in every worker until resume."""
     for queue in _queues(options):
         queue.pause()
 
@@ -236,7 +241,7 @@ def _resume(options: argparse.Namespace) -> None:
 
 
 def _queues(options: argparse.Namespace) -> list[DelayQueue]:
-    """Those of the flows, or the one that is named; which needs no flows, if none are configured."""
+    """The queues of the flows, or only the one named, which needs no flows if none are configured."""
     client = connect(_redis_url(options))
     try:
         names = [flow.name for flow in _flows(options)]
@@ -269,7 +274,7 @@ def _imported(target: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise FlowNotFound(f"{target}: {error}") from error
-        # Somebody else's code, which may fail in any way: they want to know where.
+        # The application's code may fail in any way: say where.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}, line {frame.lineno}"
         if isinstance(error, SyntaxError):

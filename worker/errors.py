@@ -12,7 +12,7 @@ class WorkerError(Exception):
 
 
 def described(error: BaseException) -> str:
-    """An error's kind and message, also where the message itself cannot be made."""
+    """An error's type and message, even if its ``__str__`` raises."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  somebody else's code

@@ -1,4 +1,4 @@
-"""What the engine tells of its work, for logs, metrics and traces: one seam for all of them.
+"""What happens in the engine, as objects: one seam for logs, metrics and traces.
 
 A listener is any callable that takes an event, for instance::
 
@@ -9,8 +9,8 @@ A listener is any callable that takes an event, for instance::
 
     Worker(flows, redis_url, listeners=[count]).run()
 
-Listeners are called one after another, in the thread in which it happened: whoever is slow holds that
-thread up. One that raises is logged, and harms nobody.
+Listeners are called one after another, in the thread in which it happened, so a slow one delays that
+thread. An exception in a listener is logged the first time and otherwise ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class Claimed(Event):
     """A worker leased tasks."""
 
     tasks: Sequence[Task]
-    #: How late the first of them was, ms on the server's clock.
+    #: How late the earliest of them was, ms on the server's clock.
     late_ms: int
 
 
@@ -52,7 +52,7 @@ class Handled(Event):
     failed: int
     #: How long the call took.
     seconds: float
-    #: How late the first of the tasks was when the call ended, ms.
+    #: How late the earliest of the tasks was when the call ended, ms.
     late_ms: int
     #: Whether the sweep called it, because Redis did not answer.
     without_redis: bool = False
@@ -60,7 +60,7 @@ class Handled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Retried(Event):
-    """A handler asked for a task again, with `Retry` or `Reschedule`."""
+    """A handler postponed a task with `Retry`, or rescheduled it with `Reschedule`."""
 
     task: Task
     delay_ms: float
@@ -68,7 +68,7 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """A task failed alone, and is tried again."""
+    """A task failed on its own and is tried again after ``delay_ms``."""
 
     task: Task
     #: With its traceback.
@@ -95,50 +95,52 @@ class Restored(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost(Event):
-    """The lease on tasks ended before they were settled: nothing was written for them."""
+    """The lease on these tasks ended before they were settled, so nothing was written for them."""
 
     ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class RanTooLong(Event):
-    """A handler ran for longer than ``max_runtime_seconds``: its lease is left to end."""
+    """A handler ran for longer than ``max_runtime_seconds``: its lease is no longer extended."""
 
     ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class RedisLost(Event):
-    """Redis did not do what this queue asked."""
+    """A claim from this queue failed; the ones before it did not."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class RedisBack(Event):
-    """Redis serves this queue again."""
+    """A claim from this queue succeeded again."""
+
+    #: How long claims had failed.
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class FlowDown(Event):
-    """What the handler needs is not available: nothing is claimed until the probe succeeds."""
+    """Something the handler needs is unavailable: nothing is claimed until the probe succeeds."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class FlowUp(Event):
-    """What the handler needs is available."""
+    """What the handler needs is available. Also emitted when a worker starts."""
 
-    #: How long it was not.
+    #: How long it was unavailable.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Hangs(Event):
-    """The flow's probe or sweep has not returned for long. Until it does, it is not called again."""
+    """The flow's probe or sweep has not returned for 10 s. It is not called again until it has."""
 
     #: "probe" or "sweep".
     what: str
@@ -147,9 +149,9 @@ class Hangs(Event):
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Event):
-    """Nothing is due."""
+    """Nothing is due, so a lane waits."""
 
-    #: How long until something is; unless something earlier comes.
+    #: How long it waits, unless something is due earlier.
     seconds: float
 
 
@@ -157,7 +159,7 @@ Listener = Callable[[Event], None]
 
 
 class Listeners:
-    """Tells each event to every listener."""
+    """Passes each event to every listener."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = tuple(listeners)
@@ -167,7 +169,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # whatever it is, the work goes on
+            except Exception:  # somebody else's code must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
                     log.exception("listener fails", listener=repr(listener))

@@ -1,4 +1,4 @@
-"""What an application writes: a flow, and what its handler says of each task."""
+"""What an application writes: a flow, and the outcomes its handler may return."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,37 +11,38 @@ from .errors import described
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
 MAX_BATCH_SIZE = 2000
-#: A due time is a double, whole up to 2**53: what is added to the time stays well below.
+#: A due time is a double, an exact integer up to 2**53: now plus a delay stays well below that.
 MAX_DELAY_MS = 2**52
-#: A wait longer than this would be refused by the operating system on some platforms.
+#: Some platforms reject longer waits.
 MAX_SECONDS = 366 * 86_400
-#: With the batch, with a few, alone: only the third death in a row tells which task kills.
+#: After the first death a task is claimed with a few others, after the second alone: only the third
+#: shows that it is the one that kills its worker.
 MIN_DELIVERIES = 3
 
 
 class Task(NamedTuple):
-    """One task as a worker holds it, from the claim until it is settled."""
+    """A task as it was claimed."""
 
     id: str
     payload: bytes = b""
-    #: How often this task failed alone, since it was scheduled or asked for a `Retry`.
+    #: How often it failed on its own since it was scheduled or last returned `Retry`.
     failures: int = 0
-    #: How often its lease ended before it was settled, since then: its worker died, or it ran too long.
+    #: How often since then its lease ended before it was settled: its worker died, or it ran too long.
     deliveries: int = 0
-    #: When it was first due, or is due by its last `Retry`: ms since the epoch on Redis's clock.
+    #: When it was first due, or due after its last `Retry`: ms since the epoch on Redis's clock.
     due_at_ms: int = 0
     #: Proof of the lease: whoever holds another token may write nothing.
     token: str = ""
-    #: Which attempt this is, from 1: `Retry`, failures and deliveries are all followed by another.
+    #: Which attempt this is, from 1: a `Retry`, a failure and an expired lease are each followed by another.
     attempt: int = 1
     #: When this appointment was due as it was scheduled, ms; `Reschedule` makes a new one.
     appointment_ms: int = 0
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of one appointment, and another for every other appointment.
+        """The same for every attempt of one appointment, and different for every other one.
 
-        To pass on to whoever must not do the same thing twice, such as a payment provider.
+        Pass it to services that must not do the same thing twice, such as a payment provider.
         """
         return f"{self.id}:{self.appointment_ms}"
 
@@ -62,10 +63,10 @@ def _delay(delay_ms: float) -> float:
 
 
 class Retry(Exception):
-    """Not now: the same task again after ``delay_ms``.
+    """Not now: run the same task again after ``delay_ms``. The appointment stays the same.
 
-    With ``counted`` it is a failure, and the last one allowed makes the task a dead letter. Otherwise it
-    is none, and earlier failures and deliveries are forgotten. Either way it stays the same appointment.
+    With ``counted`` it is a failure, and ``max_failures`` of them make a dead letter. Without, it is not,
+    and earlier failures and deliveries are reset. Raises ValueError for an impossible delay.
     """
 
     def __init__(self, delay_ms: float, *, counted: bool = False) -> None:
@@ -75,7 +76,7 @@ class Retry(Exception):
 
 
 class Reschedule(Exception):
-    """Done, and due again after ``delay_ms``: a new appointment, as if it had just been scheduled."""
+    """Done, and due again after ``delay_ms``: a new appointment, as if just scheduled."""
 
     def __init__(self, delay_ms: float) -> None:
         super().__init__(f"done, and due again in {delay_ms} ms")
@@ -83,7 +84,7 @@ class Reschedule(Exception):
 
 
 class DeadLetter(Exception):
-    """Never again: this task goes to the dead letters at once. The reason may be an exception."""
+    """Do not try again: the task becomes a dead letter at once. The reason may be an exception."""
 
     def __init__(self, reason: str | BaseException) -> None:
         self.reason = str(reason)
@@ -93,7 +94,7 @@ class DeadLetter(Exception):
 
 
 class Failed(Exception):
-    """This task failed, alone: counted, and tried again until ``max_failures``.
+    """This task failed: it is counted, and tried again until ``max_failures``.
 
     The error may be given as text.
     """
@@ -106,7 +107,7 @@ class Failed(Exception):
 Outcome = Retry | Reschedule | DeadLetter | Failed
 Handler = Callable[[Sequence[Task]], Mapping[str, Outcome] | None]
 #: ``sweep(after_seconds, before_seconds)`` yields, in pages and oldest first, the tasks that
-#: are due later than ``after_seconds`` from now (None: since ever) and no later than
+#: are due later than ``after_seconds`` from now (None: no lower bound) and no later than
 #: ``before_seconds`` from now. Negative seconds are in the past.
 Sweep = Callable[[float | None, float], Iterable[Sequence[Due]]]
 #: Returns when the handler's dependencies answer; raises `Unavailable` while they do not.
@@ -115,7 +116,7 @@ Probe = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A queue and what is done with its tasks.
+    """A queue and the handler of its tasks.
 
     The handler gets a batch and returns what is *not* done: a mapping from task id to
     `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
@@ -132,26 +133,29 @@ class Flow:
     #: Lets the application's records restore tasks that Redis lost. See `Sweep`.
     sweep: Sweep | None = field(default=None, repr=False)
     #: What a sweep does with overdue tasks while Redis does not answer: "wait" for it, or "handle" them.
-    #: Without Redis nobody knows who handles what, so several workers may handle one task at the same
-    #: time: ask for it only if your records decide who of them does it.
+    #: Then several workers may handle a task at the same time, so choose it only if your records decide
+    #: which of them does it.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
-    #: How many batches a worker handles at a time; None: as many as the worker was told.
+    #: How many batches a worker handles at a time; None: the ``threads`` of the `Worker`.
     threads: int | None = None
-    #: Flows of the same pool share their threads in strict priority: the one listed first goes first.
-    #: Any other flow has threads of its own, and no other flow delays it.
+    #: Flows of the same pool share threads in strict priority: the one listed first goes first. A flow
+    #: without a pool has its own threads, and no other flow delays it.
     pool: str | None = None
     batch_size: int = 500
     #: How soon another worker takes over what a dead one held. A live one extends its leases.
     lease_seconds: float = 10.0
-    #: How long one call of the handler may take. Then its lease ends, and its tasks come again.
+    #: How long one call of the handler may take. After that its lease ends, and its tasks are delivered again.
     max_runtime_seconds: float = 3600.0
     #: With the default backoff, a task that fails every time is given up after one to three hours.
     max_failures: int = 20
+    #: After this many expired leases a task becomes a dead letter.
     max_deliveries: int = 5
     #: Seconds to wait after failure number n: any callable, such as `Backoff` or `Delays`.
     backoff: BackoffFunction = field(default_factory=Backoff)
+    #: How often to sweep for overdue tasks.
     sweep_seconds: float = 1.0
+    #: How often to sweep for tasks that are due within twice this time.
     lookahead_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -183,7 +187,7 @@ class Flow:
 
 
 class OneAtATime:
-    """A handler of a plain function for one task. The worker gives it each task alone."""
+    """A handler that wraps a function for a single task. The worker calls it with each task alone."""
 
     def __init__(self, function: Callable[[Task], Outcome | None]) -> None:
         self._function = function
@@ -194,7 +198,7 @@ class OneAtATime:
 
 
 def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
-    """A handler made of a plain function for one task.
+    """Make a handler of a function for a single task.
 
     The function returns None when the task is done, or returns or raises an outcome. Any
     other exception counts against that task alone, if the flow's probe passes. Each task is

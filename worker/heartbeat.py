@@ -1,4 +1,4 @@
-"""Says in each queue which workers live and what they hold, and tells of calls that hang."""
+"""Records in each queue that this worker lives and what it holds, and watches for calls that hang."""
 
 import os
 import secrets
@@ -18,15 +18,15 @@ from .outages import HangDetector
 
 log = structlog.get_logger("worker")
 
-#: Between two beats: with the claims' slow poll and a sweeper's turn, an idle worker stays below one
-#: command every two seconds.
+#: Between two beats. Together with slow polls and the sweep, an idle worker stays below one command
+#: every two seconds.
 BEAT_SECONDS = 20.0
-#: How many ids of what a worker holds are listed.
+#: How many ids of the tasks that a worker holds are listed.
 LISTED = 10
 
 
 def new_worker_id() -> str:
-    """Unique, and of use to a person."""
+    """A unique id that tells a person the host and the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
@@ -47,7 +47,7 @@ class Heartbeat:
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
-        """Beat and watch until the worker stops; then sign off."""
+        """Beat and watch until the worker stops, then sign off."""
         beat_at, told_up = 0.0, [False for _ in self._stations]
         while True:
             now = time.monotonic()
@@ -63,7 +63,7 @@ class Heartbeat:
         for station in self._stations:
             try:
                 station.queue.sign_off(self._worker_id)
-            except redis.RedisError as error:  # it is forgotten after a while all the same
+            except redis.RedisError as error:  # the entry expires anyway
                 log.debug("not signed off", queue=station.queue.name, error=described(error))
                 return
 

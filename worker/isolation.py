@@ -1,4 +1,4 @@
-"""Runs a batch through a flow's handler so that a task at fault is at fault alone."""
+"""Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ class Results:
 
     done: list[Task] = field(default_factory=list)
     retries: list[tuple[Task, Retry]] = field(default_factory=list)
-    #: Done, with a new appointment.
+    #: Done, and due again: a new appointment.
     rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
     dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
-    #: A `Retry` that is counted says itself when to try again.
+    #: With its error, or with a counted `Retry`, whose delay replaces the backoff.
     failed: list[tuple[Task, Exception]] = field(default_factory=list)
-    #: Nobody's fault, or not tried: to be given back uncounted.
+    #: Not handled, or left undone by an outage: to be released uncounted.
     untouched: list[Task] = field(default_factory=list)
-    #: Why the flow cannot go on for now.
+    #: Set when something the handler needs is unavailable.
     outage: Unavailable | None = None
 
     def add(self, task: Task, outcome: Outcome | None) -> None:
@@ -41,14 +41,14 @@ class Results:
             case Failed(error=error):
                 self.failed.append((task, error))
             case _:
-                wrong = TypeError(f"the handler said {outcome!r}, which is no outcome")
+                wrong = TypeError(f"the handler returned {outcome!r}, which is not an outcome")
                 self.failed.append((task, wrong))
 
     def handled(self) -> Iterator[Task]:
-        """Those that the handler was called with, whatever it said of them."""
+        """Those that the handler dealt with, whatever the outcome."""
         yield from self.done
-        for told in (self.retries, self.rescheduled, self.dead, self.failed):
-            yield from (task for task, _ in told)
+        for outcomes in (self.retries, self.rescheduled, self.dead, self.failed):
+            yield from (task for task, _ in outcomes)
 
     def tasks(self) -> Iterator[Task]:
         """All of them."""
@@ -56,7 +56,7 @@ class Results:
         yield from self.untouched
 
     def merge(self, more: "Results") -> None:
-        """Add what became of others."""
+        """Add the results of another call."""
         self.done += more.done
         self.retries += more.retries
         self.rescheduled += more.rescheduled
@@ -72,23 +72,23 @@ def handle(
     """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
 
     A batch that raises is run again in halves: one bad task in n costs about 2 log2(n) calls more.
-    A handler for one task at a time gets each alone from the start. Nothing new is begun once
-    ``keep_going``, asked before each call with its batch, is false or a dependency is down.
+    A handler for one task at a time gets each alone from the start. ``keep_going`` is asked before each
+    call, with its batch. Once it returns false, or an outage is found, the rest is left untouched.
     """
     batches = [(task,) for task in reversed(tasks)] if flow.one_at_a_time else [tuple(tasks)]
     outage = None
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
-            said = _said(flow.handler(batch) or {}, batch)
+            outcomes = _outcomes(flow.handler(batch) or {}, batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
                 batches += [batch[middle:], batch[:middle]]
                 continue
-            said = [_outcome(flow, error)] * len(batch)
+            outcomes = [_outcome(flow, error)] * len(batch)
         results = Results()
-        for task, outcome in zip(batch, said, strict=True):
+        for task, outcome in zip(batch, outcomes, strict=True):
             results.add(task, outcome)
         outage = results.outage
         yield results
@@ -96,24 +96,24 @@ def handle(
         yield Results(untouched=[task for batch in reversed(batches) for task in batch])
 
 
-def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
+def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
     """The handler's outcome for each task.
 
     If it returned anything but a mapping from ids of this batch, the whole batch has failed. It is not
     run again in halves: the handler may have done its work.
     """
-    if not isinstance(outcomes, Mapping):
-        wrong = TypeError(f"the handler returned a {type(outcomes).__name__}, not a mapping")
+    if not isinstance(returned, Mapping):
+        wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
         return [Failed(wrong)] * len(batch)
-    strangers = outcomes.keys() - {task.id for task in batch}
-    if strangers:
-        wrong = TypeError(f"the handler named {strangers.pop()!r}, which is not a task id")
+    unknown = returned.keys() - {task.id for task in batch}
+    if unknown:
+        wrong = TypeError(f"the handler named {unknown.pop()!r}, which is not a task id")
         return [Failed(wrong)] * len(batch)
-    return [outcomes.get(task.id) for task in batch]
+    return [returned.get(task.id) for task in batch]
 
 
 def _outcome(flow: Flow, error: Exception) -> Outcome:
-    """What an exception says of a task. It is the task's own fault only while the probe passes."""
+    """The outcome for a task that raised ``error``: an outage if the probe fails, else its own failure."""
     if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
         return error
     if not isinstance(error, Unavailable) and flow.probe is not None:

@@ -1,8 +1,7 @@
-"""Claims and waits: the threads that work for one flow, or for the flows of one pool.
+"""The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
-One thread at a time waits and claims; the others handle what they claimed. So however many
-threads there are, an idle lane asks Redis once per slow poll, and sleeps in between until
-exactly when the next task is due.
+One thread at a time waits and claims; the others handle what they claimed. So an idle lane polls Redis
+once every `SLOW_POLL_SECONDS` however many threads it has, and wakes exactly when the next task is due.
 """
 
 import threading
@@ -27,25 +26,25 @@ from .settling import Settler
 
 log = structlog.get_logger("worker")
 
-#: Longest wait between two looks at the queue. Every peer that trusted its wake-up signal
-#: alone has had workers that slept for ever.
+#: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that waits
+#: for nothing else may sleep forever.
 SLOW_POLL_SECONDS = 5.0
-#: How long a claim whose tasks are handled one at a time may take: those that wait their turn could
-#: be running in another thread or worker.
+#: How long one thread may work on a claim whose tasks are handled one at a time. After that, those not
+#: yet begun are released, because another thread or worker could be running them.
 SHARE_SECONDS = 0.5
-#: How often to look whether Redis is back.
+#: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 
 
 class ServerCheck:
-    """Makes sure, once for each server, that it deletes nothing on its own."""
+    """Checks the eviction policy of each server once."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._checked = False
 
     def check(self) -> None:
-        """Raise UnsafeServer if the server is unsafe. Not reaching it is no reason to stop."""
+        """Raises UnsafeServer. A server that does not answer is checked later."""
         if self._checked:
             return
         try:
@@ -58,12 +57,12 @@ class ServerCheck:
             log.warning(warning)
 
     def forget(self) -> None:
-        """Check again: it may be another server."""
+        """Check again next time: after an outage it may be another server."""
         self._checked = False
 
 
 class Station:
-    """A flow at work: its queue, how much of it to claim, and whether it can go on."""
+    """A flow in this worker: its queue, how many tasks to claim, and when."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Station:
         queue: DelayQueue,
         *,
         health: Health,
-        server: "ServerCheck",
+        server: ServerCheck,
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
@@ -84,21 +83,21 @@ class Station:
         self._emit = emit
         #: How many tasks to claim.
         self.limit = 1 if flow.one_at_a_time else flow.batch_size
-        #: Claims that Redis did not serve, in a row, since when, and when to try again.
+        #: How many claims have failed in a row, since when, and when to claim again.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0
 
     @property
     def failing(self) -> bool:
-        """Whether Redis did not serve the last claim."""
+        """Whether the last claim failed."""
         return self._failed_claims > 0
 
     def claim_in(self, now: float) -> float | None:
-        """Seconds until a claim makes sense, 0 or less for now; None while the flow is down."""
+        """Seconds until the next claim is allowed, 0 or less if it is now; None while the flow is down."""
         return self._claim_at - now if self.health.up else None
 
     def claim(self) -> Claim:
-        """Send again what Redis did not take, and claim. Raises redis.RedisError, and UnsafeServer."""
+        """Send unconfirmed calls again, then claim. Raises redis.RedisError and UnsafeServer."""
         try:
             self.settler.resend()
             claim = self.queue.claim(self.limit, round(self.flow.lease_seconds * 1000))
@@ -108,7 +107,7 @@ class Station:
                 self._failing_since = now
                 self._emit(events.RedisLost(self.queue.name, error))
             self._failed_claims += 1
-            self._server.forget()  # it may come back as another server
+            self._server.forget()
             self._claim_at = now + RECONNECT(self._failed_claims)
             raise
         if self._failed_claims:
@@ -119,9 +118,10 @@ class Station:
         return claim
 
     def adapt(self, results: Results, seconds: float) -> None:
-        """Halve the limit if tasks were left untouched, or if handling them one at a time took
-        longer than `SHARE_SECONDS`. Otherwise double it; one at a time, only if it took less than
-        half of that.
+        """Adapt the limit to what became of a claim and how long that took.
+
+        Halve it if tasks were released. With tasks handled one at a time, also halve it above
+        `SHARE_SECONDS`, and keep it above half of that. Otherwise double it.
         """
         if not results.outage:
             self.health.handled()
@@ -134,22 +134,22 @@ class Station:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tasks of one claim, to be handled."""
+    """The tasks of one claim."""
 
     station: Station
     tasks: list[Task]
-    #: On the monotonic clock, before they were leased.
+    #: On the monotonic clock, before the claim was sent.
     claimed_at: float
-    #: On the server's clock, when they were.
+    #: The server's time at the claim.
     now_ms: int
 
 
 class Lane:
-    """Works for stations in strict priority: the first that has something due goes first."""
+    """Works for its stations in strict priority: the first one with something due is claimed from."""
 
     def __init__(self, *, emit: events.Listener, stopping: threading.Event) -> None:
         self.stations: list[Station] = []
-        #: Ends the wait: something is due earlier, or a flow can go on.
+        #: Ends the wait: something is due earlier, or a flow is up again.
         self.alarm = threading.Event()
         self._emit = emit
         self._stopping = stopping
@@ -210,8 +210,7 @@ class Lane:
         results, settled = Results(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
-            # What Redis did not take may come again: the less of that the better. And what waits for
-            # slow tasks is given back, for another thread or worker.
+            # Tasks whose settling Redis did not confirm may be delivered again, so begin no more of them.
             shared = not flow.one_at_a_time or time.monotonic() - began < SHARE_SECONDS
             return settled and shared and not self._stopping.is_set() and held.begin(next_tasks)
 
@@ -224,14 +223,14 @@ class Lane:
                 settled = station.settler.settle(part)
                 if not settled:
                     self.alarm.set()  # whoever waits sends it again now, and not after its wait
-                self._tell(batch, part, held.began_at, ended_at)
+                self._emit_handled(batch, part, held.began_at, ended_at)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
     def _bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
 
-        Such a task comes alone, unless ``max_deliveries`` was lowered while it was put off.
+        Such a task is claimed alone, unless ``max_deliveries`` was lowered in the meantime.
         """
         most = batch.station.flow.max_deliveries
         undeliverable = [task for task in batch.tasks if task.deliveries >= most]
@@ -239,7 +238,9 @@ class Lane:
         batch.station.settler.bury([(task, reason, None) for task in undeliverable])
         return [task for task in batch.tasks if task.deliveries < most]
 
-    def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
+    def _emit_handled(
+        self, batch: Batch, results: Results, began_at: float, ended_at: float
+    ) -> None:
         if tasks := [*results.handled()]:
             late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
             seconds = ended_at - began_at
@@ -249,7 +250,7 @@ class Lane:
 def handled_event(
     queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
 ) -> events.Handled:
-    """What one call of a handler came to."""
+    """The event for one call of a handler."""
     return events.Handled(
         queue,
         [*results.handled()],
@@ -263,5 +264,5 @@ def handled_event(
 
 
 def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:
-    """How late the first of them is, on the server's clock."""
+    """How late the earliest of these tasks was at ``now_ms``, ms on the server's clock."""
     return now_ms - min(task.due_at_ms for task in tasks)

@@ -53,11 +53,11 @@ def configure_logging(level: str = "") -> None:
     logging.basicConfig(level=name, handlers=[handler], force=True)
 
 
-#: What is said of each event, and how loud. What is not here is not logged.
+#: The level and the text for each kind of event; other kinds are not logged.
 EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.Handled: ("info", "batch"),
     events.Retried: ("debug", "retry"),
-    events.Failed: ("warning", "task failed"),  # and is tried again, so this is no error yet
+    events.Failed: ("warning", "task failed"),  # no error yet: it is tried again
     events.Died: ("error", "dead letter"),
     events.Restored: ("info", "restored"),
     events.LeaseLost: ("warning", "lease lost, nothing written"),
@@ -70,12 +70,12 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
 }
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
-#: The names of each one's fields.
+#: The names of the fields of each kind.
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
 
 def log_event(event: events.Event) -> None:
-    """The engine's first listener: writes down what a person may want to know later."""
+    """The engine's first listener: writes one line for each event that a person may look for later."""
     if (line := EVENTS.get(type(event))) is None:
         return
     level, text = line
@@ -90,7 +90,7 @@ def log_event(event: events.Event) -> None:
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
-    """A field of an event, short enough for a line; nothing of one that says nothing."""
+    """What a log line shows of an event's field, which may be nothing."""
     match name, value:
         case "task", _:
             shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}

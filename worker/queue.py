@@ -7,8 +7,8 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:dead         list    task ids, newest first
     {name}:letters      hash    task id -> why it is dead, JSON; what counts as being dead
     {name}:payloads     hash    task id -> opaque bytes, for tasks that have any
-    {name}:tokens       hash    task id -> token of its lease, and what its attempts came to, for tasks
-                                that were claimed: lua/include/attempts.lua has the fields
+    {name}:tokens       hash    task id -> token of its lease, and a record of its attempts, for tasks
+                                that were claimed: lua/include/attempts.lua lists the fields
     {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
     {name}:paused       string  present while the queue is paused
     {name}:sweeper      string  which worker sweeps, and until when
@@ -50,16 +50,16 @@ from .scripts import scripts
 
 T = TypeVar("T")
 
-#: Scripts work on this many tasks at most, so that none holds the server up for long; a claim, on
-#: as many as it is asked for, up to `MAX_BATCH_SIZE`.
+#: Scripts work on at most this many tasks, so that none blocks the server for long; a claim on as
+#: many as it is asked for, up to `MAX_BATCH_SIZE`.
 SLICE = 500
-#: As text, twice as long; the scripts count on that.
+#: Random bytes; 64 hex characters, the length the scripts cut at.
 TOKEN_BYTES = 32
-#: How many claims that got no reply are reported to Redis: those of a minute at least.
+#: How many claims that got no reply are reported to Redis: at least those of the last minute.
 MAX_LOST_CLAIMS = 100
-#: Workers that were not heard of for this long are gone.
+#: Workers that have not beaten for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
-#: Due times are zset scores, which are doubles: whole up to here.
+#: Due times are zset scores, which are doubles: exact integers up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
 
@@ -69,7 +69,7 @@ class Scheduled(StrEnum):
     CREATED = "created"
     RESCHEDULED = "rescheduled"
     UNCHANGED = "unchanged"
-    #: It is a dead letter, and stays one: `requeue` or `purge` it.
+    #: It is a dead letter and stays one until you `requeue` or `purge` it.
     DEAD = "dead"
 
 
@@ -77,7 +77,7 @@ class Cancelled(StrEnum):
     """What `DelayQueue.cancel` found."""
 
     REMOVED = "removed"
-    #: A worker is at it: it may still be done, but it does not come again.
+    #: A worker holds it: it may still be done, but it is not put back.
     CANCELLING = "cancelling"
     #: It is a dead letter, and stays one.
     DEAD = "dead"
@@ -85,7 +85,7 @@ class Cancelled(StrEnum):
 
 
 class Claim(NamedTuple):
-    """What a claim brought."""
+    """What a claim returned."""
 
     tasks: list[Task]
     #: The server's time, ms.
@@ -99,11 +99,11 @@ class Claim(NamedTuple):
 class Put(StrEnum):
     """How `DelayQueue.retry` puts a task back."""
 
-    #: It failed: counted.
+    #: It failed, which is counted.
     FAILED = "failed"
-    #: It comes again: failures and deliveries are forgotten.
+    #: The same appointment again; failures and deliveries are reset.
     AGAIN = "again"
-    #: It is done and comes again: a new appointment.
+    #: It is done and due again: a new appointment.
     NEW = "new"
 
 
@@ -112,21 +112,21 @@ class Restored(NamedTuple):
 
     #: Those that were lost, and are scheduled again.
     lost: tuple[str, ...]
-    #: How many are due already, and about to be claimed.
+    #: How many are scheduled and already due, so about to be claimed.
     due: int
-    #: How many of the first ones in a row are dead, or put off by their handler or backoff.
+    #: How many tasks at the beginning are parked: dead, or postponed by their handler or backoff.
     parked: int
     paused: bool
     #: Whether it is this worker's turn to sweep; otherwise nothing was done.
     turn: bool = True
-    #: Whether it was not its turn before: so Redis may have lost what it was told before that.
+    #: Whether this worker has just got the turn, so that Redis may have lost data before that.
     new_turn: bool = False
-    #: Milliseconds for which it is another worker's turn.
+    #: Milliseconds until another worker's turn ends, unless it is extended.
     turn_in_ms: int = 0
 
 
 class WorkerStatus(NamedTuple):
-    """A worker as it last described itself, see `Worker`."""
+    """A worker as it last described itself."""
 
     id: str
     #: How long ago that was, ms.
@@ -147,7 +147,7 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many tasks are where, in one moment. Times are in ms."""
+    """How many tasks are in each place at one moment. Times are in ms."""
 
     scheduled: int
     due: int
@@ -161,7 +161,7 @@ class Stats:
 
 
 class Keys:
-    """The name of every key, spelled here and nowhere else."""
+    """The name of every Redis key, spelled only here."""
 
     def __init__(self, name: str) -> None:
         self.scheduled = f"{{{name}}}:scheduled"
@@ -206,7 +206,7 @@ class DelayQueue:
         script, keys = self._scripts[name]
         return script(keys=keys, args=["" if now_ms is None else now_ms, *args])
 
-    # -- putting in and taking out ---------------------------------------------------------
+    # -- scheduling and cancelling ---------------------------------------------------------
 
     def schedule(
         self, task_id: str, due_at_ms: float, payload: bytes = b"", *, only_if_absent: bool = False
@@ -217,7 +217,7 @@ class DelayQueue:
     def schedule_many(
         self, tasks: Iterable[tuple[str, float, bytes]], *, only_if_absent: bool = False
     ) -> list[Scheduled]:
-        """Schedule tasks given as (id, due_at_ms, payload), and say what became of each.
+        """Schedule tasks given as (id, due_at_ms, payload); return what became of each.
 
         A known id moves to the new time, with the new payload and its counts reset; when a
         worker holds it, that worker's lease is void. With ``only_if_absent`` a known id stays
@@ -241,13 +241,14 @@ class DelayQueue:
         look_only: bool = False,
         now_ms: int | None = None,
     ) -> Restored:
-        """Schedule those tasks that are in no place; leave leased and dead ones alone.
+        """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, and not if it was put off after its time had
-        come. Does nothing while the queue is paused.
+        A scheduled one is only ever brought forward, and not if it was postponed after it was due.
+        Does nothing while the queue is paused.
 
-        A worker says who it is: then it sweeps for ``term_ms`` from now, if no other one does, and
-        nothing is done if another one does. With ``look_only`` lost tasks are told, but not scheduled.
+        With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
+        another worker's turn: then nothing is done. With ``look_only`` lost tasks are returned, but
+        not scheduled.
         """
         found, seen = Restored((), 0, 0, paused=False), 0
         for part in _slices(waiting) if waiting else [[]]:
@@ -280,7 +281,7 @@ class DelayQueue:
         return found
 
     def resign(self, worker_id: str) -> None:
-        """Let another worker sweep, if this one did."""
+        """Give up the turn to sweep, if it is this worker's."""
         self._run("resign", None, worker_id)
 
     def cancel(self, task_id: str) -> Cancelled:
@@ -288,9 +289,9 @@ class DelayQueue:
         return self.cancel_many([task_id])[0]
 
     def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
-        """Take waiting tasks off the schedule, and say of each what was found.
+        """Take waiting tasks off the schedule; return what was found for each.
 
-        One that a worker holds is left to it, and dropped if it is not done.
+        One that a worker holds is left to it, and is not put back if it is not done.
         """
         answers: list[Cancelled] = []
         for part in _slices([_bytes(task_id) for task_id in ids]):
@@ -300,14 +301,14 @@ class DelayQueue:
     # -- a worker's side -------------------------------------------------------------------
 
     def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
-        """Lease up to ``limit`` tasks: those whose lease expired, else those that are due.
+        """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
 
-        A task found under an expired lease counts one more delivery, unless the reply to the claim
-        that leased it was lost. Such suspects come a few at a time, or one. Never early: a due time
-        is compared with the server's clock, rounded down.
+        A task whose lease expired counts one more delivery, unless the reply to the claim that leased
+        it was lost. Such suspects are claimed a few at a time, and alone after their second expired
+        lease. Nothing is early: a due time is compared with the server's clock, rounded down.
 
         Raises ValueError for a limit that is not 1 to `MAX_BATCH_SIZE`: the script would fail
-        halfway, and lose what it had taken.
+        halfway and lose what it had taken.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
@@ -344,7 +345,7 @@ class DelayQueue:
         return Claim(tasks, now, next_in_ms, self.last_known_paused)
 
     def ack(self, tasks: Sequence[Task]) -> None:
-        """Forget tasks of one claim: they are done.
+        """Remove tasks of one claim: they are done.
 
         Raises LeaseLost with those that are no longer this worker's; the others are settled.
         """
@@ -366,11 +367,11 @@ class DelayQueue:
         self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
-        """Hold tasks of one claim for ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        """Extend the lease on tasks of one claim to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
         self._settle("extend", now_ms, [_token(tasks), lease_ms], [(task.id,) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
-        """Give tasks of one claim back as they were. Raises LeaseLost as `ack` does."""
+        """Put tasks of one claim back as they were, uncounted. Raises LeaseLost as `ack` does."""
         head = [self.keys.wake, _token(tasks)]
         self._settle("release", None, head, [(task.id,) for task in tasks])
 
@@ -380,7 +381,7 @@ class DelayQueue:
         *,
         now_ms: int | None = None,
     ) -> None:
-        """Bury tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
+        """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
         rows = [(task.id, _letter(task, reason, error)) for task, reason, error in burials]
         self._settle("dead_letter", now_ms, [_token([task for task, _, _ in burials])], rows)
 
@@ -395,11 +396,11 @@ class DelayQueue:
             raise LeaseLost(map(_text, lost))
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
-        """Say that a worker lives, and what it does."""
+        """Record that a worker lives, with details of what it does."""
         self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
 
     def sign_off(self, worker_id: str) -> None:
-        """Forget a worker that ended as it should."""
+        """Remove a worker that has stopped."""
         self._redis.hdel(self.keys.workers, worker_id)
 
     # -- an operator's side ----------------------------------------------------------------
@@ -438,7 +439,7 @@ class DelayQueue:
         return found
 
     def dead_ids(self) -> Iterator[list[str]]:
-        """The ids that are dead now, oldest first, in slices to `requeue` or `purge` on the way."""
+        """The ids that are dead now, oldest first, in slices that may be requeued or purged in between."""
         left, passed = _int(self._redis.llen(self.keys.dead)), 0
         while left > 0:
             entries = _list(
@@ -449,7 +450,7 @@ class DelayQueue:
             left -= len(entries)
             dead = [*compress(entries, self._are_dead(entries))]
             yield [_text(task_id) for task_id in reversed(dead)]
-            # Those that still stand there, and those that have no letter.
+            # Those that are still in the list, and those that have no letter.
             passed += sum(self._are_dead(dead)) + len(entries) - len(dead)
 
     def _are_dead(self, ids: Sequence[bytes]) -> list[bool]:
@@ -459,7 +460,7 @@ class DelayQueue:
             return pipe.execute()
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
-        """Count what is where, in one moment."""
+        """Count the tasks in each place at one moment."""
         scheduled, due, within_minute, leased, dead, paused, next_due = self._run("stats", now_ms)
         return Stats(
             scheduled=scheduled,
@@ -473,9 +474,9 @@ class DelayQueue:
         )
 
     def workers(self) -> list[WorkerStatus]:
-        """The workers that beat within an hour before the last beat of any, by id.
+        """The known workers, by id. A live one beats every 20 s.
 
-        One that lives beats every 20 s.
+        Each beat removes those that have been silent for an hour.
         """
         reply: Any = self._redis.time()
         now_ms = reply[0] * 1000 + reply[1] // 1000
@@ -497,12 +498,12 @@ class DelayQueue:
         self.wake()
 
     def wake(self) -> None:
-        """Have every waiting worker look again; without the permission to, it does so after a while."""
+        """Wake every waiting worker. Without permission to publish, they look at their next slow poll."""
         with suppress(redis.exceptions.NoPermissionError):
             self._redis.publish(self.keys.wake, b"")
 
     def check_server(self) -> list[str]:
-        """Make sure that this server deletes nothing on its own; return warnings.
+        """Check that this server never evicts or silently loses tasks; return warnings.
 
         Raises UnsafeServer when its eviction policy may delete the queue.
         """
@@ -543,7 +544,7 @@ def _token(tasks: Sequence[Task]) -> str:
     """The token that tasks of one claim share."""
     tokens = {task.token for task in tasks}
     if len(tokens) > 1:
-        raise ValueError("tasks of one claim are settled together, not of several")
+        raise ValueError("tasks of several claims cannot be settled in one call")
     return tokens.pop() if tokens else ""
 
 
@@ -551,7 +552,7 @@ def _letter(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
         "reason": reason,
         "error": described(error)[:2000] if error else None,
-        # Its end says most: what was raised, and where.
+        # The end matters most: what was raised, and where.
         "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,
         "deliveries": task.deliveries,
@@ -565,7 +566,7 @@ def _bytes(task_id: str) -> bytes:
 
 
 def _text(task_id: bytes) -> str:
-    """Any bytes at all: somebody else may have written them."""
+    """Accepts any bytes: other programs may have written the id."""
     return task_id.decode(errors="surrogateescape")
 
 

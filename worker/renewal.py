@@ -1,8 +1,8 @@
 """Leases that last as long as the work.
 
-A lease is short, so that another worker takes over soon after this one died. While this one lives,
-its leases are extended: whenever a third has passed, so that two attempts may fail before a lease
-ends. A handler that is faster than that costs no extra command.
+A lease is short, so that another worker takes over soon after this one dies. While this one lives, it
+extends its leases whenever a third has passed, so that two attempts may fail before a lease ends.
+A handler that returns sooner costs no extra command.
 """
 
 import threading
@@ -21,21 +21,22 @@ from .queue import DelayQueue
 
 log = structlog.get_logger("worker")
 
-#: How much of a lease passes before it is extended, and between two looks at what is held.
+#: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
 
 
 class Held:
-    """Tasks of one claim that this process is at work on. Times are on the monotonic clock."""
+    """Tasks of one claim that this process holds. Times are on the monotonic clock, in seconds."""
 
     def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float) -> None:
         self._lease_seconds = flow.lease_seconds
         self._tasks = {task.id: task for task in tasks}
         self._lock = threading.Lock()
-        #: The latest time at which the lease surely had not begun yet, and when the handler's last
-        #: call began.
-        self.leased_at = self.began_at = claimed_at
+        #: The lease began at this time or later.
+        self.leased_at = claimed_at
+        #: When the handler's latest call began.
+        self.began_at = claimed_at
         #: Whether this call of the handler has run for too long: its lease is left to end.
         self.given_up = False
 
@@ -44,24 +45,24 @@ class Held:
             return [*self._tasks.values()]
 
     def begin(self, batch: Sequence[Task]) -> bool:
-        """Begin a call of the handler, if the lease on all of its batch cannot have ended."""
+        """Note that a call of the handler begins; return whether its whole batch is surely still leased."""
         self.began_at, self.given_up = time.monotonic(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
         return held and self.began_at < self.leased_at + self._lease_seconds
 
     def let_go(self, results: Results) -> None:
-        """Stop extending what is about to be settled."""
+        """Stop extending the leases of tasks that are about to be settled."""
         self.drop(task.id for task in results.tasks())
 
     def drop(self, ids: Iterable[str]) -> list[str]:
-        """Hold these no longer; return those that were held."""
+        """Stop holding these tasks; return the ids of those that were held."""
         with self._lock:
             return [task_id for task_id in ids if self._tasks.pop(task_id, None)]
 
 
 class Renewer:
-    """Extends what this process holds of one flow, in a thread of its own."""
+    """Extends the leases of one flow's tasks that this process holds, in a thread of its own."""
 
     def __init__(self, flow: Flow, queue: DelayQueue, emit: events.Listener) -> None:
         self._flow = flow
@@ -73,7 +74,7 @@ class Renewer:
 
     @contextmanager
     def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[Held]:
-        """Extend the lease on ``tasks``, claimed at that time or later, until the block ends."""
+        """Extend the lease on ``tasks``, which began at ``claimed_at`` or later, until the block ends."""
         held = Held(self._flow, tasks, claimed_at)
         with self._lock:
             self._held.add(held)
@@ -84,12 +85,12 @@ class Renewer:
                 self._held.discard(held)
 
     def held(self) -> list[Held]:
-        """What is being worked on now."""
+        """The claims that are being worked on now."""
         with self._lock:
             return [*self._held]
 
     def run(self) -> None:
-        """Extend until `finish`: longer than claims are made, for as long as handlers run."""
+        """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
         while not self._finished.wait(CHECK_EVERY * self._flow.lease_seconds):
             self.renew(time.monotonic())
 
@@ -97,7 +98,7 @@ class Renewer:
         self._finished.set()
 
     def renew(self, now: float) -> None:
-        """Extend what was leased long enough before ``now``."""
+        """Extend each lease that began long enough before ``now``."""
         for held in self.held():
             old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
             if old and not held.given_up:
@@ -114,7 +115,7 @@ class Renewer:
         try:
             self._queue.extend(tasks, round(self._flow.lease_seconds * 1000))
         except LeaseLost as lost:
-            # Those that were settled meanwhile are not held any more, and not lost.
+            # Tasks that were settled in the meantime are no longer held, and not lost.
             if ids := held.drop(lost.ids):
                 self._emit(events.LeaseLost(self._queue.name, ids))
         except redis.RedisError as error:

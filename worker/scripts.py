@@ -33,7 +33,7 @@ class ScriptFile:
 
 @cache
 def scripts() -> tuple[ScriptFile, ...]:
-    """All scripts there are, read once."""
+    """All scripts, read once."""
     return tuple(_read(files(__package__) / "lua"))
 
 

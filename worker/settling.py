@@ -1,4 +1,4 @@
-"""Tells Redis what became of tasks: each ends in exactly one of its calls."""
+"""Settles tasks: each is acked, retried, released or made a dead letter by exactly one call."""
 
 import math
 import time
@@ -20,21 +20,20 @@ from .queue import DelayQueue, Put
 
 log = structlog.get_logger("worker")
 
-#: Calls that Redis did not take, and that are made again.
+#: How many calls that Redis did not confirm are kept to be sent again; beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
-#: How many tasks put off are remembered before any of them is forgotten.
+#: How many postponed tasks are kept before those whose time has come are removed.
 TIDY_ABOVE = 1000
 
 
 class Postponed:
-    """Tasks that this process has put off, for its sweep: without Redis, nobody else could tell.
+    """Tasks that this process has postponed: without Redis, its sweep has nobody else to ask.
 
     Times are on the monotonic clock. Any thread may use it.
     """
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
-        #: With more than this many, those whose time has come are forgotten.
         self._full = TIDY_ABOVE
 
     def add(self, task_id: str, until: float) -> None:
@@ -58,15 +57,16 @@ class Postponed:
 
 @dataclass(slots=True)
 class _Call:
-    """One call of a queue's, for some rows."""
+    """One call of a method of `DelayQueue`."""
 
+    #: The name under which its rows are counted.
     count: str
     rows: list[Any]
     write: Callable[[list[Any]], None]
-    #: Whether Redis took it, and the ids for which nothing was written.
-    taken: bool = False
+    confirmed: bool = False
+    #: The ids whose lease was lost.
     lost: frozenset[str] = frozenset()
-    #: When it was first made and got no reply, so that it may have run: on the monotonic clock.
+    #: When it was first sent without getting a reply, on the monotonic clock: it may have run.
     unanswered_at: float | None = None
     #: Why Redis did not take it the last time.
     error: redis.RedisError | None = None
@@ -86,7 +86,7 @@ class Settler:
         self.postponed = Postponed()
 
     def settle(self, results: Results) -> bool:
-        """Tell Redis what became of tasks; whether it took all of it."""
+        """Settle the tasks of ``results``; return whether Redis confirmed all of it."""
         queue, flow = self._queue, self._flow
         failed = [
             (task._replace(failures=task.failures + 1), error) for task, error in results.failed
@@ -118,10 +118,10 @@ class Settler:
         for task, error, delay_ms in again:
             if task.id not in lost:
                 self._emit(events.Failed(queue.name, task, error, delay_ms))
-        return buried and all(call.taken for call in calls)
+        return buried and all(call.confirmed for call in calls)
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
-        """Make dead letters of tasks; whether Redis took it."""
+        """Make dead letters of tasks; return whether Redis confirmed it."""
         if self._sweep_hands_out:
             for task, _, _ in dead:
                 self.postponed.add(task.id, float("inf"))
@@ -129,12 +129,12 @@ class Settler:
         for task, reason, error in dead:
             if task.id not in call.lost:
                 self._emit(events.Died(self._queue.name, task, reason, error))
-        return call.taken
+        return call.confirmed
 
     def resend(self) -> None:
-        """Make the calls again that Redis did not take. Until their lease ends, they still count.
+        """Send unconfirmed calls again, until one fails. They settle their tasks if the lease still holds.
 
-        Raises redis.ConnectionError or redis.TimeoutError when Redis still does not answer; a call that
+        Raises redis.ConnectionError or redis.TimeoutError when Redis still does not answer. A call that
         it refuses is only kept, because it may refuse that one for ever.
         """
         for _ in range(len(self._unconfirmed)):
@@ -142,18 +142,18 @@ class Settler:
                 call = self._unconfirmed.popleft()
             except IndexError:  # another thread was faster
                 return
-            if not self._make(call):
+            if not self._send(call):
                 if isinstance(call.error, redis.ConnectionError | redis.TimeoutError):
                     raise call.error
                 return
 
     @property
     def _sweep_hands_out(self) -> bool:
-        """Whether a sweep may hand tasks to the handler, and so has to know what was put off."""
+        """Whether a sweep may hand tasks to the handler, so that postponed ones must be known."""
         return self._flow.sweep is not None and self._flow.without_redis == "handle"
 
     def _remember(self, results: Results, later: list[tuple[Task, float]]) -> None:
-        """Keep in mind what a sweep must not handle before its time."""
+        """Note which tasks a sweep must not hand out before their time."""
         if not self._sweep_hands_out:
             return
         now = time.monotonic()
@@ -163,21 +163,22 @@ class Settler:
             self.postponed.add(task.id, now + delay_ms / 1000)
 
     def _call(self, count: str, rows: list[Any], write: Callable[[list[Any]], None]) -> _Call:
-        call = _Call(count, rows, write, taken=not rows)
+        call = _Call(count, rows, write, confirmed=not rows)
         if rows:
-            self._make(call)
+            self._send(call)
         return call
 
-    def _make(self, call: _Call) -> bool:
-        """Make a call, and count what it settled; return whether Redis took it.
+    def _send(self, call: _Call) -> bool:
+        """Send a call and count what it settled; return whether Redis confirmed it.
 
-        What Redis does not take is sent again. If the lease ends before it is taken, the tasks come again.
+        If it did not, the call is kept to be sent again. If the lease ends first, the tasks are
+        delivered again.
         """
-        made_at = time.monotonic()
+        sent_at = time.monotonic()
         try:
             call.write(call.rows)
         except LeaseLost as lost:
-            if not self._settled_before(call, made_at):
+            if not self._settled_before(call, sent_at):
                 call.lost = frozenset(lost.ids)
                 self._counts["stale"] += len(lost.ids)
                 self._emit(events.LeaseLost(self._queue.name, lost.ids))
@@ -185,7 +186,7 @@ class Settler:
         except redis.RedisError as error:
             call.error = error
             if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-                call.unanswered_at = call.unanswered_at or made_at
+                call.unanswered_at = call.unanswered_at or sent_at
             self._unconfirmed.append(call)
             log.warning(
                 "not settled yet",
@@ -197,7 +198,7 @@ class Settler:
             return False
         else:
             self._counts[call.count] += len(call.rows)
-        call.taken = True
+        call.confirmed = True
         return True
 
     def _settled_before(self, call: _Call, now: float) -> bool:
@@ -205,12 +206,12 @@ class Settler:
 
         Redis cannot tell that from a lease that ended, but hardly any lease has ended so soon.
         """
-        sent_at = call.unanswered_at
-        return sent_at is not None and now < sent_at + self._flow.lease_seconds
+        first_at = call.unanswered_at
+        return first_at is not None and now < first_at + self._flow.lease_seconds
 
 
 def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
-    """How long to wait after failure number ``failures``: as long as the error says, or the backoff."""
+    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, else the backoff."""
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
@@ -222,7 +223,7 @@ def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
 
 
 def _number(seconds: float) -> float:
-    """What a backoff returned, if it is a number. Raises what `float` does, ValueError for NaN."""
+    """What a backoff returned, as a number. Raises TypeError or ValueError if it is none, such as NaN."""
     if math.isnan(number := float(seconds)):
         raise ValueError("a backoff returns seconds, not NaN")
     return number

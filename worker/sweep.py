@@ -1,12 +1,12 @@
 """The sweep makes the application's records the truth, and Redis an accelerator.
 
-Whatever Redis lost, in a crash, a flush or a failover, the records still have. The sweep reads
-what they say is waiting and restores it. One worker sweeps while Redis answers. While it does not,
-every worker does, and if the flow asks for it, hands what is overdue to the flow's own handler.
-There is no second way to finish a task.
+Whatever Redis loses in a crash, a flush or a failover, the records still have. The sweep reads
+which tasks they say are waiting and restores those that Redis lost. While Redis answers, one worker sweeps.
+While it does not, every worker does and, if the flow asks for it, hands overdue tasks to the flow's own
+handler. There is no second way to finish a task.
 
-What the records listed a moment ago may have been done or cancelled since. So a task that Redis does not have
-is restored only if the records still list it when they are asked once more: then it was lost.
+A task that Redis does not have may have been done or cancelled after the records were read. So they
+are read again, and it is restored only if they still list it.
 """
 
 import threading
@@ -29,22 +29,23 @@ from .settling import Postponed, retry_delay_ms
 
 log = structlog.get_logger("worker")
 
-#: A Redis that is silent for less than this hiccups: nothing is handed out.
+#: While Redis has been silent for less than this, it may be a hiccup: nothing is handed out.
 SILENCE_SECONDS = 1.5
-#: How soon to ask it again meanwhile.
+#: How often to ask Redis in the meantime.
 ASK_AGAIN_SECONDS = 0.05
-#: How much of its turn passes before a sweeper extends it.
+#: The fraction of its turn after which a sweeper extends it.
 EXTEND_AFTER = 0.6
 #: Tasks that were due soon at the first look may be overdue at the second.
 SLACK_SECONDS = 10.0
 #: How many lost tasks are looked for again in one round; the others wait for the next.
 MOST_LOST = 50_000
-#: Dead letters and tasks put off are not read again every round once they are overdue by this much.
+#: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
+#: read at each look ahead instead of every round.
 PARKED_SECONDS = 10.0
 
 
 class Sweeper:
-    """Sweeps one flow every ``sweep_seconds``, on a connection of its own. Times are monotonic."""
+    """Sweeps one flow every ``sweep_seconds``. Times are on the monotonic clock, in seconds."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Sweeper:
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
-        """``queue`` is the station's, on a connection of the sweep's; ``alarm`` wakes the claims."""
+        """``queue`` is the station's on a connection of its own; ``alarm`` wakes the claims."""
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
@@ -70,17 +71,17 @@ class Sweeper:
         self._counts = counts
         self._emit = emit
         self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
-        #: Whether this worker sweeps, and when to ask again.
+        #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
-        #: Since when Redis has not done what it was asked.
+        #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
         self._records_answer = True
-        #: When to look at everything, also at what is due soon.
+        #: When to read everything again, including what is due soon.
         self._look_ahead_at = 0.0
-        #: Everything that was due until then is dead or put off.
+        #: Everything that was due by then is parked.
         self._parked_until: float | None = None
-        #: What was handled without Redis and is not done: when to try again, and how often it failed.
+        #: What was handled without Redis and is not done: what to try again when, and how often it failed.
         self._postponed = Postponed()
         self._failures: Counter[str] = Counter()
 
@@ -102,7 +103,7 @@ class Sweeper:
             self._resign()
             return
         try:
-            if not self._records_answer:  # ask them before Redis, and Redis only if they answer
+            if not self._records_answer:  # take the turn only once they do
                 next(iter(self._records(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
@@ -110,7 +111,7 @@ class Sweeper:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self._records_answer = False
             self._resign()
-        except Exception:  # whatever it is, the next round may do better
+        except Exception:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self._records_answer = True
@@ -119,7 +120,7 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._parked_until is not None  # which holds until Redis loses something
+            or self._parked_until is not None  # valid only until Redis loses something
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
@@ -145,9 +146,9 @@ class Sweeper:
                 return
             lost.update(found.lost)
             if found.due or found.lost:
-                self._alarm.set()  # overdue, so look now: a wake-up may have been lost
+                self._alarm.set()  # their wake-up may have been lost
             if len(lost) > MOST_LOST or (found.due and not found.lost):
-                # A backlog: the claims are at this page, and come to the next one in turn.
+                # A backlog: the claims are taking this page, and reach the next one by themselves.
                 break
             if all_parked and found.parked:
                 self._note_parked(page, found.parked, asked_at, read_at)
@@ -193,14 +194,14 @@ class Sweeper:
     def _note_parked(
         self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
     ) -> None:
-        """Note that the first ``parked`` of a page, read between these times, need no look soon."""
+        """Note that the first ``parked`` tasks of a page, read between these times, can wait."""
         until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
         if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
-            return  # the next one may be due in the same millisecond
+            return  # the next one, which is not parked, may be due in the same millisecond
         self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
-        """Hand what is overdue to the flow's own handler."""
+        """Hand overdue tasks to the flow's own handler."""
         station = self._station
         for page in self._records(None, 0.0):
             if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
@@ -210,7 +211,7 @@ class Sweeper:
     # -- Redis -----------------------------------------------------------------------------
 
     def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
-        """Restore a page, if it is this worker's turn; None when Redis does not answer."""
+        """Restore a page if it is this worker's turn. Returns None when Redis does not answer."""
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = time.monotonic()
         try:
@@ -223,14 +224,14 @@ class Sweeper:
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
         if self._silent_since is not None or found.new_turn:
-            # Redis may have lost anything.
+            # Redis may have lost anything, so read everything again.
             self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
             self._postponed = Postponed()
             self._failures.clear()
         self._my_turn = found.turn
         if not found.turn:
-            self._parked_until = None  # others sweep, so there is nothing to watch Redis for
+            self._parked_until = None  # another worker watches for losses
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         if found.turn:
@@ -238,7 +239,7 @@ class Sweeper:
         return found
 
     def _hiccups(self, now: float) -> bool:
-        """Whether Redis is silent, but not for long."""
+        """Whether Redis is silent, but has not been for long."""
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
@@ -248,7 +249,7 @@ class Sweeper:
         self._ask_at = 0.0
         try:
             self._queue.resign(self._worker_id)
-        except redis.RedisError as error:  # then its term ends by itself
+        except redis.RedisError as error:  # then the turn ends by itself
             log.debug("not resigned", queue=self._queue.name, error=described(error))
 
     # -- without Redis ---------------------------------------------------------------------
@@ -270,7 +271,7 @@ class Sweeper:
             ended_at = time.monotonic()
             if part.outage:
                 self._station.health.take_down(part.outage)
-            self._note(part)
+            self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
             if handled := [*part.handled()]:
                 late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
@@ -280,19 +281,19 @@ class Sweeper:
                 )
 
     def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
-        """What is due, and neither at work in this process nor put off by it."""
-        at_work = {task.id for held in self._station.renewer.held() for task in held.tasks()}
+        """The tasks that are due and that this process neither holds nor has postponed."""
+        held_ids = {task.id for held in self._station.renewer.held() for task in held.tasks()}
         return [
             due
             for due in page
             if due.delay_ms <= 0
-            and due.id not in at_work
+            and due.id not in held_ids
             and due.id not in self._postponed
             and due.id not in self._station.settler.postponed
         ]
 
-    def _note(self, results: Results) -> None:
-        """Remember what not to do again before its time: only this process knows."""
+    def _postpone(self, results: Results) -> None:
+        """Postpone what is not done: only this process knows about it."""
         now = time.monotonic()
         for task, error in results.failed:
             self._failures[task.id] += 1
@@ -305,6 +306,6 @@ class Sweeper:
             self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Retried(self._queue.name, task, delay_ms))
         for task, letter in results.dead:
-            # A dead letter needs Redis: the claims will make it one.
+            # It becomes a dead letter once Redis is back and a claim delivers it.
             self._postponed.add(task.id, float("inf"))
             self._emit(events.Failed(self._queue.name, task, letter, float("inf")))

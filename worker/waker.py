@@ -19,10 +19,10 @@ class Waker:
     """
 
     def __init__(
-        self, client: redis.Redis, events: Mapping[str, threading.Event], stopping: threading.Event
+        self, client: redis.Redis, alarms: Mapping[str, threading.Event], stopping: threading.Event
     ) -> None:
         self._client = client
-        self._events = {channel.encode(): event for channel, event in events.items()}
+        self._alarms = {channel.encode(): event for channel, event in alarms.items()}
         self._stopping = stopping
         self._failing = False
 
@@ -40,7 +40,7 @@ class Waker:
 
     def _listen(self) -> None:
         with self._client.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's gap
-            pubsub.subscribe(*self._events)
+            pubsub.subscribe(*self._alarms)
             while not self._stopping.is_set():
                 # Returns None after the timeout, having pinged a connection that was silent.
                 message = pubsub.get_message(timeout=5.0)
@@ -48,10 +48,10 @@ class Waker:
                     continue
                 self._failing = False
                 if message["type"] == "message":
-                    self._events[message["channel"]].set()
+                    self._alarms[message["channel"]].set()
                 else:  # subscribed: what came before was not heard
                     self._set_all()
 
     def _set_all(self) -> None:
-        for event in self._events.values():
+        for event in self._alarms.values():
             event.set()

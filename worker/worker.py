@@ -1,4 +1,4 @@
-"""The worker: puts together what its flows need, runs it in threads, and stops it."""
+"""The worker: assembles what its flows need, runs it in threads, and stops it."""
 
 import threading
 import time
@@ -25,8 +25,7 @@ log = structlog.get_logger("worker")
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
-#: A sweep asks Redis on a connection of its own, with less patience: it must keep its pace while Redis
-#: is silent.
+#: A sweep has its own connection with a shorter timeout, so that it keeps its pace while Redis is silent.
 SWEEP_TIMEOUT_SECONDS = 0.5
 
 
@@ -45,7 +44,7 @@ class Worker:
         threads: int = 1,
         listeners: Sequence[events.Listener] = (),
     ) -> None:
-        """``listeners`` are told of `events`, after the log."""
+        """``listeners`` get every event of `events`, after the log. Raises ValueError."""
         names = Counter(flow.name for flow in flows)
         if not flows or max(names.values()) > 1:
             raise ValueError(
@@ -54,8 +53,8 @@ class Worker:
         if threads < 1:
             raise ValueError(f"a worker needs at least one thread, not {threads}")
         self.id = new_worker_id()
-        #: What was done so far: done, retried, failed, dead, released, stale, restored, and what was
-        #: handled without Redis.
+        #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
+        #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
         self._emit = events.Listeners([log_event, *listeners])
         self._stopping = threading.Event()
@@ -76,12 +75,12 @@ class Worker:
             self._add_lane(pool, size)
 
     def run(self) -> None:
-        """Work until `stop`. Raises what ended the worker otherwise, UnsafeServer for one."""
+        """Work until `stop`. Raises whatever else ended the worker, such as UnsafeServer."""
         self._server.check()
         log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
         for station in self._stations:
             station.health.check()
-        # Those are waited for; the helpers end with their connections.
+        # These are joined; the helpers end when their connections are closed.
         workers = [*self._handlers, *self._background()]
         for thread in [*self._helpers(), *workers]:
             thread.start()
@@ -107,7 +106,7 @@ class Worker:
         for lane in self._lanes:
             lane.alarm.set()
 
-    # -- putting together ------------------------------------------------------------------
+    # -- assembly --------------------------------------------------------------------------
 
     @property
     def _stations(self) -> list[Station]:
@@ -176,7 +175,7 @@ class Worker:
         ]
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """A thread whose death ends the worker, which would otherwise go on without it."""
+        """A thread that stops the worker if it dies, so that the worker never goes on without it."""
 
         def watched() -> None:
             try:
@@ -190,7 +189,7 @@ class Worker:
 
 
 def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
-    """The flows that share threads, in order; a flow without a pool stands alone."""
+    """The flows grouped by pool, in order; a flow without a pool is a group of its own."""
     pools: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
         # By name: what a flow is made of, such as a handler, need not be hashable.

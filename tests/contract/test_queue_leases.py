@@ -329,7 +329,7 @@ def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, writ
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "ab"]
     before = state(queue)
-    with pytest.raises(ValueError, match="one claim"):
+    with pytest.raises(ValueError, match="several claims"):
         write(queue, tasks)
     assert state(queue) == before
 

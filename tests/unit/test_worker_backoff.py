@@ -66,7 +66,7 @@ def test_a_delay_may_be_zero_and_may_be_the_only_one() -> None:
 
 @pytest.mark.parametrize("seconds", [[], [-1], [1, -0.001], [math.nan], [1, math.inf]])
 def test_delays_that_make_no_sense_are_refused(seconds: list[float]) -> None:
-    with pytest.raises(ValueError, match="delays are seconds"):
+    with pytest.raises(ValueError, match="Delays needs one or more seconds"):
         Delays(*seconds)
 
 

@@ -1,8 +1,8 @@
--- Forget tasks that are done.
+-- Remove tasks that are done.
 --
 -- include: lease
 -- KEYS[1] leased    zset  task id -> lease expiry, ms
--- KEYS[2] tokens    hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[2] tokens    hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[3] payloads  hash  task id -> opaque bytes
 -- ARGV[1] ''   ARGV[2] token   ARGV[3..] id, ...
 --

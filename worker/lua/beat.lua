@@ -1,12 +1,12 @@
--- Say that a worker lives, and forget those that have not said so for long.
+-- Record that a worker lives, and remove those that have been silent for long.
 --
 -- include: clock
--- KEYS[1] workers  hash  worker id -> when it was last heard of, ms, a space, what it says of itself
--- ARGV[1] now_ms   ARGV[2] worker id   ARGV[3] what it says of itself, JSON   ARGV[4] forget_ms
+-- KEYS[1] workers  hash  worker id -> time of its last beat in ms, a space, details
+-- ARGV[1] now_ms   ARGV[2] worker id   ARGV[3] details, JSON   ARGV[4] forget_ms
 --
 -- Returns nothing.
 
-redis.call('HDEL', workers, '')
+redis.call('HDEL', workers, '') -- removes nothing, but a full server refuses an HSET only as the first write
 redis.call('HSET', workers, ARGV[2], string.format('%.0f ', now) .. ARGV[3])
 local known = redis.call('HGETALL', workers)
 for i = 1, #known, 2 do

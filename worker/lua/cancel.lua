@@ -5,10 +5,10 @@
 -- KEYS[2] leased     zset  task id -> lease expiry, ms
 -- KEYS[3] letters    hash  task id -> why it is dead
 -- KEYS[4] payloads   hash  task id -> opaque bytes
--- KEYS[5] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] ''   ARGV[2..] id, ...
 --
--- Returns for each 'removed', 'cancelling' (a worker has it: it is not put back), 'dead' or 'missing'.
+-- Returns for each 'removed', 'cancelling' (a worker holds it; it is not put back), 'dead' or 'missing'.
 
 local answers, removed = {}, {}
 for i = 2, #ARGV do

@@ -4,32 +4,32 @@
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
--- KEYS[4] tokens       hash    task id -> token of its lease, and what its attempts came to
+-- KEYS[4] tokens       hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
 -- KEYS[6] paused       string  present while the queue is paused
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
 -- ARGV[6..] tokens of the caller's earlier claims whose reply was lost
 --
--- Returns {paused, now, next_in_us (-1: nothing waits, or the claim brought something),
+-- Returns {paused, now, next_in_us (-1: nothing waits, or there are tasks),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
--- A task whose lease expired may have killed its worker. Such suspects come a few at a time, and
--- alone if it happened before, so that the one that kills is told from its neighbors. A lease whose
--- worker never heard of it is not counted.
+-- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
+-- alone from the second time on, so that the one that kills is isolated from its neighbors. An expired
+-- lease from a claim whose reply was lost is not counted.
 -- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
 
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
--- In a paused queue too: the caller reports them once.
+-- Also in a paused queue: the caller reports them only once.
 if #ARGV > 5 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
 end
 if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 
--- Of each task, what its attempts came to; of one that was never claimed only when it is due, as text: a
--- table for each of a batch would cost a fifth of the claim.
+-- The record of each task's attempts; for a task that was never claimed only its due time, as text: building
+-- a table for each would cost a fifth of the claim.
 local ids, states = {}, {}
 
 local function take_suspects()
@@ -57,7 +57,7 @@ local function take_due()
   redis.call('ZREM', scheduled, unpack(ids))
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(ids))) do
     local score = due[2 * i]
-    -- Others may write any score.
+    -- Other programs may have written any score.
     if not string.find(score, '^%d+$') then score = whole(math.max(0, math.floor(tonumber(score)))) end
     states[i] = kept and attempts_in(kept, score) or score
   end

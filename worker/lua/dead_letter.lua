@@ -1,18 +1,18 @@
--- Bury leased tasks, with the reason; or drop them, if they were cancelled meanwhile.
+-- Make dead letters of leased tasks, or drop those that were cancelled in the meantime.
 --
 -- include: clock, attempts, lease
 -- KEYS[1] leased    zset  task id -> lease expiry, ms
 -- KEYS[2] dead      list  task ids, newest first
 -- KEYS[3] letters   hash  task id -> why it is dead, JSON
--- KEYS[4] tokens    hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[4] tokens    hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads  hash  task id -> opaque bytes
 -- ARGV[1] now_ms   ARGV[2] token
 -- ARGV[3..] id, letter (a JSON object; died_at_ms is added here), ...
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
--- A task is in exactly one of scheduled, leased, dead. Its payload and its appointment stay where they
--- are, for whoever looks or requeues it. ZREM is the first write, so that a server whose memory is full lets the rest pass.
+-- A task is in exactly one of scheduled, leased, dead. Its payload and its record stay where
+-- they are, for requeue. ZREM is the first write, so that a server whose memory is full lets the rest pass.
 
 local held, lost, at, kept = held_by(ARGV[2], column(3, 2))
 for n, id in ipairs(held) do

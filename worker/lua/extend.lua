@@ -1,14 +1,14 @@
--- Hold leased tasks for longer.
+-- Extend leases.
 --
 -- include: clock, attempts, lease
 -- KEYS[1] leased  zset  task id -> lease expiry, ms
--- KEYS[2] tokens  hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[2] tokens  hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] now_ms   ARGV[2] token   ARGV[3] lease_ms   ARGV[4..] id, ...
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
--- The ZREM removes nothing, because no id is empty. It is there because a server whose memory is
--- full refuses a ZADD only if it is the first write of a script.
+-- The ZREM removes nothing, because no id is empty. A server whose memory is full refuses a ZADD only as
+-- the first write of a script.
 
 local held, lost, at, kept = held_by(ARGV[2], {unpack(ARGV, 4)})
 local lease = tonumber(ARGV[3])

@@ -4,7 +4,7 @@
 -- KEYS[1] dead      list  task ids, newest first
 -- KEYS[2] letters   hash  task id -> why it is dead
 -- KEYS[3] payloads  hash  task id -> opaque bytes
--- KEYS[4] tokens    hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[4] tokens    hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] ''   ARGV[2..] id, ...
 --
 -- Returns {id, ...}: the tasks that were dead and are gone now.

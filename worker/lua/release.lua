@@ -1,15 +1,15 @@
--- Give leased tasks back as they were: due when they were due, nothing counted.
+-- Put leased tasks back as they were: due when they were due, nothing counted.
 --
 -- include: attempts, lease, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
--- KEYS[3] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- ARGV[1] ''   ARGV[2] wake channel   ARGV[3] token   ARGV[4..] id, ...
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
 --
--- A task is in exactly one of scheduled, leased, dead; one that was cancelled meanwhile is gone. ZREM
+-- A task is in exactly one of scheduled, leased, dead; one that was cancelled in the meantime is gone. ZREM
 -- is the first write, so that a server whose memory is full lets the rest pass.
 
 local held, lost, at, kept = held_by(ARGV[3], {unpack(ARGV, 4)})

@@ -1,10 +1,10 @@
--- Put dead tasks back on the schedule, due now, their counts reset: the same appointment.
+-- Put dead tasks back on the schedule, due now, with their counts reset and the same appointment.
 --
 -- include: clock, attempts, letters, wake
 -- KEYS[1] dead       list  task ids, newest first
 -- KEYS[2] letters    hash  task id -> why it is dead
 -- KEYS[3] scheduled  zset  task id -> due time, ms
--- KEYS[4] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[4] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3..] id, ...
 --
 -- Returns {id, ...}: the tasks that were dead and are scheduled now.

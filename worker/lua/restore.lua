@@ -4,28 +4,28 @@
 -- KEYS[1] scheduled  zset    task id -> due time, ms
 -- KEYS[2] leased     zset    task id -> lease expiry, ms
 -- KEYS[3] letters    hash    task id -> why it is dead
--- KEYS[4] tokens     hash    task id -> token of its lease, and what its attempts came to
+-- KEYS[4] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads   hash    task id -> opaque bytes
 -- KEYS[6] paused     string  present while the queue is paused
--- KEYS[7] sweeper    string  until when which worker sweeps: ms, a space, its id
--- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': no worker asks)   ARGV[4] term_ms
+-- KEYS[7] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
+-- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': regardless of turns)   ARGV[4] term_ms
 -- ARGV[5] '1': restore them; '': only look
 -- ARGV[6..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored, or,
--- when it only looks, that would be restored or brought forward
---   turn     0: another worker sweeps, for turn_in_ms more, and nothing was done; 1: the caller sweeps;
---            2: it does from now on, so Redis may have lost what it was told before
---   due      how many are due already, and about to be claimed
---   parked  how many of the first rows in a row are dead, or put off by their handler
+-- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; when it
+-- only looks, those that would be restored or brought forward
+--   turn    0: it is another worker's turn for turn_in_ms more, and nothing was done; 1: it is the caller's;
+--           2: the caller has just got it, so Redis may have lost data before
+--   due     how many are scheduled and already due, so about to be claimed
+--   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
 --
--- Leased and dead tasks stay where they are. A scheduled one is only ever brought forward: it stands too
--- late because this server's clock was behind, or was set back. If it was put off when its time had come
--- already, its handler or its backoff knew that, and is believed. A paused queue is not touched.
+-- Leased and dead tasks stay where they are. A scheduled one is only ever brought forward: its score is too
+-- late if this server's clock was behind, or was set back. If it was postponed after it was due, its
+-- handler or its backoff meant that, and it stays. A paused queue is not touched.
 --
--- The first ZREM removes nothing, for no id is empty. But a server that refuses writes, and so every
--- claim, has to refuse this too: read-only, short of replicas, or unable to write to its disk, it would
--- else say of what is due that the claims are about to take it.
+-- The first ZREM removes nothing, because no id is empty. But a server that refuses writes, and so every
+-- claim, must refuse this too. Otherwise one that is read-only, short of replicas or out of disk would
+-- report due tasks as about to be claimed.
 
 redis.call('ZREM', scheduled, '')
 local turn = 1
@@ -34,7 +34,7 @@ if ARGV[3] ~= '' then
   local ends, worker = string.match(redis.call('GET', sweeper) or '', '^(%d+) (.*)$')
   ends = tonumber(ends or 0)
   if worker ~= ARGV[3] then
-    -- A term that ends later than any can was given before the clock was set back.
+    -- A turn that ends later than any turn given now was given before the clock was set back.
     if ends > now and ends <= now + term then return {0, ends - now, 0, 0, 0} end
     turn = 2
   end
@@ -61,7 +61,7 @@ for i = 6, #ARGV, 3 do
       end
     end
   elseif redis.call('ZSCORE', leased, id) then
-    shorten_lease(id) -- but for that its worker is at it
+    shorten_lease(id) -- otherwise it is left to its worker
   elseif redis.call('HEXISTS', letters, id) == 1 then
     is_parked = true
   else

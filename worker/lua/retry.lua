@@ -1,14 +1,14 @@
--- Put leased tasks back on the schedule, later; or drop them, if they were cancelled meanwhile.
+-- Put leased tasks back on the schedule, later; or drop those that were cancelled in the meantime.
 --
 -- include: clock, attempts, lease, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
--- KEYS[3] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] token
 -- ARGV[4..] id, delay_ms, kind, ...; kind is one of
 --   'failed'  counts a failure
---   'again'   forgets failures and deliveries
+--   'again'   resets failures and deliveries
 --   'new'     a new appointment
 --
 -- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.

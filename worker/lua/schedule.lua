@@ -5,7 +5,7 @@
 -- KEYS[2] leased     zset  task id -> lease expiry, ms
 -- KEYS[3] letters    hash  task id -> why it is dead
 -- KEYS[4] payloads   hash  task id -> opaque bytes
--- KEYS[5] tokens     hash  task id -> token of its lease, and what its attempts came to
+-- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] ''   ARGV[2] wake channel   ARGV[3] '1': leave a known task alone
 -- ARGV[4..] id, due_at_ms, payload ('' is none), ...
 --
@@ -23,7 +23,7 @@ for i = 4, #ARGV, 3 do
   local held = not before and redis.call('ZSCORE', leased, id)
   local known = before or held
   local same = before and tonumber(before) == due and (redis.call('HGET', payloads, id) or '') == payload
-  -- One that is to be dropped is as good as absent.
+  -- A cancelled one is going to be dropped, so it counts as absent.
   local there = before or (held and not string.find(redis.call('HGET', tokens, id) or '', ' cancelled$'))
   if same or (there and only_if_absent) then
     answers[#answers + 1] = 'unchanged'

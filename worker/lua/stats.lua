@@ -1,4 +1,4 @@
--- Count what is where.
+-- Count the tasks in each place.
 --
 -- include: clock
 -- KEYS[1] scheduled  zset    task id -> due time, ms

@@ -1,13 +1,13 @@
--- What a task's attempts came to, as text behind the token of its lease:
+-- The record of a task's attempts, as text after the token of its lease:
 --
---   span         ms from when the task's score was written to that score: the length of its lease
---                or of its delay. It tells a score that a clock moved from one that was meant.
---   due          when it was first due, ms; after a Retry, when that is due
---   appointment  when it was due as it was scheduled, ms
---   failures     times it failed alone
+--   span         ms between writing the task's score and that score: the length of its lease or of
+--                its delay. A score further away than that was written before the clock was set back.
+--   due          when it was first due, ms; after a Retry, when it was due again
+--   appointment  the due time it was scheduled for, ms
+--   failures     times it failed on its own
 --   deliveries   times its lease expired
---   attempts     how often it was tried before
---   cancelled    ' cancelled' when it is to be dropped instead of being put back
+--   attempts     earlier attempts
+--   cancelled    ' cancelled' if it is to be dropped instead of put back
 
 local NOBODY = string.rep('-', 64)
 

@@ -1,5 +1,5 @@
--- The server's time: now in ms, rounded down, and since_now_us, what was lost by that.
--- ARGV[1] is '', or the time a test passes.
+-- The server's time: now in ms, rounded down, and since_now_us, the microseconds that were cut off.
+-- ARGV[1] is '', or a time that a test passes.
 
 local now, since_now_us = tonumber(ARGV[1]), 0
 if not now then

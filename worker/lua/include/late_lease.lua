@@ -1,5 +1,5 @@
--- Ends a lease sooner that was given before the clock was set back: its worker may be dead. A lease that
--- began after now was.
+-- Shortens a lease that was given before the clock was set back, because its worker may be dead. Such a
+-- lease began later than now.
 
 local function shorten_lease(id)
   local state = attempts_in(redis.call('HGET', tokens, id), '0')

@@ -1,9 +1,9 @@
--- Which of ids token holds; the others, whose lease is lost; where in ids the held ones stand; and what is
--- kept of all of them. No valid token, no write.
+-- Returns the ids that token holds; the others, whose lease is lost; the positions in ids of the held ones;
+-- and the value kept for each of ids. No valid token, no write.
 
 local function held_by(token, ids)
   local held, lost, at = {}, {}, {}
-  local is_token = string.sub(token, 1, 1) ~= '-' -- while nobody holds a task, dashes stand there
+  local is_token = string.sub(token, 1, 1) ~= '-' -- a task that nobody holds has dashes there
   local kept = redis.call('HMGET', tokens, unpack(ids))
   for n, value in ipairs(kept) do
     if is_token and value and string.sub(value, 1, 64) == token then

@@ -1,4 +1,4 @@
--- Takes a dead task's letter away; whether it was dead. The list is searched 1,000 entries deep from
+-- Removes a dead task's letter; returns whether it was dead. The list is searched 1,000 entries deep from
 -- either end and no further; an entry left behind has no letter, so readers skip it.
 
 local function remove_letter(id)

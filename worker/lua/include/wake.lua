@@ -1,5 +1,5 @@
--- Wakes the workers when something is due earlier than it was. ARGV[2] is the channel. A user who may
--- not publish there is served all the same: workers look again after a while.
+-- Wakes the workers when something is due earlier than it was. ARGV[2] is the channel. A user
+-- without permission to publish is served all the same: workers look at their next slow poll.
 
 local function next_due()
   return tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
