@@ -1,5 +1,6 @@
 """Runs a batch through a flow's handler so that a task at fault is at fault alone."""
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,7 +42,7 @@ class Results:
             case Failed(error=error):
                 self.failed.append((task, error))
             case _:
-                wrong = TypeError(f"the handler said {outcome!r}, which is no outcome")
+                wrong = TypeError(f"the handler said {reprlib.repr(outcome)}, which is no outcome")
                 self.failed.append((task, wrong))
 
     def handled(self) -> Iterator[Task]:
@@ -97,13 +98,18 @@ def handle(
 
 
 def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    """The handler's outcome for each task. If any key is not an id, the whole batch has failed.
+    """The handler's outcome for each task. If there is no mapping from ids, the whole batch has failed.
 
     It is not run again in halves: the handler may have done its work.
     """
+    if not isinstance(outcomes, Mapping):
+        wrong = TypeError(f"the handler returned {reprlib.repr(outcomes)}, which is no mapping")
+        return [Failed(wrong)] * len(batch)
     strangers = outcomes.keys() - {task.id for task in batch}
     if strangers:
-        wrong = TypeError(f"the handler named {strangers.pop()!r}, which is not a task id")
+        wrong = TypeError(
+            f"the handler named {reprlib.repr(strangers.pop())}, which is not a task id"
+        )
         return [Failed(wrong)] * len(batch)
     return [outcomes.get(task.id) for task in batch]
 

@@ -210,7 +210,7 @@ def test_what_lost_claims_leased_does_not_wait_for_the_lease_to_end(
         wait_until(lambda: seen and tasks(queue) == {}, "the worker to be at work")
         proxy.mode = Mode.STALL_SCRIPTS
         queue.schedule_many((f"task {n:02}", 1, b"") for n in range(20))
-        wait_until(lambda: queue.stats().leased == 20, "a claim to be lost")  # noqa: PLR2004
+        wait_until(lambda: queue.stats().leased == 20, "a claim to be lost")
         proxy.heal()
         wait_until(lambda: not tasks(queue), "all to be done")
     assert len(seen) == 1 + 20
