@@ -12,7 +12,7 @@ is restored only if the records still list it when they are asked once more: the
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import redis
 import structlog
@@ -100,7 +100,7 @@ class Sweeper:
             return
         try:
             if not self._records_answer:  # ask them before Redis, and Redis only if they answer
-                next(iter(self._records(None, 0.0)), None)
+                next(iter(self._waiting(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
             if self._records_answer:
@@ -131,10 +131,22 @@ class Sweeper:
             if look_ahead and self._turn and self._silent_since is None:
                 self._sweep_upcoming()
 
+    def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
+        """What the records list, page by page. Raises what they raise, and TypeError for no payload."""
+        for page in self._records(after_seconds, before_seconds):
+            # A database may count in Decimal, which does not add up with the clock's floats.
+            rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
+            for due in rows:
+                # Else the client's refusal to send it would pass for a silent Redis.
+                if not isinstance(due.payload, bytes):
+                    raise TypeError(f"the payload of {due.id!r} is {due.payload!r}, not bytes")
+            if rows:  # nothing in it is nothing to ask Redis about
+                yield rows
+
     def _sweep_overdue(self) -> None:
         asked_at, all_rest = time.monotonic(), True
         since = self._resting_until
-        for page in self._records(None if since is None else since - asked_at, 0.0):
+        for page in self._waiting(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
             found = self._restore(page, asked_at)
             if found is None or found.paused or not found.turn or self._stopping.is_set():
@@ -158,14 +170,14 @@ class Sweeper:
     def _sweep_upcoming(self) -> None:
         # Reaches past the next look ahead, so that each task is seen before it is due.
         asked_at = time.monotonic()
-        for page in self._records(0.0, 2 * self._flow.lookahead_seconds):
+        for page in self._waiting(0.0, 2 * self._flow.lookahead_seconds):
             found = self._restore(page, asked_at)
             if found is None or found.paused or not found.turn or self._stopping.is_set():
                 return
 
     def _sweep_without_redis(self) -> None:
         """Hand what is overdue to the flow's own handler. Raises Unavailable as that does."""
-        for page in self._records(None, 0.0):
+        for page in self._waiting(None, 0.0):
             if self._stopping.is_set() or self._station.queue.last_known_paused:
                 return
             self._handle(page)
@@ -197,7 +209,7 @@ class Sweeper:
         earliest = asked_at - now + min(due.delay_ms for due in lost) / 1000
         latest = read_at - now + max(due.delay_ms for due in lost) / 1000
         still: list[Due] = []
-        for page in self._records(earliest - SLACK_SECONDS, latest + SLACK_SECONDS):
+        for page in self._waiting(earliest - SLACK_SECONDS, latest + SLACK_SECONDS):
             still += [due for due in page if due.id in missing]
             if len(still) == len(missing):
                 break
