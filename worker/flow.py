@@ -59,7 +59,7 @@ class Due(NamedTuple):
 def _delay(delay_ms: float) -> float:
     if not abs(delay_ms) <= MAX_DELAY_MS:  # false for NaN too
         raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
-    return delay_ms
+    return float(delay_ms)  # a database may count in Decimal
 
 
 class Retry(Exception):

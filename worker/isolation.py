@@ -1,5 +1,6 @@
 """Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -41,7 +42,9 @@ class Results:
             case Failed(error=error):
                 self.failed.append((task, error))
             case _:
-                wrong = TypeError(f"the handler returned {outcome!r}, which is not an outcome")
+                wrong = TypeError(
+                    f"the handler returned {reprlib.repr(outcome)}, which is not an outcome"
+                )
                 self.failed.append((task, wrong))
 
     def handled(self) -> Iterator[Task]:
@@ -107,7 +110,8 @@ def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Ou
         return [Failed(wrong)] * len(batch)
     unknown = returned.keys() - {task.id for task in batch}
     if unknown:
-        wrong = TypeError(f"the handler named {unknown.pop()!r}, which is not a task id")
+        named = reprlib.repr(unknown.pop())
+        wrong = TypeError(f"the handler named {named}, which is not a task id")
         return [Failed(wrong)] * len(batch)
     return [returned.get(task.id) for task in batch]
 

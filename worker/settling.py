@@ -101,7 +101,8 @@ class Settler:
         dead += [(task, "failed too often", error) for task, error in last]
         retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
-        self._remember(results, [*retries, *rescheduled, *((task, ms) for task, _, ms in again)])
+        later = [*retries, *rescheduled, *((task, ms) for task, _, ms in again)]
+        self._remember(results, [*later, *((task, math.inf) for task, _, _ in dead)])
         failures = [(task, delay_ms) for task, _, delay_ms in again]
         calls = [
             self._call("done", results.done, queue.ack),

@@ -12,7 +12,7 @@ are read again, and it is restored only if they still list it.
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import redis
@@ -104,7 +104,7 @@ class Sweeper:
             return
         try:
             if not self._records_answer:  # take the turn only once they do
-                next(iter(self._records(None, 0.0)), None)
+                next(iter(self._waiting(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
             if self._records_answer:
@@ -135,11 +135,23 @@ class Sweeper:
             if look_ahead and self._my_turn and self._silent_since is None:
                 self._sweep_upcoming()
 
+    def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
+        """What the records list, page by page. Raises what they raise, and TypeError for no payload."""
+        for page in self._records(after_seconds, before_seconds):
+            # A database may count in Decimal, which does not add up with the clock's floats.
+            rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
+            for due in rows:
+                # Else the client's refusal to send it would pass for a silent Redis.
+                if not isinstance(due.payload, bytes):
+                    raise TypeError(f"the payload of {due.id!r} is {due.payload!r}, not bytes")
+            if rows:  # nothing in it is nothing to ask Redis about
+                yield rows
+
     def _sweep_overdue(self) -> None:
         asked_at, all_parked = time.monotonic(), True
         since = self._parked_until
         lost: set[str] = set()
-        for page in self._records(None if since is None else since - asked_at, 0.0):
+        for page in self._waiting(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
             found = self._ask(page, look_only=True)
             if not self._goes_on(found):
@@ -159,7 +171,7 @@ class Sweeper:
         # Reaches past the next look ahead, so that each task is seen before it is due.
         horizon = 2 * self._flow.lookahead_seconds
         lost: set[str] = set()
-        for page in self._records(0.0, horizon):
+        for page in self._waiting(0.0, horizon):
             found = self._ask(page, look_only=True)
             if not self._goes_on(found):
                 return
@@ -174,7 +186,7 @@ class Sweeper:
         if not lost:
             return
         restored = 0
-        for page in self._records(after_seconds, before_seconds):
+        for page in self._waiting(after_seconds, before_seconds):
             still = [due for due in page if due.id in lost]
             lost = lost.difference(due.id for due in still)
             found = self._ask(still) if still else None
@@ -203,7 +215,7 @@ class Sweeper:
     def _sweep_without_redis(self) -> None:
         """Hand overdue tasks to the flow's own handler."""
         station = self._station
-        for page in self._records(None, 0.0):
+        for page in self._waiting(None, 0.0):
             if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
                 return
             self._handle(page)

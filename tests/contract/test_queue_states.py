@@ -239,6 +239,13 @@ class Machine(RuleBasedStateMachine):
             self.lost_claims = {
                 token: until for token, until in self.lost_claims.items() if until > self.now
             } | dict.fromkeys(reported, self.now + lease + DAY)
+            for known in self.known.values():
+                if known.place == "leased" and known.tried.token in reported:
+                    if known.tried.deliveries or known.tried.cancelled:
+                        known.at = self.now
+                    else:
+                        known.place, known.at = "scheduled", known.tried.due
+                        known.tried.token, known.tried.span = NOBODY, 0
 
     def take(self, limit: int, lease: int, token: str) -> list[str]:
         """What a claim leases."""

@@ -122,10 +122,39 @@ def test_a_claim_whose_reply_was_lost_counts_nothing(
     queue.schedule("a", 1000)
     with reply_lost(queue, error):
         queue.claim(1, 100, now_ms=1000)
-    assert state(queue)["leased"] == {"a": 1100}, "its lease still has to end"
-    assert queue.claim(1, 100, now_ms=1099).tasks == []
-    task = one(queue, 1100)
+    assert state(queue)["leased"] == {"a": 1100}
+    task = one(queue, 1001)
     assert (task.deliveries, task.attempt) == (0, 1)
+
+
+def test_what_lost_claims_leased_is_given_back_as_it_was_and_nothing_else_is(
+    queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule_many((f"{n:04}", 900 + n, b"x") for n in range(2500))
+    theirs = other.claim(500, 10_000, now_ms=9000).tasks
+    with reply_lost(queue):
+        queue.claim(2000, 10_000, now_ms=9000)
+    assert queue.claim(1, 10_000, now_ms=9001).tasks[0].id == "0500", "the first of those"
+    before = state(queue)
+    assert before["leased"] == {
+        **dict.fromkeys((task.id for task in theirs), 19_000),
+        "0500": 19_001,
+    }
+    assert before["scheduled"] == {f"{n:04}": 900 + n for n in range(501, 2500)}
+
+
+def test_a_suspect_of_a_lost_claim_stays_one_and_one_that_was_cancelled_is_dropped(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule_many([("a", 1000, b"x"), ("b", 1001, b"x")])
+    queue.claim(2, 100, now_ms=1001)
+    with reply_lost(queue):
+        queue.claim(4, 100, now_ms=1101)
+    queue.cancel("b")
+    task = one(queue, 1102)
+    assert (task.id, task.deliveries, task.attempt) == ("a", 1, 2)
+    queue.ack([task])
+    assert state(queue).keys() == {"lost_claims"}
 
 
 def test_a_claim_that_redis_refused_was_not_lost(queue: DelayQueue) -> None:
@@ -142,8 +171,10 @@ def test_replies_lost_for_long_count_nothing_even_when_another_worker_claims_aft
     for now in range(1000, 3000, 100):
         with reply_lost(queue):
             queue.claim(1, 100, now_ms=now)
-    assert queue.claim(1, 100, now_ms=3000 - 1).tasks == []
-    task = one(other, 3000)
+    queue.pause()
+    assert queue.claim(1, 100, now_ms=3000 - 1).paused
+    queue.resume()
+    task = one(other, 3000 - 1)
     assert (task.deliveries, task.attempt) == (0, 1)
 
 

@@ -198,6 +198,24 @@ def test_no_claim_whose_reply_is_lost_counts_as_a_delivery(
     assert queue.stats().dead == 0
 
 
+def test_what_lost_claims_leased_does_not_wait_for_the_lease_to_end(
+    redis_client: redis.Redis, proxy: Proxy
+) -> None:
+    seen: list[Task] = []
+    queue = DelayQueue(redis_client, NAME)
+    with running(
+        Worker([Flow(name=NAME, handler=seen.extend, lease_seconds=AGES)], through(proxy))
+    ):
+        queue.schedule("ready", 1)
+        wait_until(lambda: seen and tasks(queue) == {}, "the worker to be at work")
+        proxy.mode = Mode.STALL_SCRIPTS
+        queue.schedule_many((f"task {n:02}", 1, b"") for n in range(20))
+        wait_until(lambda: queue.stats().leased == 20, "a claim to be lost")
+        proxy.heal()
+        wait_until(lambda: not tasks(queue), "all to be done")
+    assert len(seen) == 1 + 20
+
+
 # -- the acks ------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """What an application writes: flows, outcomes, and the adaptor for one task at a time."""
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -168,3 +169,9 @@ def test_a_dead_letter_may_be_made_of_an_exception() -> None:
     error = ValueError("no such customer")
     letter = DeadLetter(error)
     assert (letter.reason, letter.__cause__) == ("no such customer", error)
+
+
+@pytest.mark.parametrize("outcome", [Retry, Reschedule])
+def test_a_delay_may_be_any_number(outcome: type[Retry | Reschedule]) -> None:
+    delay_ms: Any = Decimal("1500.5")  # as databases give it
+    assert outcome(delay_ms).delay_ms + 0.25 == 1500.75

@@ -202,7 +202,14 @@ def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> No
     assert len(_run(handler, _tasks(1), probe=probe).dead) == 1
 
 
-@pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}])
+class Unreadable:
+    """As a lazy object whose connection is closed."""
+
+    def __repr__(self) -> str:
+        raise ValueError("detached")
+
+
+@pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable()])
 def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
     nonsense: object,
 ) -> None:
@@ -218,7 +225,7 @@ def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
     assert all("not a mapping" in str(error) for _, error in results.failed)
 
 
-@pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry])
+@pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry, Unreadable()])
 def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
     said: Mapping[str, Any] = {"1": nonsense}
     results = _run(lambda _: said, _tasks(3))

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import fakeredis
@@ -210,6 +211,37 @@ def test_what_was_settled_while_its_page_was_on_its_way_is_not_restored(place: P
     place.round()
     assert set(place.peer.queue.scheduled()) == {"b", "soon_too"}
     assert place.peer.counts == {"restored": 2}
+
+
+def test_delays_may_be_decimals_as_databases_give_them(place: Place) -> None:
+    def waiting(after: float | None, before: float) -> Iterator[list[Due]]:
+        for page in place.records(after, before):
+            yield [due._replace(delay_ms=Decimal(due.delay_ms)) for due in page]  # type: ignore[arg-type]
+
+    peer = place.peer
+    peer.sweeper._records = waiting
+    place.records.add(a=-5, soon=20)
+    peer.sweeper.sweep(place.clock.now)
+    assert set(peer.queue.scheduled()) == {"a", "soon"}
+
+
+def test_a_page_without_rows_costs_no_command(place: Place) -> None:
+    peer = place.peer
+    peer.sweeper._records = lambda *_: [[]]
+    peer.sweeper.sweep(place.clock.now)
+    calls = len(peer.queue.calls)
+    peer.sweeper.sweep(place.clock.now)
+    assert len(peer.queue.calls) == calls
+
+
+def test_a_payload_that_cannot_be_sent_does_not_pass_for_a_silent_redis(place: Place) -> None:
+    payload: Any = None
+    peer = place.peer
+    peer.sweeper._records = lambda *_: [[Due("a", -5000.0, payload)]]
+    with capture_logs() as logged:
+        peer.sweeper.sweep(place.clock.now)
+    assert [line["event"] for line in logged] == ["sweep failed"]
+    assert peer.sweeper._silent_since is None
 
 
 def test_a_restored_task_has_the_payload_that_its_record_gives(place: Place) -> None:

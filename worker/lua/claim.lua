@@ -21,10 +21,37 @@
 
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
--- Also in a paused queue: the caller reports them only once.
+-- Releases what the caller's lost claims leased: nobody works on it.
+local function give_back(lost)
+  local all = redis.call('ZRANGE', leased, 0, -1)
+  for first = 1, #all, 1000 do
+    local some = {unpack(all, first, math.min(first + 999, #all))}
+    for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
+      if kept and lost[string.sub(kept, 1, 64)] then
+        local state = attempts_in(kept, whole(now))
+        if state.deliveries > 0 or state.cancelled ~= '' then
+          redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped with them
+        else
+          state.span = 0
+          redis.call('ZREM', leased, some[i])
+          redis.call('ZADD', scheduled, state.due, some[i])
+          redis.call('HSET', tokens, some[i], kept_as(NOBODY, state))
+        end
+      end
+    end
+  end
+end
+
+-- Also in a paused queue: the caller reports them only once. A claim that Redis comes to later than this
+-- report is known by its token then.
 if #ARGV > 5 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
-  for i = 6, #ARGV do redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i]) end
+  local lost = {}
+  for i = 6, #ARGV do
+    redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i])
+    lost[ARGV[i]] = true
+  end
+  give_back(lost)
 end
 if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 
