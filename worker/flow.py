@@ -179,6 +179,8 @@ class Flow:
             raise ValueError(f"threads is at least 1, not {self.threads}")
         if self.without_redis not in ("wait", "handle"):
             raise ValueError(f'without_redis is "wait" or "handle", not {self.without_redis!r}')
+        if self.without_redis == "handle" and self.sweep is None:
+            raise ValueError('without_redis="handle" needs a sweep, which says what to handle')
 
     @property
     def one_at_a_time(self) -> bool:

@@ -21,7 +21,7 @@ from .flow import Flow, Task
 from .isolation import Results, handle
 from .outages import Health
 from .queue import Claim, DelayQueue
-from .renewal import Renewer
+from .renewal import SHARE_SECONDS, Renewer
 from .settling import Settler
 
 log = structlog.get_logger("worker")
@@ -29,9 +29,6 @@ log = structlog.get_logger("worker")
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that waits
 #: for nothing else may sleep forever.
 SLOW_POLL_SECONDS = 5.0
-#: How long one thread may work on a claim whose tasks are handled one at a time. After that, those not
-#: yet begun are released, because another thread or worker could be running them.
-SHARE_SECONDS = 0.5
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 
@@ -218,6 +215,7 @@ class Lane:
             for part in handle(flow, tasks, keep_going):
                 if part.outage:
                     station.health.take_down(part.outage)
+                part.untouched = held.still_held(part.untouched)
                 held.let_go(part)
                 ended_at = time.monotonic()
                 settled = station.settler.settle(part)

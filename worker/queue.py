@@ -10,6 +10,7 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:tokens       hash    task id -> token of its lease, and a record of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
     {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
+    {name}:alone        string  task id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
@@ -171,6 +172,7 @@ class Keys:
         self.payloads = f"{{{name}}}:payloads"
         self.tokens = f"{{{name}}}:tokens"
         self.lost_claims = f"{{{name}}}:lost_claims"
+        self.alone = f"{{{name}}}:alone"
         self.paused = f"{{{name}}}:paused"
         self.sweeper = f"{{{name}}}:sweeper"
         self.workers = f"{{{name}}}:workers"
@@ -255,7 +257,7 @@ class DelayQueue:
             rows = (
                 value
                 for due in part
-                for value in (_bytes(due.id), math.ceil(due.delay_ms), due.payload)
+                for value in (_id(due.id), math.ceil(due.delay_ms), due.payload)
             )
             turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
                 "restore",
@@ -533,11 +535,15 @@ def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
 
 def _checked(task: tuple[str, float, bytes]) -> tuple[bytes, int, bytes]:
     task_id, due_at_ms, payload = task
-    if not task_id:
-        raise ValueError("a task id is not empty")
     if not 0 <= due_at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
         raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {due_at_ms}")
-    return _bytes(task_id), math.ceil(due_at_ms), payload
+    return _id(task_id), math.ceil(due_at_ms), payload
+
+
+def _id(task_id: str) -> bytes:
+    if not task_id:  # the scripts remove it where they want to write without changing anything
+        raise ValueError("a task id is not empty")
+    return _bytes(task_id)
 
 
 def _token(tasks: Sequence[Task]) -> str:

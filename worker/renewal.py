@@ -26,6 +26,11 @@ EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
 
 
+#: How long one thread may work on a claim whose tasks are handled one at a time. After that, those not
+#: yet begun are released, because another thread or worker could be running them.
+SHARE_SECONDS = 0.5
+
+
 class Held:
     """Tasks of one claim that this process holds. Times are on the monotonic clock, in seconds."""
 
@@ -37,6 +42,8 @@ class Held:
         self.leased_at = claimed_at
         #: When the handler's latest call began.
         self.began_at = claimed_at
+        #: The tasks of that call.
+        self._begun: set[str] = set()
         #: Whether this call of the handler has run for too long: its lease is left to end.
         self.given_up = False
 
@@ -49,11 +56,26 @@ class Held:
         self.began_at, self.given_up = time.monotonic(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
+            if held:
+                self._begun = {task.id for task in batch}
         return held and self.began_at < self.leased_at + self._lease_seconds
 
     def let_go(self, results: Results) -> None:
         """Stop extending the leases of tasks that are about to be settled."""
         self.drop(task.id for task in results.tasks())
+
+    def still_held(self, tasks: Iterable[Task]) -> list[Task]:
+        """Those of ``tasks`` that are still held."""
+        with self._lock:
+            return [task for task in tasks if task.id in self._tasks]
+
+    def drop_waiting(self) -> list[Task]:
+        """Stop holding the tasks that are not in the handler's latest call; return them."""
+        with self._lock:
+            waiting = [task for task in self._tasks.values() if task.id not in self._begun]
+            for task in waiting:
+                del self._tasks[task.id]
+            return waiting
 
     def drop(self, ids: Iterable[str]) -> list[str]:
         """Stop holding these tasks; return the ids of those that were held."""
@@ -91,18 +113,33 @@ class Renewer:
 
     def run(self) -> None:
         """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
-        while not self._finished.wait(CHECK_EVERY * self._flow.lease_seconds):
+        pause = CHECK_EVERY * self._flow.lease_seconds
+        if self._flow.one_at_a_time:
+            pause = min(pause, SHARE_SECONDS)
+        while not self._finished.wait(pause):
             self.renew(time.monotonic())
 
     def finish(self) -> None:
         self._finished.set()
 
     def renew(self, now: float) -> None:
-        """Extend each lease that began long enough before ``now``."""
+        """Extend each lease that began long enough before ``now``; release what waits for a slow task."""
         for held in self.held():
+            if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
+                self._release_waiting(held)
             old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
             if old and not held.given_up:
                 self._extend(held, now)
+
+    def _release_waiting(self, held: Held) -> None:
+        if not (waiting := held.drop_waiting()):
+            return
+        try:
+            self._queue.release(waiting)
+        except LeaseLost as lost:
+            self._emit(events.LeaseLost(self._queue.name, lost.ids))
+        except redis.RedisError as error:  # then they wait until the lease ends
+            log.warning("not released yet", queue=self._queue.name, error=described(error))
 
     def _extend(self, held: Held, now: float) -> None:
         tasks = held.tasks()

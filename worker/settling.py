@@ -22,8 +22,10 @@ log = structlog.get_logger("worker")
 
 #: How many calls that Redis did not confirm are kept to be sent again; beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
-#: How many postponed tasks are kept before those whose time has come are removed.
+#: How many postponed tasks are kept before those whose time has come are removed, and at most: dead ones
+#: stay until this process handles them again.
 TIDY_ABOVE = 1000
+MAX_POSTPONED = 100_000
 
 
 class Postponed:
@@ -53,6 +55,8 @@ class Postponed:
         for task_id, until in [*self._until.items()]:
             if until <= now:
                 self.discard(task_id)
+        for task_id in [*self._until][:-MAX_POSTPONED]:
+            self.discard(task_id)
 
 
 @dataclass(slots=True)

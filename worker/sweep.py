@@ -213,12 +213,15 @@ class Sweeper:
         self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
-        """Hand overdue tasks to the flow's own handler."""
+        """Hand overdue tasks to the flow's own handler, until it is time to ask Redis again."""
         station = self._station
+        until = time.monotonic() + self._flow.sweep_seconds
         for page in self._waiting(None, 0.0):
             if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
                 return
             self._handle(page)
+            if time.monotonic() >= until:
+                return
 
     # -- Redis -----------------------------------------------------------------------------
 

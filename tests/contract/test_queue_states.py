@@ -89,6 +89,7 @@ class Machine(RuleBasedStateMachine):
         self.paused = False
         #: Token of a claim whose reply was lost -> when to forget it.
         self.lost_claims: dict[str, int] = {}
+        self.alone: str | None = None
         #: Who sweeps, and until when.
         self.sweeper: tuple[int, str] | None = None
 
@@ -251,9 +252,11 @@ class Machine(RuleBasedStateMachine):
         """What a claim leases."""
         if self.paused:
             return []
-        ids = self.take_suspects(isqrt(limit)) or self.ripe("scheduled")[:limit]
+        ids = self.take_suspects(isqrt(limit)) or self.take_due(limit)
         if not ids:
             self.shorten_leases(limit, lease)
+        if ids and self.deliveries(ids[0]) > 1:
+            self.alone = ids[0]
         for task_id in ids:
             known = self.known[task_id]
             assert known.at <= self.now, "early"
@@ -273,11 +276,36 @@ class Machine(RuleBasedStateMachine):
             elif not suspects or (
                 tried.deliveries == 0 and self.known[suspects[0]].tried.deliveries < 2
             ):
+                if tried.deliveries and self.must_wait(task_id):
+                    self.known[task_id].at = self.now + 100
+                    continue
                 died = tried.token not in self.lost_claims
                 tried.deliveries += died
                 tried.before += died
                 suspects.append(task_id)
         return suspects
+
+    def must_wait(self, task_id: str) -> bool:
+        """Whether another suspect is alone at this time."""
+        other = self.known.get(self.alone or "")
+        return (
+            other is not None
+            and self.alone != task_id
+            and other.place == "leased"
+            and other.at > self.now
+            and other.tried.deliveries > 1
+        )
+
+    def take_due(self, limit: int) -> list[str]:
+        """A suspect that was put back, alone, or those that are none."""
+        due = self.ripe("scheduled")[:limit]
+        if due and self.deliveries(due[0]):
+            return due[:1]
+        return [task_id for task_id in due if not self.deliveries(task_id)]
+
+    def deliveries(self, task_id: str) -> int:
+        tried = self.known[task_id].attempts
+        return tried.deliveries if tried else 0
 
     def shorten_leases(self, limit: int, lease: int) -> None:
         """Those that begin after now were written before the clock was set back."""
@@ -372,6 +400,7 @@ class Machine(RuleBasedStateMachine):
     def flush(self, *, really: bool) -> None:
         if really:
             self.client.flushall()
+            self.alone = None
             self.forget_everything()
 
     # -- what must hold --------------------------------------------------------------------
@@ -469,6 +498,7 @@ class Machine(RuleBasedStateMachine):
                 if known.attempts
             },
             "lost_claims": self.lost_claims,
+            "alone": self.alone,
             "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
             "paused": self.paused and "1",
         }

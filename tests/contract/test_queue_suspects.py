@@ -53,9 +53,63 @@ def test_after_a_second_death_each_comes_alone(queue: DelayQueue) -> None:
     queue.schedule_many((f"{n}", 1000, b"") for n in range(3))
     queue.claim(9, 100, now_ms=1000)
     assert len(queue.claim(9, 100, now_ms=1100).tasks) == 3
-    alone = [queue.claim(9, 100, now_ms=1200).tasks for _ in range(3)]
-    assert [(task.id, task.deliveries) for [task] in alone] == [("0", 2), ("1", 2), ("2", 2)]
+    for name in "012":
+        [task] = queue.claim(9, 100, now_ms=1200).tasks
+        assert (task.id, task.deliveries) == (name, 2)
+        queue.ack([task])
     assert queue.claim(9, 100, now_ms=1200).tasks == []
+
+
+def test_a_suspect_of_two_deaths_waits_while_another_one_is_alone(queue: DelayQueue) -> None:
+    queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
+    queue.claim(9, 100, now_ms=1001)
+    queue.claim(9, 100, now_ms=1101)
+    queue.schedule("fresh", 1000)
+    killer = one(queue, 1201, lease_ms=1000)
+    assert killer.id == "1 killer"
+    assert one(queue, 1201).id == "fresh"  # whoever dies now, the innocent is not held
+    assert queue.claim(9, 100, now_ms=1202).next_in_ms is not None
+    queue.ack([killer])
+    innocent = one(queue, 1301)
+    assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
+
+
+def test_a_killer_buries_nobody_whom_other_threads_of_its_worker_hold(queue: DelayQueue) -> None:
+    """Four threads claim one task each, and all die with the killer as soon as it is claimed."""
+    queue.schedule_many((name, 1000, b"") for name in ("killer", "i0", "i1", "i2"))
+    now, most = 1000, 0
+    for _death in range(9):
+        tasks = [task for _ in range(4) for task in queue.claim(1, 100, now_ms=now).tasks]
+        for task in tasks:
+            if task.id != "killer":
+                most = max(most, task.deliveries)
+                if "killer" not in {each.id for each in tasks}:
+                    queue.ack([task])
+            elif task.deliveries == 5:
+                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+        now += 300
+    assert state(queue)["dead"] == ["killer"]
+    assert most <= 2
+    assert set(state(queue)) == {"dead", "letters", "tokens", "alone"}
+
+
+def test_a_suspect_that_was_put_back_comes_alone_too(queue: DelayQueue) -> None:
+    queue.schedule_many([("suspect", 1000, b""), ("a", 1001, b""), ("b", 1001, b"")])
+    queue.claim(1, 100, now_ms=1000)
+    queue.release([one(queue, 1100)])
+    assert one(queue, 1200).id == "suspect"
+    assert [task.id for task in queue.claim(9, 100, now_ms=1200).tasks] == ["a", "b"]
+
+
+def test_a_suspect_that_was_put_back_is_passed_over_until_it_is_the_first(
+    queue: DelayQueue,
+) -> None:
+    queue.schedule("suspect", 1000)
+    queue.claim(1, 100, now_ms=1000)
+    queue.retry([(one(queue, 1100), 100)], Put.FAILED, now_ms=1100)
+    queue.schedule_many([("a", 1001, b""), ("b", 1300, b"")])
+    assert [task.id for task in queue.claim(9, 100, now_ms=1300).tasks] == ["a", "b"]
+    assert one(queue, 1300).id == "suspect"
 
 
 def test_a_suspect_of_two_deaths_is_not_claimed_with_one_of_a_single_death(

@@ -28,7 +28,7 @@ from worker import (
     Worker,
     one_at_a_time,
 )
-from worker.lane import SHARE_SECONDS
+from worker.renewal import SHARE_SECONDS
 
 
 class Dependency:

@@ -79,12 +79,17 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(setting: str, value: A
         ("threads", 1),
         ("pool", "p"),
         ("without_redis", "wait"),
-        ("without_redis", "handle"),
     ],
 )
 def test_a_setting_at_its_limit_is_accepted(setting: str, value: Any) -> None:
     settings: dict[str, Any] = {setting: value}
     assert getattr(Flow(name="a", handler=_nothing, **settings), setting) == value
+
+
+def test_without_a_sweep_there_is_nothing_to_handle_without_redis() -> None:
+    with pytest.raises(ValueError, match="needs a sweep"):
+        Flow(name="a", handler=_nothing, without_redis="handle")
+    Flow(name="a", handler=_nothing, sweep=lambda *_: [], without_redis="handle")
 
 
 def test_a_flow_says_nothing_of_its_functions() -> None:

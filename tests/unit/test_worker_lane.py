@@ -23,8 +23,9 @@ from worker import (
     one_at_a_time,
 )
 from worker.isolation import Results
-from worker.lane import RECONNECT, SHARE_SECONDS, SLOW_POLL_SECONDS, Lane, ServerCheck, Station
+from worker.lane import RECONNECT, SLOW_POLL_SECONDS, Lane, ServerCheck, Station
 from worker.queue import Claim
+from worker.renewal import SHARE_SECONDS
 
 GONE = redis.ConnectionError("gone")
 

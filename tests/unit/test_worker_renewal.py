@@ -5,9 +5,9 @@ import redis
 from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
-from worker import Flow, Task, events
+from worker import Flow, Task, events, one_at_a_time
 from worker.isolation import Results
-from worker.renewal import CHECK_EVERY, Held, Renewer
+from worker.renewal import CHECK_EVERY, SHARE_SECONDS, Held, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -18,11 +18,11 @@ FLOW = Flow(
 class Desk:
     """A renewer and the queue it extends leases in."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, flow: Flow = FLOW) -> None:
         self.clock = clock
-        self.queue = ClockedQueue(FLOW.name, clock)
+        self.queue = ClockedQueue(flow.name, clock)
         self.heard = Heard()
-        self.renewer = Renewer(FLOW, self.queue, self.heard)
+        self.renewer = Renewer(flow, self.queue, self.heard)
 
     def claimed(self, *ids: str) -> list[Task]:
         self.queue.schedule_many((task_id, 1, b"") for task_id in ids)
@@ -156,6 +156,46 @@ def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk)
         for _ in range(5):
             desk.pass_seconds(4)
         assert desk.queue.leased()["b"] > 0
+
+
+def test_what_waits_for_a_slow_task_is_released_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
+    desk = Desk(Clock(monkeypatch), flow)
+    tasks = desk.claimed("a", "b", "c")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        held.begin(tasks[:1])
+        desk.pass_seconds(SHARE_SECONDS)
+        assert len(held.tasks()) == 3
+        desk.pass_seconds(0.1)
+        assert held.tasks() == tasks[:1]
+        assert {*desk.queue.leased()} == {"a"}
+        assert {*desk.queue.scheduled()} == {"b", "c"}
+        assert not held.begin(tasks[1:2])
+        assert held.still_held(tasks) == tasks[:1]
+        desk.pass_seconds(1)
+    assert desk.queue.calls.count("release") == 1
+
+
+def test_a_batch_that_is_handled_at_once_keeps_all_of_it(desk: Desk) -> None:
+    tasks = desk.claimed("a", "b")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        held.begin(tasks)
+        desk.pass_seconds(2)
+        assert held.tasks() == tasks
+
+
+def test_what_cannot_be_released_waits_for_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
+    desk = Desk(Clock(monkeypatch), flow)
+    tasks = desk.claimed("a", "b")
+    desk.queue.before = Refusing(redis.TimeoutError("silent"), "release")
+    with desk.renewer.holding(tasks, desk.clock.now) as held:
+        held.begin(tasks[:1])
+        desk.pass_seconds(1)
+        assert held.tasks() == tasks[:1]
+    assert {*desk.queue.leased()} == {"a", "b"}
 
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:

@@ -380,11 +380,11 @@ def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -
     assert "worn" in desk.settler.postponed
 
 
-@pytest.mark.parametrize("settings", [{"sweep": None}, {"without_redis": "wait"}])
+@pytest.mark.parametrize("settings", [{"sweep": None}, {}])
 def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
     clock: Clock, settings: dict[str, Any]
 ) -> None:
-    desk = Desk(clock, *KINDS, **settings)
+    desk = Desk(clock, *KINDS, without_redis="wait", **settings)
     desk.settler.settle(_of_each_kind(desk))
     assert desk.settler.postponed._until == {}
 

@@ -6,7 +6,8 @@
 -- KEYS[3] payloads     hash    task id -> opaque bytes
 -- KEYS[4] tokens       hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
--- KEYS[6] paused       string  present while the queue is paused
+-- KEYS[6] alone        string  task id of the suspect that was last claimed alone
+-- KEYS[7] paused       string  present while the queue is paused
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
 -- ARGV[6..] tokens of the caller's earlier claims whose reply was lost
 --
@@ -19,6 +20,7 @@
 -- lease from a claim whose reply was lost is not counted.
 -- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
 
+local ALONE_MS = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- Releases what the caller's lost claims leased: nobody works on it.
@@ -59,6 +61,19 @@ if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
 -- a table for each would cost a fifth of the claim.
 local ids, states = {}, {}
 
+-- Whether a suspect that must be alone has to wait for another one, which may be about to kill its worker
+-- and with it whatever that worker holds. If so, it is looked at again a little later.
+local function must_wait(id)
+  local other = redis.call('GET', alone)
+  if not other or other == id then return false end
+  local until_ms = tonumber(redis.call('ZSCORE', leased, other) or nil)
+  local is_alone = attempts_in(redis.call('HGET', tokens, other), '0').deliveries > 1
+  if not (until_ms and until_ms > now and is_alone) then return false end
+  redis.call('ZREM', leased, id)
+  redis.call('ZADD', leased, now + ALONE_MS, id)
+  return true
+end
+
 local function take_suspects()
   local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, ARGV[3])
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
@@ -68,26 +83,32 @@ local function take_suspects()
       redis.call('HDEL', tokens, id)
       redis.call('HDEL', payloads, id)
     elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
-      if not (kept and redis.call('ZSCORE', lost_claims, string.sub(kept, 1, 64))) then
-        state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+      if state.deliveries == 0 or not must_wait(id) then
+        if not (kept and redis.call('ZSCORE', lost_claims, string.sub(kept, 1, 64))) then
+          state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
+        end
+        ids[#ids + 1], states[#states + 1] = id, state
       end
-      ids[#ids + 1], states[#states + 1] = id, state
     end
   end
   if #ids > 0 then redis.call('ZREM', leased, unpack(ids)) end
 end
 
 local function take_due()
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
-  if #due == 0 then return end
-  for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
-  redis.call('ZREM', scheduled, unpack(ids))
-  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(ids))) do
+  local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
+  for i = 1, #due, 2 do all[#all + 1] = due[i] end
+  if #all == 0 then return end
+  for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     local score = due[2 * i]
     -- Other programs may have written any score.
     if not string.find(score, '^%d+$') then score = whole(math.max(0, math.floor(tonumber(score)))) end
-    states[i] = kept and attempts_in(kept, score) or score
+    local state = kept and attempts_in(kept, score) or score
+    -- A suspect that was put back comes alone too: once it is the first.
+    local suspect = kept and state.deliveries > 0
+    if i == 1 or not suspect then ids[#ids + 1], states[#states + 1] = all[i], state end
+    if i == 1 and suspect then break end
   end
+  redis.call('ZREM', scheduled, unpack(ids))
 end
 
 local function shorten_late_leases()
@@ -131,4 +152,5 @@ for i, id in ipairs(ids) do
 end
 redis.call('ZADD', leased, unpack(leases))
 redis.call('HSET', tokens, unpack(rows))
+if type(states[1]) == 'table' and states[1].deliveries > 1 then redis.call('SET', alone, ids[1]) end
 return reply
