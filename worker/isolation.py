@@ -80,13 +80,13 @@ def handle(
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
-            said = _said(flow.handler(batch) or {}, batch)
+            said = said_of(flow.handler(batch) or {}, batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
                 batches += [batch[middle:], batch[:middle]]
                 continue
-            said = [_outcome(flow, error)] * len(batch)
+            said = [outcome_of(flow, error)] * len(batch)
         results = Results()
         for task, outcome in zip(batch, said, strict=True):
             results.add(task, outcome)
@@ -96,7 +96,7 @@ def handle(
         yield Results(untouched=[task for batch in reversed(batches) for task in batch])
 
 
-def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
+def said_of(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
     """The handler's outcome for each task. If any key is not an id, the whole batch has failed.
 
     It is not run again in halves: the handler may have done its work.
@@ -108,7 +108,7 @@ def _said(outcomes: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcom
     return [outcomes.get(task.id) for task in batch]
 
 
-def _outcome(flow: Flow, error: Exception) -> Outcome:
+def outcome_of(flow: Flow, error: Exception) -> Outcome:
     """What an exception says of a task. It is the task's own fault only while the probe passes."""
     if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
         return error

@@ -5,6 +5,7 @@ threads there are, an idle lane asks Redis once per slow poll, and sleeps in bet
 exactly when the next task is due.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from .flow import Flow, Task
 from .isolation import Results, handle
 from .outages import Needs
 from .queue import Claim, DelayQueue
-from .renewal import Renewer
+from .renewal import Held, Renewer
 from .settling import Settler
 
 log = structlog.get_logger("worker")
@@ -96,11 +97,14 @@ class Station:
         """Seconds until a claim makes sense, 0 or less for now; None while the flow is down."""
         return self._claim_at - now if self.needs.up else None
 
-    def claim(self) -> Claim:
-        """Settle what is owed, and claim. Raises redis.RedisError, and UnsafeServer."""
+    def claim(self, limit: int | None = None) -> Claim:
+        """Settle what is owed, and claim: ``limit`` tasks at most, or what suits the flow.
+
+        Raises redis.RedisError, and UnsafeServer.
+        """
         try:
             self.settler.settle_owed()
-            claim = self.queue.claim(self.limit, round(self.flow.lease_seconds * 1000))
+            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
         except redis.RedisError as error:
             now = time.monotonic()
             if not self._failed_claims:
@@ -156,17 +160,26 @@ class Lane:
 
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""
-        while True:
-            with self._turn:
-                batch = self._next()
-            if batch is None:
-                return
+        while (batch := self.next()) is not None:
             self._handle(batch)
 
     # -- claim and wait --------------------------------------------------------------------
 
-    def _next(self) -> Batch | None:
-        """Wait for the next batch; None when stopping."""
+    def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
+        """Wait for the next batch; None when stopping, or when there is none ``until`` then.
+
+        ``until`` is on the monotonic clock. Unless it is another thread's turn all the time, the
+        lane looks at least once.
+        """
+        patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        if not self._turn.acquire(timeout=patience):
+            return None
+        try:
+            return self._next(limit, until)
+        finally:
+            self._turn.release()
+
+    def _next(self, limit: int | None, until: float) -> Batch | None:
         while not self._stopping.is_set():
             self.alarm.clear()
             wait = SLOW_POLL_SECONDS
@@ -178,7 +191,7 @@ class Lane:
                     continue
                 if claim_in <= 0:
                     try:
-                        claim = station.claim()
+                        claim = station.claim(limit)
                     except redis.RedisError:
                         claim_in = station.claim_in(time.monotonic())
                     else:
@@ -187,9 +200,12 @@ class Lane:
                         claim_in = claim.next_in_ms and claim.next_in_ms / 1000
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))
-            if not self._stopping.is_set():
-                self._emit(events.Waiting(self.stations[0].queue.name, wait))
-                self.alarm.wait(wait)
+            left = until - time.monotonic()
+            if left <= 0 or self._stopping.is_set():
+                return None
+            wait = min(wait, left)
+            self._emit(events.Waiting(self.stations[0].queue.name, wait))
+            self.alarm.wait(wait)
         return None
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
@@ -201,7 +217,7 @@ class Lane:
 
     def _handle(self, batch: Batch) -> None:
         station, flow = batch.station, batch.station.flow
-        tasks = self._bury_undeliverable(batch)
+        tasks = self.bury_undeliverable(batch)
         if not tasks:
             return
         began = time.monotonic()
@@ -215,16 +231,11 @@ class Lane:
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going):
-                if part.outage:
-                    station.needs.take_down(part.outage)
-                held.let_go(part)
-                ended_at = time.monotonic()
-                settled = station.settler.settle(part)
-                self._tell(batch, part, held.began_at, ended_at)
+                settled = self.settle(batch, held, part)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
-    def _bury_undeliverable(self, batch: Batch) -> list[Task]:
+    def bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
 
         Such a task comes alone, unless ``max_deliveries`` was lowered while it was put off.
@@ -234,6 +245,17 @@ class Lane:
         reason = f"delivered {most} times and never settled"
         batch.station.settler.bury([(task, reason, None) for task in undeliverable])
         return [task for task in batch.tasks if task.deliveries < most]
+
+    def settle(self, batch: Batch, held: Held, results: Results) -> bool:
+        """Settle what became of some tasks of a batch; whether Redis took all of it."""
+        station = batch.station
+        if results.outage:
+            station.needs.take_down(results.outage)
+        held.let_go(results)
+        ended_at = time.monotonic()
+        settled = station.settler.settle(results)
+        self._tell(batch, results, held.began_at, ended_at)
+        return settled
 
     def _tell(self, batch: Batch, results: Results, began_at: float, ended_at: float) -> None:
         tasks = [*results.handled()]

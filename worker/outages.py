@@ -68,8 +68,11 @@ class Needs:
         return self._up
 
     def check(self) -> None:
-        """Ask for the first time, in a thread: up if there is nothing to ask."""
-        self._begin(0)
+        """Ask for the first time, in a thread; up at once if there is nothing to ask."""
+        if self._flow.probe is None:
+            self._probe(0)
+        else:
+            self._begin(0)
 
     def handled(self) -> None:
         """A batch was handled: they are there."""
