@@ -6,7 +6,9 @@ The engine knows flows and tasks, and nothing about what they do.
 from . import events
 from .backoff import Backoff, BackoffFunction, Delays
 from .connection import connect
+from .consumer import Consumer, Taken
 from .errors import (
+    ConsumerClosed,
     FlowImportFailed,
     FlowNotFound,
     LeaseLost,
@@ -46,6 +48,8 @@ __all__ = [
     "BackoffFunction",
     "Cancelled",
     "Claim",
+    "Consumer",
+    "ConsumerClosed",
     "DeadLetter",
     "DelayQueue",
     "Delays",
@@ -66,6 +70,7 @@ __all__ = [
     "Scheduled",
     "Stats",
     "Sweep",
+    "Taken",
     "Task",
     "Unavailable",
     "UnsafeServer",

@@ -37,6 +37,10 @@ class UnsafeServer(WorkerError):
     """This Redis may delete tasks on its own."""
 
 
+class ConsumerClosed(WorkerError):
+    """The consumer is closed."""
+
+
 class FlowImportFailed(WorkerError):
     """The module of the flows could not be imported."""
 

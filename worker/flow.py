@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A task that the application's own records say is waiting."""
+    """A task that is due after a delay: one to schedule, or one that a sweep's records list as waiting."""
 
     id: str
     #: From now until its deadline, so that clocks which disagree do not matter; negative when overdue.
@@ -56,7 +56,8 @@ class Due(NamedTuple):
     payload: bytes = b""
 
 
-def _delay(delay_ms: float) -> float:
+def checked_delay(delay_ms: float) -> float:
+    """A delay that can be added to any time. Raises ValueError for any other."""
     if not abs(delay_ms) <= MAX_DELAY_MS:  # false for NaN too
         raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
     return float(delay_ms)  # a database may count in Decimal
@@ -71,7 +72,7 @@ class Retry(Exception):
 
     def __init__(self, delay_ms: float, *, counted: bool = False) -> None:
         super().__init__(f"again in {delay_ms} ms")
-        self.delay_ms = _delay(delay_ms)
+        self.delay_ms = checked_delay(delay_ms)
         self.counted = counted
 
 
@@ -80,7 +81,7 @@ class Reschedule(Exception):
 
     def __init__(self, delay_ms: float) -> None:
         super().__init__(f"done, and due again in {delay_ms} ms")
-        self.delay_ms = _delay(delay_ms)
+        self.delay_ms = checked_delay(delay_ms)
 
 
 class DeadLetter(Exception):

@@ -83,13 +83,13 @@ def handle(
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
-            outcomes = _outcomes(flow.handler(batch) or {}, batch)
+            outcomes = outcomes_of(flow.handler(batch) or {}, batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
                 batches += [batch[middle:], batch[:middle]]
                 continue
-            outcomes = [_outcome(flow, error)] * len(batch)
+            outcomes = [outcome_of(flow, error)] * len(batch)
         results = Results()
         for task, outcome in zip(batch, outcomes, strict=True):
             results.add(task, outcome)
@@ -99,7 +99,7 @@ def handle(
         yield Results(untouched=[task for batch in reversed(batches) for task in batch])
 
 
-def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
+def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
     """The handler's outcome for each task.
 
     If it returned anything but a mapping from ids of this batch, the whole batch has failed. It is not
@@ -116,7 +116,7 @@ def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Ou
     return [returned.get(task.id) for task in batch]
 
 
-def _outcome(flow: Flow, error: Exception) -> Outcome:
+def outcome_of(flow: Flow, error: Exception) -> Outcome:
     """The outcome for a task that raised ``error``: an outage if the probe fails, else its own failure."""
     if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
         return error

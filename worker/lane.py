@@ -4,6 +4,7 @@ One thread at a time waits and claims; the others handle what they claimed. So a
 once every `SLOW_POLL_SECONDS` however many threads it has, and wakes exactly when the next task is due.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from .flow import Flow, Task
 from .isolation import Results, handle
 from .outages import Health
 from .queue import Claim, DelayQueue
-from .renewal import SHARE_SECONDS, Renewer
+from .renewal import SHARE_SECONDS, Held, Renewer
 from .settling import Settler
 
 log = structlog.get_logger("worker")
@@ -93,11 +94,14 @@ class Station:
         """Seconds until the next claim is allowed, 0 or less if it is now; None while the flow is down."""
         return self._claim_at - now if self.health.up else None
 
-    def claim(self) -> Claim:
-        """Send unconfirmed calls again, then claim. Raises redis.RedisError and UnsafeServer."""
+    def claim(self, limit: int | None = None) -> Claim:
+        """Send unconfirmed calls again, then claim ``limit`` tasks at most, or as many as suit the flow.
+
+        Raises redis.RedisError and UnsafeServer.
+        """
         try:
             self.settler.resend()
-            claim = self.queue.claim(self.limit, round(self.flow.lease_seconds * 1000))
+            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
         except redis.RedisError as error:
             now = time.monotonic()
             if not self._failed_claims:
@@ -154,17 +158,26 @@ class Lane:
 
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""
-        while True:
-            with self._claim_lock:
-                batch = self._next()
-            if batch is None:
-                return
+        while (batch := self.next()) is not None:
             self._handle(batch)
 
     # -- claim and wait --------------------------------------------------------------------
 
-    def _next(self) -> Batch | None:
-        """Wait for the next batch; None when stopping."""
+    def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
+        """Wait for the next batch; None when stopping, or when there is none ``until`` then.
+
+        ``until`` is on the monotonic clock. Unless it is another thread's turn all the time, the
+        lane looks at least once.
+        """
+        patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        if not self._claim_lock.acquire(timeout=patience):
+            return None
+        try:
+            return self._next(limit, until)
+        finally:
+            self._claim_lock.release()
+
+    def _next(self, limit: int | None, until: float) -> Batch | None:
         while not self._stopping.is_set():
             self.alarm.clear()
             wait = SLOW_POLL_SECONDS
@@ -177,7 +190,7 @@ class Lane:
                     continue
                 if claim_in <= 0:
                     try:
-                        claim = station.claim()
+                        claim = station.claim(limit)
                     except redis.RedisError:
                         claim_in = station.claim_in(time.monotonic())
                     else:
@@ -186,9 +199,12 @@ class Lane:
                         claim_in = claim.next_in_ms and claim.next_in_ms / 1000
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))
-            if not self._stopping.is_set():
-                self._emit(events.Waiting(self.stations[0].queue.name, wait))
-                self.alarm.wait(wait)
+            left = until - time.monotonic()
+            if left <= 0 or self._stopping.is_set():
+                return None
+            wait = min(wait, left)
+            self._emit(events.Waiting(self.stations[0].queue.name, wait))
+            self.alarm.wait(wait)
         return None
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
@@ -200,7 +216,7 @@ class Lane:
 
     def _handle(self, batch: Batch) -> None:
         station, flow = batch.station, batch.station.flow
-        tasks = self._bury_undeliverable(batch)
+        tasks = self.bury_undeliverable(batch)
         if not tasks:
             return
         began = time.monotonic()
@@ -213,19 +229,11 @@ class Lane:
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
             for part in handle(flow, tasks, keep_going):
-                if part.outage:
-                    station.health.take_down(part.outage)
-                part.untouched = held.still_held(part.untouched)
-                held.let_go(part)
-                ended_at = time.monotonic()
-                settled = station.settler.settle(part)
-                if not settled:
-                    self.alarm.set()  # whoever waits sends it again now, and not after its wait
-                self._emit_handled(batch, part, held.began_at, ended_at)
+                settled = self.settle(batch, held, part)
                 results.merge(part)
         station.adapt(results, time.monotonic() - began)
 
-    def _bury_undeliverable(self, batch: Batch) -> list[Task]:
+    def bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
 
         Such a task is claimed alone, unless ``max_deliveries`` was lowered in the meantime.
@@ -235,6 +243,20 @@ class Lane:
         reason = f"delivered {most} times and never settled"
         batch.station.settler.bury([(task, reason, None) for task in undeliverable])
         return [task for task in batch.tasks if task.deliveries < most]
+
+    def settle(self, batch: Batch, held: Held, results: Results) -> bool:
+        """Settle what became of some tasks of a batch; return whether Redis confirmed all of it."""
+        station = batch.station
+        if results.outage:
+            station.health.take_down(results.outage)
+        results.untouched = held.still_held(results.untouched)
+        held.let_go(results)
+        ended_at = time.monotonic()
+        settled = station.settler.settle(results)
+        if not settled:
+            self.alarm.set()  # whoever waits sends it again now, and not after its wait
+        self._emit_handled(batch, results, held.began_at, ended_at)
+        return settled
 
     def _emit_handled(
         self, batch: Batch, results: Results, began_at: float, ended_at: float

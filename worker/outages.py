@@ -69,7 +69,10 @@ class Health:
 
     def check(self) -> None:
         """Probe for the first time, in a thread. A flow without a probe is up at once."""
-        self._begin(0)
+        if self._flow.probe is None:
+            self._probe(0)
+        else:
+            self._begin(0)
 
     def handled(self) -> None:
         """Start the backoff of the probe anew: a batch was handled."""

@@ -46,7 +46,7 @@ import redis
 from redis.commands.core import Script
 
 from .errors import LeaseLost, UnsafeServer, described
-from .flow import MAX_BATCH_SIZE, Due, Task
+from .flow import MAX_BATCH_SIZE, Due, Task, checked_delay
 from .scripts import scripts
 
 T = TypeVar("T")
@@ -178,6 +178,10 @@ class Keys:
         self.workers = f"{{{name}}}:workers"
         self.wake = f"{{{name}}}:wake"
 
+    def stored(self) -> list[str]:
+        """All but the wake channel, which is no key."""
+        return [key for key in vars(self).values() if key != self.wake]
+
 
 class DelayQueue:
     """The queue called ``name`` on ``client``, for any number of threads and processes.
@@ -211,26 +215,52 @@ class DelayQueue:
     # -- scheduling and cancelling ---------------------------------------------------------
 
     def schedule(
-        self, task_id: str, due_at_ms: float, payload: bytes = b"", *, only_if_absent: bool = False
+        self,
+        task_id: str,
+        due_at_ms: float | None = None,
+        payload: bytes = b"",
+        *,
+        delay_ms: float | None = None,
+        only_if_absent: bool = False,
+        now_ms: int | None = None,
     ) -> Scheduled:
-        """Schedule one task; see `schedule_many`."""
-        return self.schedule_many([(task_id, due_at_ms, payload)], only_if_absent=only_if_absent)[0]
+        """Schedule one task, at a time or after a delay; see `schedule_many`::
+
+            queue.schedule("order-1", 1_900_000_000_000)
+            queue.schedule("order-2", delay_ms=30_000, payload=b"...")
+
+        Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
+        """
+        if due_at_ms is not None and delay_ms is None:
+            task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
+        elif delay_ms is not None and due_at_ms is None:
+            task = Due(task_id, delay_ms, payload)
+        else:
+            raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+        return self.schedule_many([task], only_if_absent=only_if_absent, now_ms=now_ms)[0]
 
     def schedule_many(
-        self, tasks: Iterable[tuple[str, float, bytes]], *, only_if_absent: bool = False
+        self,
+        tasks: Iterable[tuple[str, float, bytes] | Due],
+        *,
+        only_if_absent: bool = False,
+        now_ms: int | None = None,
     ) -> list[Scheduled]:
-        """Schedule tasks given as (id, due_at_ms, payload); return what became of each.
+        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return what became of each.
+
+        The delay of a `Due` counts from now on the server's clock, so this machine's does not
+        matter. A fraction of a millisecond is rounded up.
 
         A known id moves to the new time, with the new payload and its counts reset; when a
         worker holds it, that worker's lease is void. With ``only_if_absent`` a known id stays
         as it is. A dead id always does: `requeue` is what brings it back.
 
-        Raises ValueError for an id or a due time that cannot be stored.
+        Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
         answers: list[Scheduled] = []
         for part in _slices([*map(_checked, tasks)]):
             rows = (value for task in part for value in task)
-            reply = self._run("schedule", None, self.keys.wake, int(only_if_absent), *rows)
+            reply = self._run("schedule", now_ms, self.keys.wake, int(only_if_absent), *rows)
             answers += [Scheduled(answer.decode()) for answer in reply]
         return answers
 
@@ -499,6 +529,15 @@ class DelayQueue:
         self._redis.delete(self.keys.paused)
         self.wake()
 
+    def destroy(self) -> None:
+        """Delete the queue with all that it stores, in one moment: every task, dead letter and count.
+
+        Whoever holds a task finds its lease lost, and writes nothing. A pause ends. The queue can be
+        used again at once: a worker that still runs appears in it again, and its sweep restores what
+        the records list as waiting.
+        """
+        self._redis.unlink(*self.keys.stored())
+
     def wake(self) -> None:
         """Wake every waiting worker. Without permission to publish, they look at their next slow poll."""
         with suppress(redis.exceptions.NoPermissionError):
@@ -533,11 +572,14 @@ def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
         yield rows[start : start + size]
 
 
-def _checked(task: tuple[str, float, bytes]) -> tuple[bytes, int, bytes]:
-    task_id, due_at_ms, payload = task
-    if not 0 <= due_at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
-        raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {due_at_ms}")
-    return _id(task_id), math.ceil(due_at_ms), payload
+def _checked(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
+    """What the script takes of a task: see `schedule.lua`."""
+    task_id, at_ms, payload = task
+    if isinstance(task, Due):
+        return _id(task_id), f"+{math.ceil(checked_delay(at_ms))}", payload
+    if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
+        raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
+    return _id(task_id), math.ceil(at_ms), payload
 
 
 def _id(task_id: str) -> bytes:

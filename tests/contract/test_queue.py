@@ -3,12 +3,13 @@
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
 from tests.contract.state import Messages, attempts, state
-from tests.contract.steps import bury
+from tests.contract.steps import bury, reply_lost
 from worker import DelayQueue, Due, LeaseLost, Scheduled
 from worker.queue import SLICE, Put, Stats
 
@@ -45,6 +46,63 @@ def test_a_due_time_that_cannot_be_stored_is_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match="due_at_ms"):
         queue.schedule_many([("good", 1, b""), ("bad", due, b"")])
     assert state(queue) == {}
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "due"), [(0, 5000), (250, 5250), (0.001, 5001), (-100, 4900), (-6000, 0)]
+)
+def test_a_delay_counts_from_the_servers_time_and_is_rounded_up(
+    queue: DelayQueue, delay_ms: float, due: int
+) -> None:
+    answer = queue.schedule("a", delay_ms=delay_ms, payload=b"x", now_ms=5000)
+    assert answer is Scheduled.CREATED
+    assert state(queue) == {"scheduled": {"a": due}, "payloads": {"a": b"x"}}
+
+
+def test_a_delay_is_never_too_short_by_the_servers_own_clock(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    for n in range(100):
+        seconds, microseconds = client.time()
+        queue.schedule("a", delay_ms=n)
+        assert state(queue)["scheduled"]["a"] >= 1000 * seconds + microseconds / 1000 + n
+
+
+def test_times_and_delays_are_scheduled_together(queue: DelayQueue) -> None:
+    answers = queue.schedule_many(
+        [("time", 7000, b"t"), Due("delay", 50.5, b"d"), Due("bare", 60)], now_ms=5000
+    )
+    assert answers == 3 * [Scheduled.CREATED]
+    assert state(queue) == {
+        "scheduled": {"time": 7000, "delay": 5051, "bare": 5060},
+        "payloads": {"time": b"t", "delay": b"d"},
+    }
+
+
+@pytest.mark.parametrize(
+    "when", [{}, {"due_at_ms": 1, "delay_ms": 1}, {"due_at_ms": 0, "delay_ms": 0}]
+)
+def test_a_task_is_scheduled_at_a_time_or_after_a_delay(
+    queue: DelayQueue, when: dict[str, float]
+) -> None:
+    with pytest.raises(ValueError, match="either due_at_ms or delay_ms"):
+        queue.schedule("a", **when)  # type: ignore[arg-type]  # mypy thinks of the other arguments
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, 2**52 + 1, -(2**52) - 1])
+def test_a_delay_that_cannot_be_stored_is_refused_and_nothing_is_written(
+    queue: DelayQueue, delay_ms: float
+) -> None:
+    with pytest.raises(ValueError, match="delay_ms"):
+        queue.schedule_many([("good", 1, b""), Due("bad", delay_ms)])
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("delay_ms", [-(2**52), 2**52])
+def test_the_longest_delays_are_stored_exactly(queue: DelayQueue, delay_ms: int) -> None:
+    queue.schedule("a", delay_ms=delay_ms, now_ms=5001)
+    assert state(queue) == {"scheduled": {"a": max(0, 5001 + delay_ms)}}
 
 
 def test_an_empty_id_is_refused(queue: DelayQueue) -> None:
@@ -326,3 +384,53 @@ def test_tasks_come_in_the_order_of_their_due_times(queue: DelayQueue) -> None:
     random.Random(1).shuffle(due)
     queue.schedule_many((f"{at}", at, b"") for at in due)
     assert [int(task.id) for task in queue.claim(1000, 1000, now_ms=9999).tasks] == sorted(due)
+
+
+# -- destroy -------------------------------------------------------------------------------
+
+
+def test_a_destroyed_queue_leaves_no_key_and_no_lease(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    other = DelayQueue(client, "other")
+    other.schedule("a", 1)
+    bury(queue, "dead")
+    queue.schedule("suspect", 0)
+    for now in (0, 10, 20):  # alone after its second death
+        assert len(queue.claim(1, 5, now_ms=now).tasks) == 1
+    queue.schedule_many([("held", 1, b"x"), ("waiting", 5000, b"y")])
+    [task] = queue.claim(1, 1000, now_ms=1).tasks
+    with reply_lost(queue):
+        queue.claim(1, 1000, now_ms=2)
+    queue.claim(1, 1000, now_ms=3)
+    queue.restore([], worker_id="w", term_ms=1000)
+    queue.beat("w", {})
+    queue.pause()
+    keys = {key for key in vars(queue.keys).values() if key != queue.keys.wake}
+    stored: Any = client.keys("{contract}:*")
+    assert {key.decode() for key in stored} == keys
+
+    queue.destroy()
+
+    assert state(queue) == {}
+    assert state(other) == {"scheduled": {"a": 1}}
+    for settle in (queue.ack, queue.release, lambda held: queue.extend(held, 1000)):
+        with pytest.raises(LeaseLost, match="held"):
+            settle([task])
+    with pytest.raises(LeaseLost, match="held"):
+        queue.retry([(task, 1)])
+    with pytest.raises(LeaseLost, match="held"):
+        queue.dead_letter([(task, "bad", None)])
+    assert state(queue) == {}
+
+
+def test_a_destroyed_queue_can_be_used_again_at_once(queue: DelayQueue) -> None:
+    bury(queue, "a")
+    queue.destroy()
+    assert queue.schedule("a", 1) is Scheduled.CREATED
+    assert [task.id for task in queue.claim(1, 1000, now_ms=1).tasks] == ["a"]
+
+
+def test_a_queue_that_is_not_there_can_be_destroyed(queue: DelayQueue) -> None:
+    queue.destroy()
+    assert state(queue) == {}

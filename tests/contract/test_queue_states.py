@@ -108,8 +108,22 @@ class Machine(RuleBasedStateMachine):
     def the_clock_is_set_back(self, ms: int) -> None:
         self.now -= ms
 
-    @rule(task_id=IDS, delay=DELAYS, payload=PAYLOADS, only_if_absent=st.booleans())
-    def schedule(self, task_id: str, delay: int, payload: bytes, *, only_if_absent: bool) -> None:
+    @rule(
+        task_id=IDS,
+        delay=DELAYS,
+        payload=PAYLOADS,
+        only_if_absent=st.booleans(),
+        relative=st.booleans(),
+    )
+    def schedule(
+        self,
+        task_id: str,
+        delay: int,
+        payload: bytes,
+        *,
+        only_if_absent: bool,
+        relative: bool = False,
+    ) -> None:
         due = self.now + delay
         known = self.known.get(task_id)
         if known is None:
@@ -122,7 +136,8 @@ class Machine(RuleBasedStateMachine):
             expected = Scheduled.UNCHANGED
         else:
             expected = Scheduled.RESCHEDULED
-        said = self.queue.schedule(task_id, due, payload, only_if_absent=only_if_absent)
+        when = {"delay_ms": delay, "now_ms": self.now} if relative else {"due_at_ms": due}
+        said = self.queue.schedule(task_id, payload=payload, only_if_absent=only_if_absent, **when)
         assert said is expected
         if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
             self.known[task_id] = Known("scheduled", due, payload)
@@ -401,6 +416,12 @@ class Machine(RuleBasedStateMachine):
         if really:
             self.client.flushall()
             self.alone = None
+            self.forget_everything()
+
+    @rule(really=SELDOM)
+    def destroy(self, *, really: bool) -> None:
+        if really:
+            self.queue.destroy()
             self.forget_everything()
 
     # -- what must hold --------------------------------------------------------------------

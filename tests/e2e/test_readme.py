@@ -1,4 +1,4 @@
-"""What the README says is run, as it stands there."""
+"""What the README and the pages under docs/ say is run, as it stands there."""
 
 import json
 import os
@@ -19,15 +19,16 @@ from devtools.valkey import Valkey
 from orders.config import Settings
 
 README = (ROOT / "README.md").read_text()
+FLOWS = (ROOT / "docs" / "writing-a-flow.md").read_text()
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
-def the_block(language: str, containing: str) -> str:
-    [block] = [block for block in blocks(language) if containing in block]
+def the_block(language: str, containing: str, page: str = README) -> str:
+    [block] = [block for block in blocks(language, page) if containing in block]
     return block
 
 
@@ -113,6 +114,16 @@ def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_
     wait_until(sent.exists, "the reminder")
     assert worker.stop() == 0
     assert sent.read_text() == "ada@example.org"
+
+
+def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
+    script = the_block("python", "Consumer", FLOWS)
+    (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+        output = bash(f"python {tmp_path}/plain.py", {"PYTHONPATH": str(ROOT)})
+        assert "to ada@example.org\n" in output
+        assert client.keys("*") == []
 
 
 def test_the_table_of_settings_is_complete() -> None:

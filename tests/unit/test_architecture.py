@@ -42,7 +42,11 @@ RULES = [
     # Whoever has no SQLAlchemy does without records, and without nothing else.
     Rule("worker.*", never=("worker.records",), but_not=("worker.records",)),
     # The log is one listener of many: what happens does not depend on it.
-    Rule("worker.*", never=("worker.logs",), but_not=("worker.worker", "worker.cli")),
+    Rule(
+        "worker.*",
+        never=("worker.logs",),
+        but_not=("worker.worker", "worker.consumer", "worker.cli"),
+    ),
     Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__",)),
     Rule("worker.*", never=("worker.worker",), but_not=("worker.__init__", "worker.cli")),
     Rule(
@@ -71,6 +75,9 @@ RULES = [
     Rule("worker.renewal", never=_worker("lane", "outages", "settling", "sweep", "waker")),
     Rule("worker.settling", never=_worker("lane", "outages", "renewal", "sweep", "waker")),
     Rule("worker.lane", never=_worker("heartbeat", "sweep", "waker")),
+    # It puts the same parts together as the worker does.
+    Rule("worker.*", never=("worker.consumer",), but_not=("worker.__init__",)),
+    Rule("worker.consumer", never=_worker("heartbeat", "sweep", "worker")),
     Rule("worker.sweep", never=_worker("connection", "heartbeat", "waker")),
     Rule("worker.heartbeat", never=_worker("connection", "settling", "sweep", "waker")),
     Rule("worker.__main__", only=(STANDARD, "worker.cli")),
@@ -158,6 +165,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/lane.py", "from .sweep import Sweeper"),
         ("worker/events.py", "from .queue import Claim"),
         ("worker/settling.py", "from .outages import Needs"),
+        ("worker/lane.py", "from .consumer import Consumer"),
+        ("worker/consumer.py", "from .sweep import Sweeper"),
         ("worker/worker.py", "from .cli import main"),
         ("worker/worker.py", "import sqlalchemy.orm"),
         ("worker/__init__.py", "from . import records"),

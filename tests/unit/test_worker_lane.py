@@ -83,7 +83,7 @@ class Line:
         return self.lane.stations[0]
 
     def next_ids(self) -> list[str] | None:
-        batch = self.lane._next()
+        batch = self.lane.next()
         return [task.id for task in batch.tasks] if batch else None
 
     def work(self) -> None:
@@ -129,6 +129,36 @@ def test_the_wait_is_until_the_first_of_all_queues_of_the_pool_is_due(clock: Clo
     line = _scripted(clock, *queues)
     line.next_ids()
     assert line.alarm.waits == [0.3]
+
+
+def test_who_does_not_want_to_wait_for_ever_is_told_that_there_is_nothing(clock: Clock) -> None:
+    queue = Scripted("a", NOTHING)
+    line = _scripted(clock, queue, waits=9)
+    assert line.lane.next(until=clock.now + 2 * SLOW_POLL_SECONDS + 1.5) is None
+    assert line.alarm.waits == [SLOW_POLL_SECONDS, SLOW_POLL_SECONDS, 1.5]
+    assert queue.claims == 4  # once more at the end
+    assert not line.stopping.is_set()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0])
+def test_who_does_not_want_to_wait_at_all_gets_what_is_due(clock: Clock, seconds: float) -> None:
+    line = _scripted(clock, Scripted("a", _claim("x"), NOTHING))
+    batch = line.lane.next(until=clock.now + seconds)
+    assert batch is not None
+    assert [task.id for task in batch.tasks] == ["x"]
+    assert line.lane.next(until=clock.now + seconds) is None
+    assert line.alarm.waits == []
+
+
+def test_who_does_not_want_to_wait_for_ever_does_not_wait_for_another_threads_turn(
+    clock: Clock,
+) -> None:
+    queue = Scripted("a", _claim("x"))
+    line = _scripted(clock, queue)
+    with line.lane._claim_lock:
+        assert line.lane.next(until=clock.now) is None
+    assert queue.claims == 0
+    assert line.lane.next(until=clock.now) is not None
 
 
 def test_several_threads_wait_as_one(clock: Clock) -> None:
@@ -512,7 +542,7 @@ def test_whoever_waits_is_woken_to_send_again_what_redis_did_not_take(clock: Clo
     shop = Shop(clock, lambda _: None)
     shop.schedule("a")
     shop.queue.before = Refusing(redis.TimeoutError("silent"), "ack")
-    batch = shop.line.lane._next()
+    batch = shop.line.lane.next()
     assert batch is not None
     shop.line.lane._handle(batch)
     assert shop.line.alarm.is_set()
@@ -528,7 +558,7 @@ def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: C
     shop = Shop(clock, one_at_a_time(slow))
     shop.line.station.limit = 8
     shop.schedule(*"abcdefgh")
-    batch = shop.line.lane._next()
+    batch = shop.line.lane.next()
     assert batch is not None
     shop.line.lane._handle(batch)
     assert handled == ["a", "b"]
@@ -562,7 +592,7 @@ def test_one_at_a_time_nothing_more_is_begun_if(clock: Clock, why: str) -> None:
     }
     shop.line.station.limit = 3
     shop.schedule(*"abc")
-    batch = shop.line.lane._next()
+    batch = shop.line.lane.next()
     assert batch is not None
     shop.line.lane._handle(batch)
     assert handled == ["a"]
@@ -634,6 +664,14 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
         station.adapt(Results(), 1)
         limits.append(station.limit)
     assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
+
+
+def test_no_more_is_claimed_than_was_asked_for(clock: Clock) -> None:
+    shop = Shop(clock, lambda _: None)
+    shop.schedule(*"abc")
+    batch = shop.line.lane.next(limit=2)
+    assert batch is not None
+    assert [task.id for task in batch.tasks] == ["a", "b"]
 
 
 def test_the_limit_and_the_lease_are_what_redis_is_asked_for(clock: Clock) -> None:

@@ -347,7 +347,7 @@ def test_a_thread_that_dies_ends_its_worker_which_raises_what_it_died_of(
 
     monkeypatch.setattr(target, die)
     with capture_logs() as logged, pytest.raises(SystemExit, match="bad luck"):
-        Worker([_flow(sweep=lambda *_: [])], NOWHERE).run()
+        Worker([_flow(sweep=lambda *_: [], probe=lambda: None)], NOWHERE).run()
     assert [(thread.name, thread.daemon) for thread in died] == [(name, True)]
     [line] = [line for line in logged if line["event"] == "thread died"]
     assert (line["log_level"], line["thread"]) == ("critical", name)

@@ -1,0 +1,653 @@
+"""Plain queue use, on a real Valkey: what a block settles, what ends a wait, what survives."""
+
+import dataclasses
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.processes import ROOT, wait_until
+from devtools.valkey import Valkey, private_valkey
+from tests.conftest import DURABLE
+from tests.contract.state import attempts, state
+from tests.faults.proxy import Mode, Proxy
+from tests.integration.workers import tasks as stored
+from tests.unit.engine import Heard
+from worker import (
+    Backoff,
+    Consumer,
+    ConsumerClosed,
+    DeadLetter,
+    DelayQueue,
+    Delays,
+    Failed,
+    Outcome,
+    Reschedule,
+    Retry,
+    Task,
+    Unavailable,
+    UnsafeServer,
+    events,
+)
+from worker.lane import Batch
+
+#: What only ends a hang, on the busiest machine.
+LONG = 60.0
+DAY = 86_400_000
+NEVER = 2**53 - 1
+
+
+class Waiting:
+    """A consumer that waits for tasks in threads of its own."""
+
+    def __init__(self, url: str, *queues: str, **settings: Any) -> None:
+        self.heard = Heard()
+        self.consumer = Consumer(url, queues, listeners=[self.heard], **settings)
+        self._executor = ThreadPoolExecutor(2)
+
+    def take(self, timeout_seconds: float | None = LONG) -> "Future[str | None]":
+        """Take a task, and settle it; its id is the result. Returns when it waits."""
+        self.heard.clear()
+        taken = self._executor.submit(self._take, timeout_seconds)
+        self.wait_for(events.Waiting)
+        return taken
+
+    def wait_behind(self, timeout_seconds: float) -> "Future[str | None]":
+        """The same in a second thread, which waits for its turn to wait."""
+        return self._executor.submit(self._take, timeout_seconds)
+
+    def wait_for(self, kind: type[events.Event]) -> None:
+        wait_until(lambda: self.heard.of(kind), kind.__name__)
+
+    def listens(self, client: redis.Redis) -> None:
+        """Wait until it hears what it is told."""
+        channel = self.consumer._lane.stations[0].queue.keys.wake
+        wait_until(lambda: dict(client.pubsub_numsub(channel))[channel.encode()], "it to listen")
+
+    def _take(self, timeout_seconds: float | None) -> str | None:
+        with self.consumer.take(timeout_seconds) as task:
+            return task and task.id
+
+    def close(self) -> None:
+        self.consumer.close()
+        self._executor.shutdown()
+
+
+@pytest.fixture
+def waiting(valkey: Valkey) -> Iterator[Waiting]:
+    made = Waiting(valkey.url, "q")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queue(redis_client: redis.Redis) -> DelayQueue:
+    return DelayQueue(redis_client, "q")
+
+
+@pytest.fixture
+def consumer(redis_client: redis.Redis) -> Iterator[Consumer]:
+    with Consumer(redis_client, "q", backoff=Delays(60)) as made:
+        yield made
+
+
+@pytest.fixture
+def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a wait ends for, it was woken for."""
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+
+
+# -- waiting -------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+def test_a_wait_ends_when_another_process_offers_something_earlier(
+    valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, waiting: Waiting
+) -> None:
+    queue.schedule("far", delay_ms=DAY)
+    taken = waiting.take(None)
+    waiting.listens(redis_client)
+    offer = "import sys, worker; worker.DelayQueue(worker.connect(sys.argv[1]), 'q')"
+    subprocess.run(
+        [sys.executable, "-c", f"{offer}.schedule('near', delay_ms=20)", valkey.url],
+        check=True,
+        cwd=ROOT,
+    )
+    assert taken.result(LONG) == "near"
+    [claimed] = waiting.heard.of(events.Claimed)
+    assert claimed.late_ms >= 0
+
+
+def test_a_wait_costs_nothing_but_the_slow_poll(
+    redis_client: redis.Redis, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with waiting.consumer.take(0):
+        waiting.listens(redis_client)
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.2)
+    with waiting.consumer.take(0.1):  # what the subscription woke is over
+        redis_client.config_resetstat()
+    waiting.heard.clear()
+
+    with waiting.consumer.take(0.9) as task:
+        assert task is None
+
+    stats: Any = redis_client.info("commandstats")
+    waits = waiting.heard.of(events.Waiting)
+    assert 2 <= stats["cmdstat_evalsha"]["calls"] == len(waits) + 1 <= 6
+    of_the_script = {"evalsha", "exists", "time", "zrange", "zrangebyscore", "zremrangebyscore"}
+    sent = {name.removeprefix("cmdstat_") for name in stats} - {"config|resetstat", "info"}
+    assert sent <= of_the_script
+
+
+def test_a_time_out_ends_the_wait_with_nothing(queue: DelayQueue, consumer: Consumer) -> None:
+    queue.schedule("a", delay_ms=DAY)
+    for timeout_seconds in (0, 0.01):
+        with consumer.take(timeout_seconds) as task:
+            assert task is None
+        with consumer.take_many(10, timeout_seconds) as tasks:
+            assert tasks == []
+
+
+def test_what_is_due_is_taken_without_a_wait_by_the_first_look(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule("a", 1, b"x")
+    with consumer.take(0) as task:
+        assert task is not None
+        assert (task.id, task.payload) == ("a", b"x")
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+def test_a_wait_ends_when_the_consumer_is_closed(waiting: Waiting) -> None:
+    waits = [waiting.take(None), waiting.wait_behind(LONG)]
+    waiting.consumer.close()
+    for taken in waits:
+        with pytest.raises(ConsumerClosed):
+            taken.result(LONG)
+
+
+def test_the_queue_named_first_goes_first_as_long_as_it_has_anything_due(
+    redis_client: redis.Redis,
+) -> None:
+    names = ["high", "medium", "low"]
+    queues = {name: DelayQueue(redis_client, name) for name in names}
+    for name in ("low", "high", "medium"):
+        queues[name].schedule_many((f"{name} {n}", n, b"") for n in range(20))
+    taken = []
+    with Consumer(redis_client, names) as consumer:
+        for task in consumer:
+            taken.append(task.id)
+            if task.id == "medium 5":  # they come while lower ones wait
+                queues["high"].schedule_many((f"late {n}", n, b"") for n in range(5))
+            if task.id == "low 19":
+                break
+    high, medium, low = ([f"{name} {n}" for n in range(20)] for name in names)
+    late = [f"late {n}" for n in range(5)]
+    assert taken == [*high, *medium[:6], *late, *medium[6:], *low]
+
+
+# -- what a block says of its task ---------------------------------------------------------
+
+
+def test_a_task_is_done_when_its_block_ends_and_not_before(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule("a", 1)
+    with consumer.take():
+        assert queue.stats().leased == 1
+    assert state(queue) == {}
+    assert consumer.counts == {"done": 1}
+
+
+def test_a_task_whose_block_raises_has_failed_and_is_tried_after_its_backoff(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule("a", 1)
+    with pytest.raises(KeyError, match="mine"), consumer.take():
+        raise KeyError("mine")
+    span = attempts(1, failures=1, before=1, span=60_000)
+    assert state(queue)["tokens"] == {"a": span}
+    assert consumer.counts == {"failed": 1}
+
+
+def test_a_task_that_failed_too_often_becomes_a_dead_letter(
+    redis_client: redis.Redis, queue: DelayQueue
+) -> None:
+    quick = Backoff(base_seconds=0.001, cap_seconds=0.001)
+    queue.schedule("a", 1)
+    with Consumer(redis_client, "q", max_failures=3, backoff=quick) as consumer:
+        for _ in range(3):
+            with pytest.raises(KeyError), consumer.take(LONG):
+                raise KeyError("mine")
+    [letter] = queue.dead()
+    assert (letter.id, letter.story["reason"]) == ("a", "failed too often")
+    assert letter.story["error"] == "KeyError: 'mine'"
+    assert "test_consumer.py" in letter.story["traceback"]
+
+
+OUTCOMES: list[tuple[Outcome, dict[str, int], str]] = [
+    (Retry(60_000), {"retried": 1}, "scheduled"),
+    (Retry(60_000, counted=True), {"failed": 1}, "scheduled"),
+    (Reschedule(60_000), {"retried": 1}, "scheduled"),
+    (DeadLetter("no use"), {"dead": 1}, "dead"),
+    (Failed("refused"), {"failed": 1}, "scheduled"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "counts", "place"), OUTCOMES)
+def test_an_outcome_raised_in_a_block_means_what_it_means_in_a_handler_and_ends_there(
+    queue: DelayQueue, consumer: Consumer, outcome: Outcome, counts: dict[str, int], place: str
+) -> None:
+    queue.schedule("a", 1)
+    with consumer.take():
+        raise outcome
+    assert [*state(queue)[place]] == ["a"]
+    assert consumer.counts == counts
+
+
+def test_an_outage_counts_nothing_and_rests_the_queue_for_a_while(
+    queue: DelayQueue, waiting: Waiting
+) -> None:
+    queue.schedule("a", 1)
+    with waiting.consumer.take():
+        raise Unavailable("the mail server")
+    assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+    with waiting.consumer.take(0) as task:
+        assert task is None
+    with waiting.consumer.take(LONG) as task:
+        assert task is not None
+    assert [type(event) for event in waiting.heard if "Flow" in type(event).__name__] == [
+        events.FlowUp,
+        events.FlowDown,
+        events.FlowUp,
+    ]
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+def test_outages_are_in_a_row_until_a_block_ends_well(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule("a", 1)
+    [station] = consumer._lane.stations
+    for _ in range(2):
+        with consumer.take(LONG):
+            raise Unavailable("the mail server")
+    assert station.health._outages == 2
+    with consumer.take(LONG):
+        pass
+    assert station.health._outages == 0
+
+
+@pytest.mark.parametrize("leave", [SystemExit, KeyboardInterrupt])
+def test_leaving_the_process_gives_the_task_back_uncounted(
+    queue: DelayQueue, consumer: Consumer, leave: type[BaseException]
+) -> None:
+    queue.schedule("a", 1)
+    with pytest.raises(leave), consumer.take():
+        raise leave
+    assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+
+
+def test_a_task_comes_again_after_its_process_died_in_the_block(
+    valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1)
+    die = """
+import os, sys, worker
+with worker.Consumer(sys.argv[1], "q", lease_seconds=0.2).take():
+    os._exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", die, valkey.url], check=False, cwd=ROOT)
+    assert done.returncode == 7
+    with Consumer(redis_client, "q") as consumer, consumer.take(LONG) as task:
+        assert task is not None
+        assert (task.id, task.deliveries, task.failures) == ("a", 1, 0)
+    assert state(queue) == {}
+
+
+def test_a_lease_lasts_as_long_as_the_block(redis_client: redis.Redis, queue: DelayQueue) -> None:
+    queue.schedule("a", 1)
+    with Consumer(redis_client, "q", lease_seconds=0.3) as consumer, consumer.take():
+        first = ends = state(queue)["leased"]["a"]
+        while ends < first + 1000:
+            found = redis_client.zscore(queue.keys.leased, "a")
+            ends = float(str(found))
+    assert state(queue) == {}
+    assert consumer.counts == {"done": 1}
+
+
+def test_a_block_that_runs_too_long_loses_its_lease_and_writes_nothing(
+    redis_client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1)
+    heard = Heard()
+    short: dict[str, Any] = {"lease_seconds": 0.2, "max_runtime_seconds": 0.1}
+    with (
+        Consumer(redis_client, "q", listeners=[heard], **short) as hung,
+        Consumer(redis_client, "q") as other,
+        hung.take(),
+        other.take(LONG) as task,
+    ):
+        assert task is not None
+        assert task.deliveries == 1
+    assert [event.ids for event in heard.of(events.RanTooLong)] == [["a"]]
+    assert hung.counts == {"done": 0, "stale": 1}
+    assert other.counts == {"done": 1}
+
+
+def test_a_task_that_was_delivered_too_often_becomes_a_dead_letter_and_the_next_one_is_taken(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule_many([("killer", 1, b""), ("other", NEVER, b"")])
+    for n in range(6):
+        queue.claim(1, 1, now_ms=10 * n + 1)
+    queue.schedule("other", 1)
+    with consumer.take(LONG) as task:
+        assert task is not None
+        assert task.id == "other"
+    [letter] = queue.dead()
+    assert letter.story["reason"] == "delivered 5 times and never settled"
+
+
+def test_a_task_whose_lease_may_have_ended_before_its_block_began_is_given_back(
+    queue: DelayQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.schedule("a", 1)
+    lane, claimed = consumer._lane, []
+    claim = lane.next
+
+    def freeze_once(limit: int, until: float) -> Batch | None:
+        batch = claim(limit, until)
+        claimed.append(batch)
+        if batch is None or len(claimed) > 1:
+            return batch
+        return dataclasses.replace(batch, claimed_at=batch.claimed_at - 60)
+
+    monkeypatch.setattr(lane, "next", freeze_once)
+    with consumer.take(LONG) as task:
+        assert task is not None
+        assert (task.id, task.deliveries) == ("a", 0)
+    assert consumer.counts == {"released": 1, "done": 1}
+    assert len(claimed) == 2
+
+
+# -- many at a time ------------------------------------------------------------------------
+
+
+def test_tasks_taken_together_are_settled_together_each_by_its_outcome(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule_many((name, n, b"") for n, name in enumerate("abcde"))
+    with consumer.take_many(4) as tasks:
+        assert [task.id for task in tasks] == [*"abcd"]
+        tasks.outcomes = {"b": Retry(60_000), "c": DeadLetter("no use"), "d": Failed("refused")}
+        tasks.clear()  # what its holder does with the list is its own business
+    left = state(queue)
+    assert sorted(left["scheduled"]) == [*"bde"]
+    assert left["dead"] == ["c"]
+    assert consumer.counts == {"done": 1, "retried": 1, "dead": 1, "failed": 1}
+
+
+@pytest.mark.parametrize("error", [KeyError("b"), DeadLetter("b")])
+def test_a_block_of_several_that_raises_is_isolated_until_the_task_at_fault_is_alone(
+    redis_client: redis.Redis, queue: DelayQueue, error: Exception
+) -> None:
+    ids = [str(n) for n in range(9)]
+    queue.schedule_many((task_id, n, b"") for n, task_id in enumerate(ids))
+    sizes = []
+    with Consumer(redis_client, "q", lease_seconds=0.2, max_failures=1) as consumer:
+        while queue.stats().dead == 0 or len(consumer.counts) == 0 or queue.stats().leased:
+            try:
+                with consumer.take_many(9, LONG) as tasks:
+                    sizes.append(len(tasks))
+                    if "4" in [task.id for task in tasks]:
+                        raise error
+            except KeyError as raised:
+                assert raised is error  # noqa: PT017  an outcome ends in the block
+    assert [letter.id for letter in queue.dead()] == ["4"]
+    assert (sizes[0], sizes[1]) == (9, 3)
+    assert consumer.counts == {"done": 8, "dead": 1}
+
+
+def test_an_outcome_that_was_told_before_the_block_raised_holds(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule_many([("a", 1, b""), ("b", 2, b"")])
+
+    def fail() -> None:
+        with consumer.take_many(2) as tasks:
+            tasks.outcomes["a"] = DeadLetter("no use")
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [letter.id for letter in queue.dead()] == ["a"]
+    assert [*state(queue)["leased"]] == ["b"]
+
+
+def test_an_outage_gives_all_of_a_block_back(queue: DelayQueue, consumer: Consumer) -> None:
+    queue.schedule_many([("a", 1, b""), ("b", 2, b"")])
+    with consumer.take_many(2):
+        raise Unavailable("the mail server")
+    assert state(queue)["scheduled"] == {"a": 1, "b": 2}
+    assert consumer.counts == {"released": 2}
+
+
+# -- iteration -----------------------------------------------------------------------------
+
+
+def test_in_a_loop_a_task_is_done_when_the_next_one_is_asked_for(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule_many((name, n, b"") for n, name in enumerate("abc"))
+    left = []
+    for task in consumer:
+        left.append([*state(queue)["leased"]])
+        if task.id == "c":
+            break
+    assert left == [["a"], ["b"], ["c"]]
+    assert consumer.counts == {"done": 2}
+
+
+def test_a_loop_that_is_left_in_the_middle_leaves_its_task_to_the_end_of_its_lease(
+    redis_client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1)
+    with Consumer(redis_client, "q", lease_seconds=0.2) as consumer:
+
+        def fail() -> None:
+            for _ in consumer:
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError):
+            fail()
+    with Consumer(redis_client, "q") as other, other.take(LONG) as task:
+        assert task is not None
+        assert (task.deliveries, task.failures) == (1, 0)
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+def test_a_loop_ends_when_the_consumer_is_closed(waiting: Waiting) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        ids = executor.submit(lambda: [task.id for task in waiting.consumer])
+        waiting.wait_for(events.Waiting)
+        waiting.consumer.close()
+        assert ids.result(LONG) == []
+
+
+# -- what goes away ------------------------------------------------------------------------
+
+
+def _kill_all(client: redis.Redis) -> None:
+    client.client_kill_filter(_type="normal", skipme=True)
+    client.client_kill_filter(_type="pubsub")
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+@pytest.mark.parametrize("kind", ["pubsub", "normal and pubsub"])
+def test_a_wait_survives_client_kill(
+    redis_client: redis.Redis, queue: DelayQueue, waiting: Waiting, kind: str
+) -> None:
+    taken = waiting.take(None)
+    waiting.listens(redis_client)
+    if kind != "pubsub":
+        redis_client.client_kill_filter(_type="normal", skipme=True)
+    redis_client.client_kill_filter(_type="pubsub")
+    queue.schedule("a", 1)
+    assert taken.result(LONG) == "a"
+    wait_until(lambda: stored(queue) == {}, "the ack")
+
+
+def test_a_task_is_settled_later_when_its_connection_was_killed_in_the_block(
+    redis_client: redis.Redis, queue: DelayQueue, waiting: Waiting
+) -> None:
+    queue.schedule("a", 1)
+    with waiting.consumer.take():
+        _kill_all(redis_client)
+    with waiting.consumer.take(0):
+        assert stored(queue) == {}
+
+
+def test_what_redis_did_not_take_is_settled_when_the_consumer_is_closed(
+    queue: DelayQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.schedule("a", 1)
+    [station] = consumer._lane.stations
+    answers = [redis.ConnectionError("refused"), None]
+
+    def refuse_once(rows: Sequence[Task]) -> None:
+        if error := answers.pop(0):
+            raise error
+        queue.ack(rows)
+
+    monkeypatch.setattr(station.queue, "ack", refuse_once)
+    with consumer.take():
+        pass
+    assert [*state(queue)["leased"]] == ["a"]
+    consumer.close()
+    assert stored(queue) == {}
+
+
+@pytest.mark.parametrize("fault", ["reset", "silent"])
+def test_a_wait_survives_a_firewall(
+    valkey: Valkey, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.1)
+    proxy = Proxy(valkey.port)
+    waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0", "q")
+    taken = waiting.take(None)
+    if fault == "reset":
+        proxy.reset()
+    else:
+        proxy.mode = Mode.STALL
+        waiting.wait_for(events.RedisLost)
+        proxy.heal()
+    queue.schedule("a", 1)
+    assert taken.result(LONG) == "a"
+    wait_until(lambda: stored(queue) == {}, "the ack")
+    waiting.close()
+    proxy.close()
+
+
+def test_a_wait_and_an_ack_survive_a_restart_of_redis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.1)
+    always = (*DURABLE[:3], "always")
+    with private_valkey(tmp_path, *always) as server:
+        waiting = Waiting(server.url, "q")
+        with redis.Redis.from_url(server.url) as client:
+            queue = DelayQueue(client, "q")
+            queue.schedule("a", 1)
+            with waiting.consumer.take(LONG) as task:
+                assert task is not None
+                server.kill()
+            assert waiting.consumer.counts == {}, "Redis was to be away"
+            with waiting.consumer.take(0.01) as task:
+                assert task is None
+            server.start()
+            taken = waiting.take(None)
+            queue.schedule("b", 1)
+            assert taken.result(LONG) == "b"
+            assert stored(queue) == {}
+        assert waiting.consumer.counts == {"done": 2}
+        waiting.close()
+
+
+def test_a_server_that_may_delete_tasks_is_refused(tmp_path: Path) -> None:
+    with (
+        private_valkey(tmp_path, "--maxmemory-policy", "allkeys-lru") as server,
+        redis.Redis.from_url(server.url) as client,
+        Consumer(client, "q") as consumer,
+    ):
+        queue = DelayQueue(client, "q")
+        queue.schedule("a", 1)
+        with pytest.raises(UnsafeServer, match="allkeys-lru"), consumer.take(0):
+            raise AssertionError
+        assert state(queue) == {"scheduled": {"a": 1}}
+
+
+# -- closing -------------------------------------------------------------------------------
+
+
+def _connections(client: redis.Redis) -> int:
+    """How many the consumer has that calls them its own."""
+    clients: Any = client.client_list()
+    return sum(each["name"] == "consumer" for each in clients)
+
+
+def test_a_closed_consumer_leaves_no_thread_and_no_connection(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    threads = threading.active_count()
+    consumer = Consumer(f"{valkey.url}?client_name=consumer", ["q", "r"])
+    with consumer.take(0):
+        wait_until(lambda: _connections(redis_client) == 2, "one to listen")
+    consumer.close()
+    wait_until(lambda: threading.active_count() == threads, "the threads to end", seconds=3)
+    wait_until(lambda: _connections(redis_client) == 0, "the connections to end")
+    consumer.close()
+    with pytest.raises(ConsumerClosed), consumer.take(0):
+        raise AssertionError
+    assert [*consumer] == []
+
+
+def test_a_consumer_that_was_never_used_is_closed_without_asking_redis_anything() -> None:
+    Consumer("redis://127.0.0.1:1/0", "q").close()
+
+
+def test_the_threads_are_started_once(valkey: Valkey, redis_client: redis.Redis) -> None:
+    redis_client.ping()
+    with Consumer(valkey.url, ["one", "two"]) as consumer:
+        for _ in range(3):
+            with consumer.take(0):
+                names = sorted(
+                    thread.name
+                    for thread in threading.enumerate()
+                    if thread.name in ("renewer one", "renewer two")
+                )
+    assert names == ["renewer one", "renewer two"]
+
+
+def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.ping()
+        with Consumer(client, "q") as consumer, consumer.take(0):
+            pass
+        held: Any = client.connection_pool
+        assert [connection for connection in held._available_connections if connection._sock]
+
+
+def test_a_block_that_is_open_while_the_consumer_is_closed_is_settled(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule("a", 1)
+    with consumer.take():
+        consumer.close()
+    assert state(queue) == {}

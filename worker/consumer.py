@@ -1,0 +1,268 @@
+"""Plain queue use: take a task that is due, work on it, and it is settled when the block ends."""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any, Self, TypedDict, Unpack, overload
+
+import redis
+
+from . import events
+from .backoff import BackoffFunction
+from .connection import connect
+from .errors import ConsumerClosed, Unavailable
+from .flow import MAX_BATCH_SIZE, MAX_SECONDS, Flow, Outcome, Task
+from .isolation import Results, outcome_of, outcomes_of
+from .lane import Batch, Lane, ServerCheck, Station
+from .logs import log_event
+from .outages import Health
+from .queue import DelayQueue
+from .renewal import Held
+from .waker import Waker
+
+
+class Settings(TypedDict, total=False):
+    """Of a `Flow`: what they mean there, they mean for each queue of a `Consumer`."""
+
+    lease_seconds: float
+    max_runtime_seconds: float
+    max_failures: int
+    max_deliveries: int
+    backoff: BackoffFunction
+
+
+class Taken(list[Task]):
+    """Tasks that were taken together, each of them done when the block ends."""
+
+    def __init__(self, tasks: Sequence[Task] = ()) -> None:
+        super().__init__(tasks)
+        #: By task id: what became of those that are not done, as a handler returns it.
+        self.outcomes: dict[str, Outcome] = {}
+
+
+class Consumer:
+    """Takes tasks off queues as they become due, for any number of threads::
+
+        with Consumer("redis://localhost:6379/0", ["high", "low"]) as consumer:
+            while True:
+                with consumer.take() as task:
+                    send_mail(task.payload)
+
+    The queue named first goes first, as long as it has anything due. A wait costs one look at each
+    queue every five seconds: whatever is due earlier ends it. It lasts while Redis does not answer, too.
+    A lease is extended until the block ends. Delivery is at least once.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis | str,
+        queues: str | Sequence[str],
+        *,
+        listeners: Sequence[events.Listener] = (),
+        **settings: Unpack[Settings],
+    ) -> None:
+        """``client`` is one made by `connect`, or the URL to make one for the consumer alone.
+
+        Nothing is sent before the first task is asked for. One connection then listens until `close`.
+        ``listeners`` are told of `events`, after the log. Raises ValueError for settings that a
+        `Flow` does not take.
+        """
+        names = [queues] if isinstance(queues, str) else [*queues]
+        if not names or len({*names}) < len(names):
+            raise ValueError(f"a consumer needs at least one queue, and each once, not {names}")
+        #: What was done so far: done, retried, failed, dead, released, stale.
+        self.counts: Counter[str] = Counter()
+        self._made: redis.Redis | None = None
+        if isinstance(client, str):
+            client = self._made = connect(client)
+        self._client = client
+        self._emit = events.Listeners([log_event, *listeners])
+        self._stopping = threading.Event()
+        self._beginning = threading.Lock()
+        self._begun = False
+        self._server = ServerCheck(DelayQueue(self._client, names[0]))
+        self._lane = Lane(emit=self._emit, stopping=self._stopping)
+        # The body of the block is the handler.
+        flows = [Flow(name=name, handler=lambda _: None, **settings) for name in names]
+        self._lane.stations = [self._station(flow) for flow in flows]
+
+    # -- taking ----------------------------------------------------------------------------
+
+    @overload
+    def take(self) -> AbstractContextManager[Task]: ...
+    @overload
+    def take(self, timeout_seconds: float | None) -> AbstractContextManager[Task | None]: ...
+    @contextmanager
+    def take(self, timeout_seconds: float | None = None) -> Iterator[Any]:
+        """Wait for a task that is due, and settle it when the block ends; None after the time-out::
+
+            with consumer.take(timeout_seconds=10) as task:
+                if task is not None:
+                    send_mail(task.payload)
+
+        At the end of the block the task is done. An exception means what it means in a handler: `Retry`,
+        `Reschedule`, `DeadLetter` and `Failed` say what becomes of the task, and `Unavailable` gives it
+        back uncounted and takes nothing for a while. None of these propagates. Any other exception means
+        that the task has failed, and does. Leaving the process (Ctrl-C, `sys.exit`) gives the task back
+        uncounted.
+
+        Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer when Redis
+        may delete tasks on its own.
+        """
+        with self.take_many(1, timeout_seconds) as tasks:
+            yield tasks[0] if tasks else None
+
+    @contextmanager
+    def take_many(self, limit: int, timeout_seconds: float | None = None) -> Iterator[Taken]:
+        """Wait for up to ``limit`` tasks of one queue, and settle them together; none after the time-out::
+
+            with consumer.take_many(100) as tasks:
+                for task, sent in zip(tasks, send_mails(tasks)):
+                    if not sent:
+                        tasks.outcomes[task.id] = Failed("refused")
+
+        At the end of the block each task without an outcome is done. An exception does not tell which of
+        several tasks is at fault, and none is to fail for another's sake. So those without an outcome are
+        left leased, as if the process had died: they come again when the lease ends, a few at a time, and
+        then alone. Of one that is alone, an exception means what it means in `take`. `Unavailable` gives
+        all of them back. Raises as `take` does, and ValueError for a limit that is not 1 to 2,000.
+        """
+        if not 1 <= limit <= MAX_BATCH_SIZE:
+            raise ValueError(f"limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
+        if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_SECONDS:
+            raise ValueError(f"timeout_seconds is 0 to a year, not {timeout_seconds}")
+        self._begin()
+        until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with ExitStack() as block:
+            found = self._next(limit, until, block)
+            if found is None:
+                yield Taken()
+                return
+            batch, held = found
+            taken = Taken(tasks := held.tasks())
+            try:
+                yield taken
+            except GeneratorExit:  # of a loop around it, which does not tell why it was left
+                raise
+            except BaseException as error:
+                self._settle(
+                    batch, held, _results(batch.station.flow, tasks, taken.outcomes, error)
+                )
+                if not isinstance(error, Outcome | Unavailable):
+                    raise
+            else:
+                self._settle(batch, held, _results(batch.station.flow, tasks, taken.outcomes))
+
+    def __iter__(self) -> Iterator[Task]:
+        """Each task that is due, until the consumer is closed. It is done when the next one is asked for.
+
+        Leaving the loop, with ``break`` or an exception, does not tell what became of the last task. It
+        is left leased, as if the process had died, and comes again when the lease ends. So `take`, which
+        can tell a failure, is the better choice where tasks may fail.
+        """
+        with suppress(ConsumerClosed):
+            while True:
+                with self.take() as task:
+                    yield task
+
+    def _next(self, limit: int, until: float, block: ExitStack) -> tuple[Batch, Held] | None:
+        """The next tasks, whose lease is extended until ``block`` ends; None when it is time.
+
+        Raises ConsumerClosed.
+        """
+        while (batch := self._lane.next(limit, until)) is not None:
+            tasks = self._lane.bury_undeliverable(batch)
+            held = block.enter_context(batch.station.renewer.holding(tasks, batch.claimed_at))
+            if tasks and held.begin(tasks):
+                return batch, held
+            # This process was frozen, or Redis slow: the lease may have ended.
+            self._settle(batch, held, Results(untouched=tasks))
+        if self._stopping.is_set():
+            raise ConsumerClosed
+        return None
+
+    def _settle(self, batch: Batch, held: Held, results: Results) -> None:
+        self._lane.settle(batch, held, results)
+        if not results.outage:
+            batch.station.health.handled()
+
+    # -- beginning and ending --------------------------------------------------------------
+
+    def close(self) -> None:
+        """End every wait, and the threads and connections that the consumer made.
+
+        A block that is still open is settled when it ends, but its lease is extended no longer. On a client
+        that was given, the thread that listens ends within five seconds.
+        """
+        self._stopping.set()
+        self._lane.alarm.set()
+        with self._beginning:
+            for station in self._lane.stations:
+                station.renewer.finish()
+                station.settler.resend()
+        if self._made is not None:
+            self._made.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        """Start the threads, once. Raises ConsumerClosed, and UnsafeServer."""
+        with self._beginning:
+            if self._stopping.is_set():
+                raise ConsumerClosed
+            if self._begun:
+                return
+            self._server.check()
+            stations = self._lane.stations
+            for station in stations:
+                station.health.check()
+            alarms = {station.queue.keys.wake: self._lane.alarm for station in stations}
+            self._start("waker", Waker(self._client, alarms, self._stopping).run)
+            for station in stations:
+                self._start(f"renewer {station.queue.name}", station.renewer.run)
+            self._begun = True
+
+    def _station(self, flow: Flow) -> Station:
+        needs = Health(
+            flow,
+            emit=self._emit,
+            on_up=self._lane.alarm.set,
+            stopping=self._stopping,
+            start=self._start,
+        )
+        return Station(
+            flow,
+            DelayQueue(self._client, flow.name),
+            health=needs,
+            server=self._server,
+            counts=self.counts,
+            emit=self._emit,
+        )
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _results(
+    flow: Flow,
+    tasks: Sequence[Task],
+    outcomes: Mapping[str, Outcome],
+    error: BaseException | None = None,
+) -> Results:
+    """What became of tasks, as far as their block tells."""
+    results = Results()
+    for task, told in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
+        if told is not None or error is None:
+            results.add(task, told)
+        elif not isinstance(error, Exception):
+            results.untouched.append(task)
+        elif len(tasks) == 1 or isinstance(error, Unavailable):
+            results.add(task, outcome_of(flow, error))
+    return results
