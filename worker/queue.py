@@ -12,6 +12,7 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
     {name}:alone        string  task id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused
+    {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
@@ -174,6 +175,7 @@ class Keys:
         self.lost_claims = f"{{{name}}}:lost_claims"
         self.alone = f"{{{name}}}:alone"
         self.paused = f"{{{name}}}:paused"
+        self.resumed = f"{{{name}}}:resumed"
         self.sweeper = f"{{{name}}}:sweeper"
         self.workers = f"{{{name}}}:workers"
         self.wake = f"{{{name}}}:wake"
@@ -296,6 +298,7 @@ class DelayQueue:
                 worker_id,
                 term_ms,
                 "" if look_only else "1",
+                "1" if self.last_known_paused else "",
                 *rows,
             )
             found = Restored(
@@ -348,7 +351,14 @@ class DelayQueue:
         lost = [*self._lost_claims]
         try:
             paused, now, next_in_us, *fields = self._run(
-                "claim", now_ms, limit, math.isqrt(limit), lease_ms, token, *lost
+                "claim",
+                now_ms,
+                limit,
+                math.isqrt(limit),
+                lease_ms,
+                token,
+                "1" if self.last_known_paused else "",
+                *lost,
             )
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
@@ -521,19 +531,30 @@ class DelayQueue:
         return statuses
 
     def pause(self) -> None:
-        """Make claims return nothing and sweeps do nothing, in every worker, until `resume`."""
-        self._redis.set(self.keys.paused, b"1")
+        """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.
+
+        Workers that have learned of it renew a pause that Redis has lost.
+        """
+        with self._redis.pipeline() as pipe:
+            pipe.set(self.keys.paused, b"1")
+            pipe.delete(self.keys.resumed)
+            pipe.execute()
+        self.last_known_paused = True
 
     def resume(self) -> None:
         """End a pause and wake the workers."""
-        self._redis.delete(self.keys.paused)
+        with self._redis.pipeline() as pipe:
+            pipe.set(self.keys.resumed, b"1")
+            pipe.delete(self.keys.paused)
+            pipe.execute()
+        self.last_known_paused = False
         self.wake()
 
     def destroy(self) -> None:
         """Delete the queue with all that it stores, in one moment: every task, dead letter and count.
 
-        Whoever holds a task finds its lease lost, and writes nothing. A pause ends. The queue can be
-        used again at once: a worker that still runs appears in it again, and its sweep restores what
+        Whoever holds a task finds its lease lost, and writes nothing. Workers renew a pause: resume a
+        paused queue first. The queue can be used again at once: a worker that still runs appears in it again, and its sweep restores what
         the records list as waiting.
         """
         self._redis.unlink(*self.keys.stored())

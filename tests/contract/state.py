@@ -10,7 +10,7 @@ from worker import DelayQueue
 State = dict[str, Any]
 ZSETS = ("scheduled", "leased", "lost_claims")
 HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "sweeper", "alone")
+STRINGS = ("paused", "resumed", "sweeper", "alone")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 

@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def forget_everything(self) -> None:
         self.known: dict[str, Known] = {}
         self.dead: list[str] = []
-        self.paused = False
+        self.paused = self.resumed = False
         #: Token of a claim whose reply was lost -> when to forget it.
         self.lost_claims: dict[str, int] = {}
         self.alone: str | None = None
@@ -169,10 +169,13 @@ class Machine(RuleBasedStateMachine):
         self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
+        knew = self.queue.last_known_paused
         found = self.queue.restore(
             waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
         )
         turn, new_turn, turn_in_ms = self.turn(worker)
+        if turn:
+            self.renew_pause(knew=knew)
         if not turn or self.paused:
             paused = turn and self.paused
             assert found == Restored((), 0, 0, paused, turn, new_turn, turn_in_ms)
@@ -225,7 +228,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim(self, worker: str, limit: int, lease: int) -> Any:
+        knew = self.workers[worker].last_known_paused
         claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
+        self.renew_pause(knew=knew)
         self.report_lost_claims(worker, lease)
         self.unreported[worker] = []
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
@@ -238,6 +243,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
+        self.renew_pause(knew=self.workers[worker].last_known_paused)
         with reply_lost(self.workers[worker]):
             self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.report_lost_claims(worker, lease)
@@ -409,13 +415,16 @@ class Machine(RuleBasedStateMachine):
     @rule(paused=SELDOM)
     def pause_or_resume(self, *, paused: bool) -> None:
         (self.queue.pause if paused else self.queue.resume)()
-        self.paused = paused
+        self.paused, self.resumed = paused, not paused
+
+    def renew_pause(self, *, knew: bool) -> None:
+        """Who knew of a pause that the server has lost tells it, unless it was ended."""
+        self.paused = self.paused or (knew and not self.resumed)
 
     @rule(really=SELDOM)
     def flush(self, *, really: bool) -> None:
         if really:
             self.client.flushall()
-            self.alone = None
             self.forget_everything()
 
     @rule(really=SELDOM)
@@ -522,6 +531,7 @@ class Machine(RuleBasedStateMachine):
             "alone": self.alone,
             "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
             "paused": self.paused and "1",
+            "resumed": self.resumed and "1",
         }
         return {key: value for key, value in content.items() if value}
 

@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, else tasks that are due.
 --
--- include: clock, attempts, late_lease
+-- include: clock, attempts, late_lease, pause
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -8,8 +8,9 @@
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
 -- KEYS[6] alone        string  task id of the suspect that was last claimed alone
 -- KEYS[7] paused       string  present while the queue is paused
+-- KEYS[8] resumed      string  present after a pause was ended
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
--- ARGV[6..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[6] '1': the caller knows that the queue is paused   ARGV[7..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: nothing waits, or there are tasks),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -46,16 +47,16 @@ end
 
 -- Also in a paused queue: the caller reports them only once. A claim that Redis comes to later than this
 -- report is known by its token then.
-if #ARGV > 5 then
+if #ARGV > 6 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   local lost = {}
-  for i = 6, #ARGV do
+  for i = 7, #ARGV do
     redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i])
     lost[ARGV[i]] = true
   end
   give_back(lost)
 end
-if redis.call('EXISTS', paused) == 1 then return {1, now, -1} end
+if is_paused(ARGV[6]) then return {1, now, -1} end
 
 -- The record of each task's attempts; for a task that was never claimed only its due time, as text: building
 -- a table for each would cost a fifth of the claim.
