@@ -294,7 +294,14 @@ class Site:
     def _of_workers(self) -> set[bytes]:
         """Keys that hold nothing of any task."""
         keys = self.queue.keys
-        known = (keys.workers, keys.sweeper, keys.lost_claims, REDIS_CLOCK_OFFSET)
+        known = (
+            keys.workers,
+            keys.sweeper,
+            keys.lost_claims,
+            keys.alone,
+            keys.resumed,
+            REDIS_CLOCK_OFFSET,
+        )
         return {key.encode() for key in known}
 
     def _looking(self) -> sa.Connection:

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey
-from tests.contract.state import state
+from tests.integration.workers import tasks
 from worker import DelayQueue, LeaseLost, connect
 
 MANY = 10_000
@@ -66,7 +66,7 @@ def test_each_of_ten_thousand_tasks_is_claimed_exactly_once(
     assert Counter(task.id for tasks in done for task in tasks) == Counter(
         f"{n:05}" for n in range(MANY)
     )
-    assert state(queue) == {}
+    assert tasks(queue) == {}
 
 
 def test_each_task_is_settled_exactly_once_though_leases_end_all_the_time(
@@ -78,7 +78,7 @@ def test_each_task_is_settled_exactly_once_though_leases_end_all_the_time(
     assert Counter(task.id for tasks in done for task in tasks) == Counter(
         f"{n:05}" for n in range(MANY)
     )
-    assert state(queue) == {}
+    assert tasks(queue) == {}
 
 
 @pytest.mark.parametrize("verb", ["claim", "ack"])
