@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey
+from tests.contract.state import state
 from tests.integration.workers import tasks
 from worker import DelayQueue, LeaseLost, connect
 
