@@ -70,8 +70,6 @@ class _Call:
     confirmed: bool = False
     #: The ids whose lease was lost.
     lost: frozenset[str] = frozenset()
-    #: When it was first sent without getting a reply, on the monotonic clock: it may have run.
-    unanswered_at: float | None = None
     #: Why Redis did not take it the last time.
     error: redis.RedisError | None = None
 
@@ -179,19 +177,16 @@ class Settler:
         If it did not, the call is kept to be sent again. If the lease ends first, the tasks are
         delivered again.
         """
-        sent_at = time.monotonic()
         try:
             call.write(call.rows)
         except LeaseLost as lost:
-            if not self._settled_before(call, sent_at):
-                call.lost = frozenset(lost.ids)
-                self._counts["stale"] += len(lost.ids)
-                self._emit(events.LeaseLost(self._queue.name, lost.ids))
+            # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell that.
+            call.lost = frozenset(lost.ids)
+            self._counts["stale"] += len(lost.ids)
+            self._emit(events.LeaseLost(self._queue.name, lost.ids))
             self._counts[call.count] += len(call.rows) - len(call.lost)
         except redis.RedisError as error:
             call.error = error
-            if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-                call.unanswered_at = call.unanswered_at or sent_at
             self._unconfirmed.append(call)
             log.warning(
                 "not settled yet",
@@ -205,14 +200,6 @@ class Settler:
             self._counts[call.count] += len(call.rows)
         call.confirmed = True
         return True
-
-    def _settled_before(self, call: _Call, now: float) -> bool:
-        """Whether an earlier attempt whose reply was lost has most likely settled these tasks.
-
-        Redis cannot tell that from a lease that ended, but hardly any lease has ended so soon.
-        """
-        first_at = call.unanswered_at
-        return first_at is not None and now < first_at + self._flow.lease_seconds
 
 
 def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:

@@ -270,22 +270,6 @@ def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_cla
     assert desk.queue.leased() == {}
 
 
-def test_a_call_that_redis_took_but_whose_reply_was_lost_has_lost_no_lease(clock: Clock) -> None:
-    desk = Desk(clock, "a", "b")
-
-    def lose_the_reply(_: str) -> None:
-        desk.queue.before = lambda _: None
-        desk.queue.ack([desk["a"], desk["b"]])
-        raise GONE
-
-    desk.queue.before = lose_the_reply
-    assert not desk.settler.settle(Results(done=[desk["a"], desk["b"]]))
-    clock.move(3)
-    desk.settler.resend()
-    assert desk.counts == Counter(done=2)
-    assert desk.heard.of(events.LeaseLost) == []
-
-
 def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(redis.ResponseError("READONLY"))
