@@ -202,7 +202,8 @@ class Consumer:
         with self._beginning:
             for station in self._lane.stations:
                 station.renewer.finish()
-                station.settler.resend()
+                with suppress(redis.RedisError):  # then the tasks come again when their lease ends
+                    station.settler.resend()
         if self._made is not None:
             self._made.close()
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from worker import Consumer
+from worker import Consumer, ConsumerClosed, Task
+from worker.isolation import Results
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -36,6 +37,15 @@ def test_a_limit_is_what_a_claim_can_take(limit: int) -> None:
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e9])
 def test_a_time_out_is_one_that_can_be_waited_for(seconds: float) -> None:
     with pytest.raises(ValueError, match="timeout_seconds"), Consumer(NOWHERE, "a").take(seconds):
+        raise AssertionError
+
+
+def test_a_consumer_closes_although_redis_never_took_what_it_did() -> None:
+    consumer = Consumer(NOWHERE, "a")
+    [station] = consumer._lane.stations
+    assert not station.settler.settle(Results(done=[Task("a")]))
+    consumer.close()
+    with pytest.raises(ConsumerClosed), consumer.take():
         raise AssertionError
 
 
