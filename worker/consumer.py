@@ -16,11 +16,11 @@ from .connection import connect
 from .errors import ConsumerClosed, Unavailable
 from .flow import MAX_BATCH_SIZE, MAX_SECONDS, Flow, Outcome, Task
 from .isolation import Results, outcome_of, outcomes_of
-from .lane import Batch, Lane, ServerCheck, Station
+from .lane import Batch, Lane
 from .logs import log_event
-from .outages import Health
 from .queue import DelayQueue
 from .renewal import Held
+from .station import ServerCheck
 from .waker import Waker
 
 
@@ -85,9 +85,12 @@ class Consumer:
         self._begun = False
         self._server = ServerCheck(DelayQueue(self._client, names[0]))
         self._lane = Lane(emit=self._emit, stopping=self._stopping)
-        # The body of the block is the handler.
-        flows = [Flow(name=name, handler=lambda _: None, **settings) for name in names]
-        self._lane.stations = [self._station(flow) for flow in flows]
+        for name in names:
+            # The body of the block is the handler.
+            flow = Flow(name=name, handler=lambda _: None, **settings)
+            self._lane.add(
+                flow, self._client, server=self._server, counts=self.counts, start=self._start
+            )
 
     # -- taking ----------------------------------------------------------------------------
 
@@ -229,23 +232,6 @@ class Consumer:
             for station in stations:
                 self._start(f"renewer {station.queue.name}", station.renewer.run)
             self._begun = True
-
-    def _station(self, flow: Flow) -> Station:
-        needs = Health(
-            flow,
-            emit=self._emit,
-            on_up=self._lane.alarm.set,
-            stopping=self._stopping,
-            start=self._start,
-        )
-        return Station(
-            flow,
-            DelayQueue(self._client, flow.name),
-            health=needs,
-            server=self._server,
-            counts=self.counts,
-            emit=self._emit,
-        )
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()

@@ -13,8 +13,8 @@ import redis
 import structlog
 
 from .errors import described
-from .lane import Station
 from .outages import HangDetector
+from .station import Station
 
 log = structlog.get_logger("worker")
 
@@ -54,7 +54,7 @@ class Heartbeat:
             for detector in self._watched:
                 detector.report(now)
             up = [station.health.up for station in self._stations]
-            if now >= beat_at or up != told_up:  # who looks wants to know at once
+            if now >= beat_at or up != told_up:  # a flow that goes down is shown at once
                 beat_at, told_up = now + BEAT_SECONDS, up
                 for station in self._stations:
                     self._beat(station, now)

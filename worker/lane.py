@@ -8,129 +8,23 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
-import structlog
 
 from . import events
-from .backoff import Backoff
-from .errors import described
 from .flow import Flow, Task
 from .isolation import Results, handle
 from .outages import Health
 from .queue import Claim, DelayQueue
-from .renewal import SHARE_SECONDS, Held, Renewer
-from .settling import Settler
-
-log = structlog.get_logger("worker")
+from .renewal import SHARE_SECONDS, Held
+from .station import ServerCheck, Station, handled_event
 
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that waits
 #: for nothing else may sleep forever.
 SLOW_POLL_SECONDS = 5.0
-#: How long to wait after a failed claim.
-RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
-
-
-class ServerCheck:
-    """Checks the eviction policy of each server once."""
-
-    def __init__(self, queue: DelayQueue) -> None:
-        self._queue = queue
-        self._checked = False
-
-    def check(self) -> None:
-        """Raises UnsafeServer. A server that does not answer is checked later."""
-        if self._checked:
-            return
-        try:
-            warnings = self._queue.check_server()
-        except redis.RedisError as error:
-            log.warning("Redis could not be checked yet", error=described(error))
-            return
-        self._checked = True
-        for warning in warnings:
-            log.warning(warning)
-
-    def forget(self) -> None:
-        """Check again next time: after an outage it may be another server."""
-        self._checked = False
-
-
-class Station:
-    """A flow in this worker: its queue, how many tasks to claim, and when."""
-
-    def __init__(
-        self,
-        flow: Flow,
-        queue: DelayQueue,
-        *,
-        health: Health,
-        server: ServerCheck,
-        counts: Counter[str],
-        emit: events.Listener,
-    ) -> None:
-        self.flow = flow
-        self.queue = queue
-        self.health = health
-        self.settler = Settler(flow, queue, counts, emit)
-        self.renewer = Renewer(flow, queue, emit)
-        self._server = server
-        self._emit = emit
-        #: How many tasks to claim.
-        self.limit = 1 if flow.one_at_a_time else flow.batch_size
-        #: How many claims have failed in a row, since when, and when to claim again.
-        self._failed_claims = 0
-        self._failing_since = self._claim_at = 0.0
-
-    @property
-    def failing(self) -> bool:
-        """Whether the last claim failed."""
-        return self._failed_claims > 0
-
-    def claim_in(self, now: float) -> float | None:
-        """Seconds until the next claim is allowed, 0 or less if it is now; None while the flow is down."""
-        return self._claim_at - now if self.health.up else None
-
-    def claim(self, limit: int | None = None) -> Claim:
-        """Send unconfirmed calls again, then claim ``limit`` tasks at most, or as many as suit the flow.
-
-        Raises redis.RedisError and UnsafeServer.
-        """
-        try:
-            self.settler.resend()
-            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
-        except redis.RedisError as error:
-            now = time.monotonic()
-            if not self._failed_claims:
-                self._failing_since = now
-                self._emit(events.RedisLost(self.queue.name, error))
-            self._failed_claims += 1
-            self._server.forget()
-            self._claim_at = now + RECONNECT(self._failed_claims)
-            raise
-        if self._failed_claims:
-            self._failed_claims = 0
-            seconds = time.monotonic() - self._failing_since
-            self._emit(events.RedisBack(self.queue.name, seconds))
-        self._server.check()
-        return claim
-
-    def adapt(self, results: Results, seconds: float) -> None:
-        """Adapt the limit to what became of a claim and how long that took.
-
-        Halve it if tasks were released. With tasks handled one at a time, also halve it above
-        `SHARE_SECONDS`, and keep it above half of that. Otherwise double it.
-        """
-        if not results.outage:
-            self.health.handled()
-        alone = self.flow.one_at_a_time
-        if results.untouched or (alone and seconds > SHARE_SECONDS):
-            self.limit = max(1, self.limit // 2)
-        elif not alone or seconds < SHARE_SECONDS / 2:
-            self.limit = min(self.flow.batch_size, self.limit * 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +50,24 @@ class Lane:
         self._stopping = stopping
         self._claim_lock = threading.Lock()
 
+    def add(
+        self,
+        flow: Flow,
+        client: redis.Redis,
+        *,
+        server: ServerCheck,
+        counts: Counter[str],
+        start: Callable[[str, Callable[[], None]], object],
+    ) -> Station:
+        """Work for one more flow, after those that are there. ``start`` runs its probe in a thread."""
+        health = Health(
+            flow, emit=self._emit, on_up=self.alarm.set, stopping=self._stopping, start=start
+        )
+        queue = DelayQueue(client, flow.name)
+        station = Station(flow, queue, health=health, server=server, counts=counts, emit=self._emit)
+        self.stations.append(station)
+        return station
+
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""
         while (batch := self.next()) is not None:
@@ -166,8 +78,8 @@ class Lane:
     def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
         """Wait for the next batch; None when stopping, or when there is none ``until`` then.
 
-        ``until`` is on the monotonic clock. Unless it is another thread's turn all the time, the
-        lane looks at least once.
+        ``until`` is on the monotonic clock. The lane looks at least once, unless another thread is
+        waiting all that time.
         """
         patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
         if not self._claim_lock.acquire(timeout=patience):
@@ -265,22 +177,6 @@ class Lane:
             late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
             seconds = ended_at - began_at
             self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
-
-
-def handled_event(
-    queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
-) -> events.Handled:
-    """The event for one call of a handler."""
-    return events.Handled(
-        queue,
-        [*results.handled()],
-        done=len(results.done) + len(results.rescheduled),
-        retries=len(results.retries),
-        failed=len(results.failed) + len(results.dead),
-        seconds=seconds,
-        late_ms=late_ms,
-        without_redis=without_redis,
-    )
 
 
 def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:

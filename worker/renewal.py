@@ -24,8 +24,6 @@ log = structlog.get_logger("worker")
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
-
-
 #: How long one thread may work on a claim whose tasks are handled one at a time. After that, those not
 #: yet begun are released, because another thread or worker could be running them.
 SHARE_SECONDS = 0.5

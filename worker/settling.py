@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,7 +104,9 @@ class Settler:
         retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
         later = [*retries, *rescheduled, *((task, ms) for task, _, ms in again)]
-        self._remember(results, [*later, *((task, math.inf) for task, _, _ in dead)])
+        for task in [*results.done, *results.untouched]:
+            self.postponed.discard(task.id)
+        self._postpone([*later, *((task, math.inf) for task, _, _ in dead)])
         failures = [(task, delay_ms) for task, _, delay_ms in again]
         calls = [
             self._call("done", results.done, queue.ack),
@@ -113,7 +115,7 @@ class Settler:
             self._call("failed", failures, partial(queue.retry, put=Put.FAILED)),
             self._call("released", results.untouched, queue.release),
         ]
-        buried = self.bury(dead)
+        buried = self._bury(dead)
         lost = {task_id for call in calls for task_id in call.lost}
         for task, delay_ms in [*retries, *rescheduled]:
             if task.id not in lost:
@@ -125,9 +127,10 @@ class Settler:
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make dead letters of tasks; return whether Redis confirmed it."""
-        if self._sweep_hands_out:
-            for task, _, _ in dead:
-                self.postponed.add(task.id, float("inf"))
+        self._postpone((task, math.inf) for task, _, _ in dead)
+        return self._bury(dead)
+
+    def _bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         call = self._call("dead", dead, self._queue.dead_letter)
         for task, reason, error in dead:
             if task.id not in call.lost:
@@ -150,18 +153,11 @@ class Settler:
                     raise call.error
                 return
 
-    @property
-    def _sweep_hands_out(self) -> bool:
-        """Whether a sweep may hand tasks to the handler, so that postponed ones must be known."""
-        return self._flow.sweep is not None and self._flow.without_redis == "handle"
-
-    def _remember(self, results: Results, later: list[tuple[Task, float]]) -> None:
-        """Note which tasks a sweep must not hand out before their time."""
-        if not self._sweep_hands_out:
-            return
+    def _postpone(self, later: Iterable[tuple[Task, float]]) -> None:
+        """Note which tasks a sweep must not hand out, and for how many milliseconds."""
+        if self._flow.sweep is None or self._flow.without_redis != "handle":
+            return  # no sweep of this flow hands out any
         now = time.monotonic()
-        for task in [*results.done, *results.untouched]:
-            self.postponed.discard(task.id)
         for task, delay_ms in later:
             self.postponed.add(task.id, now + delay_ms / 1000)
 

@@ -22,10 +22,10 @@ from . import events
 from .errors import Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
-from .lane import Station, handled_event
 from .outages import HangDetector
 from .queue import DelayQueue, Restored
 from .settling import Postponed, retry_delay_ms
+from .station import Station, handled_event
 
 log = structlog.get_logger("worker")
 

@@ -14,10 +14,10 @@ from .connection import connect
 from .errors import described
 from .flow import Flow
 from .heartbeat import Heartbeat, new_worker_id
-from .lane import Lane, ServerCheck, Station
+from .lane import Lane
 from .logs import log_event
-from .outages import Health
 from .queue import DelayQueue
+from .station import ServerCheck, Station
 from .sweep import Sweeper
 from .waker import Waker
 
@@ -114,7 +114,14 @@ class Worker:
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> None:
         lane = Lane(emit=self._emit, stopping=self._stopping)
-        lane.stations = [self._station(flow, lane.alarm) for flow in pool]
+        for flow in pool:
+            lane.add(
+                flow,
+                self._client,
+                server=self._server,
+                counts=self.counts,
+                start=lambda name, run: self._thread(name, run).start(),
+            )
         self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
@@ -134,23 +141,6 @@ class Worker:
                         emit=self._emit,
                     )
                 )
-
-    def _station(self, flow: Flow, alarm: threading.Event) -> Station:
-        health = Health(
-            flow,
-            emit=self._emit,
-            on_up=alarm.set,
-            stopping=self._stopping,
-            start=lambda name, run: self._thread(name, run).start(),
-        )
-        return Station(
-            flow,
-            DelayQueue(self._client, flow.name),
-            health=health,
-            server=self._server,
-            counts=self.counts,
-            emit=self._emit,
-        )
 
     def _background(self) -> list[threading.Thread]:
         watched = [station.health.hang_detector for station in self._stations]

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from worker import DelayQueue, Flow, events
-from worker.lane import ServerCheck, Station
 from worker.outages import Health
+from worker.station import ServerCheck, Station
 
 E = TypeVar("E", bound=events.Event)
 
@@ -23,7 +23,7 @@ EVENT_KINDS = [
     if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
 ]
 #: Modules that read the monotonic clock.
-ON_THE_CLOCK = ("lane", "outages", "renewal", "settling", "sweep", "heartbeat")
+ON_THE_CLOCK = ("lane", "station", "outages", "renewal", "settling", "sweep", "heartbeat")
 
 
 class Clock:

@@ -23,9 +23,10 @@ from worker import (
     one_at_a_time,
 )
 from worker.isolation import Results
-from worker.lane import RECONNECT, SLOW_POLL_SECONDS, Lane, ServerCheck, Station
+from worker.lane import SLOW_POLL_SECONDS, Lane
 from worker.queue import Claim
 from worker.renewal import SHARE_SECONDS
+from worker.station import RECONNECT, ServerCheck, Station
 
 GONE = redis.ConnectionError("gone")
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
 from worker.heartbeat import Heartbeat
-from worker.lane import ServerCheck
 from worker.outages import HangDetector
+from worker.station import ServerCheck
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.

@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, else tasks that are due.
 --
--- include: clock, attempts, late_lease, pause
+-- include: clock, attempts, late_lease, let_go, pause
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -10,7 +10,8 @@
 -- KEYS[7] paused       string  present while the queue is paused
 -- KEYS[8] resumed      string  present after a pause was ended
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
--- ARGV[6] '1': the caller knows that the queue is paused   ARGV[7..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[6] '1': the caller knows that the queue is paused
+-- ARGV[7..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: nothing waits, or there are tasks),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -80,9 +81,7 @@ local function take_suspects()
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
     local id, state = expired[i], attempts_in(kept, whole(now))
     if state.cancelled ~= '' then
-      redis.call('ZREM', leased, id)
-      redis.call('HDEL', tokens, id)
-      redis.call('HDEL', payloads, id)
+      let_go(id, state)
     elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
       if state.deliveries == 0 or not must_wait(id) then
         if not (kept and redis.call('ZSCORE', lost_claims, string.sub(kept, 1, 64))) then

@@ -1,6 +1,6 @@
 -- Make dead letters of leased tasks, or drop those that were cancelled in the meantime.
 --
--- include: clock, attempts, lease
+-- include: clock, attempts, lease, let_go
 -- KEYS[1] leased    zset  task id -> lease expiry, ms
 -- KEYS[2] dead      list  task ids, newest first
 -- KEYS[3] letters   hash  task id -> why it is dead, JSON
@@ -17,12 +17,8 @@
 local held, lost, at, kept = held_by(ARGV[2], column(3, 2))
 for n, id in ipairs(held) do
   local letter = string.sub(ARGV[2 + 2 * at[n]], 1, -2)
-  redis.call('ZREM', leased, id)
   local state = attempts_in(kept[at[n]], '0')
-  if state.cancelled ~= '' then
-    redis.call('HDEL', tokens, id)
-    redis.call('HDEL', payloads, id)
-  else
+  if let_go(id, state) then
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
     redis.call('LPUSH', dead, id)
     redis.call('HSET', letters, id, letter .. ',"died_at_ms":' .. whole(now) .. '}')

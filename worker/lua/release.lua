@@ -1,6 +1,6 @@
 -- Put leased tasks back as they were: due when they were due, nothing counted.
 --
--- include: attempts, lease, wake
+-- include: attempts, lease, let_go, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
 -- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
@@ -15,11 +15,7 @@
 local held, lost, at, kept = held_by(ARGV[3], {unpack(ARGV, 4)})
 for n, id in ipairs(held) do
   local state = attempts_in(kept[at[n]], '0')
-  redis.call('ZREM', leased, id)
-  if state.cancelled ~= '' then
-    redis.call('HDEL', tokens, id)
-    redis.call('HDEL', payloads, id)
-  else
+  if let_go(id, state) then
     state.span = 0
     redis.call('ZADD', scheduled, state.due, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))

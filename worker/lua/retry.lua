@@ -1,6 +1,6 @@
 -- Put leased tasks back on the schedule, later; or drop those that were cancelled in the meantime.
 --
--- include: clock, attempts, lease, wake
+-- include: clock, attempts, lease, let_go, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
 -- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
@@ -23,11 +23,7 @@ for n, id in ipairs(held) do
   local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
   local later = whole(math.max(0, now + delay))
   local state = attempts_in(kept[at[n]], later)
-  redis.call('ZREM', leased, id)
-  if state.cancelled ~= '' then
-    redis.call('HDEL', tokens, id)
-    redis.call('HDEL', payloads, id)
-  else
+  if let_go(id, state) then
     state.attempts = state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1

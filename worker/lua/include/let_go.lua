@@ -1,0 +1,9 @@
+-- Ends the lease of a task. Returns whether the task stays: one that was cancelled in the meantime is gone.
+
+local function let_go(id, state)
+  redis.call('ZREM', leased, id)
+  if state.cancelled == '' then return true end
+  redis.call('HDEL', tokens, id)
+  redis.call('HDEL', payloads, id)
+  return false
+end
