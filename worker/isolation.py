@@ -1,6 +1,7 @@
 """Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
 import reprlib
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ def handle(
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
-            outcomes = outcomes_of(flow.handler(batch) or {}, batch)
+            outcomes = outcomes_of(_call(flow, batch), batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
@@ -97,6 +98,16 @@ def handle(
         yield results
     if batches:
         yield Results(untouched=[task for batch in reversed(batches) for task in batch])
+
+
+def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
+    """What the handler returned. Raises what it raised."""
+    try:
+        return flow.handler(batch) or {}
+    except CancelledError as cancelled:
+        # No Exception, so that nothing in a coroutine swallows it; but here it has left its loop, and is
+        # a failure like any other.
+        raise RuntimeError("the handler was cancelled") from cancelled
 
 
 def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:

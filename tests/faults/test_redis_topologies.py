@@ -1,6 +1,8 @@
 """A worker behind Sentinel, and one on a cluster: the primary dies, and orders do not notice."""
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from devtools.valkey import Valkey, valkey_server
 from orders.bootstrap import QUEUE
 from tests.clock import bound
 from tests.faults.site import Site
+from tests.integration.workers import running
+from worker import DelayQueue, Flow, Worker, connect, events
 
 #: After this long without an answer a server counts as down.
 NODE_TIMEOUT_MS = 1000
@@ -102,6 +106,40 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
         site.assert_each_was_cancelled_once(ids)
     finally:
         site.close()
+
+
+def test_a_slot_that_is_down_harms_only_the_queues_in_it(tmp_path: Path, servers: Servers) -> None:
+    nodes = _cluster(tmp_path, servers)
+    for node in nodes:
+        run(node, "CONFIG SET", "cluster-require-full-coverage", "no")
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    names = {run(nodes[0], "CLUSTER KEYSLOT", f"{{{n}}}") * 3 // SLOTS: str(n) for n in range(99)}
+    handled: list[str] = []
+    lost: list[str] = []
+
+    def hear(event: events.Event) -> None:
+        if isinstance(event, events.RedisLost):
+            lost.append(event.queue)
+
+    flows = [
+        Flow(name=name, handler=lambda tasks: handled.extend(task.id for task in tasks))
+        for name in names.values()
+    ]
+    with closing(connect(url)) as producer, running(Worker(flows, url, listeners=[hear])):
+        queues = {n: DelayQueue(producer, name) for n, name in names.items()}
+        for n, queue in queues.items():
+            queue.schedule(f"before {n}", delay_ms=0)
+        wait_until(lambda: len(handled) == len(queues), "all queues to be served")
+        for n in (2, 5):  # its replica too
+            nodes[n].kill()
+        wait_until(lambda: names[2] in lost, "the loss to be noticed")
+        began = time.monotonic()
+        for round_ in range(20):
+            for n in (0, 1):
+                queues[n].schedule(f"after {round_} {n}", delay_ms=0)
+        wait_until(lambda: len(handled) == len(queues) + 40, "the other two to be served")
+        assert time.monotonic() - began <= bound(LATEST_MS) / 1000
+    assert lost[0] == names[2]
 
 
 def _orders_survive(site: Site, doomed: Valkey) -> None:

@@ -1,5 +1,6 @@
 """A batch that fails is run again in halves until the tasks at fault stand alone."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from math import log2
 from typing import Any
@@ -334,3 +335,13 @@ def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> 
     [(_, error)] = _run(handler, _tasks(2)).failed
     assert str(error) == "no such customer"
     assert "Unreadable: (it has no readable message)" in str(Failed(Unreadable()))
+
+
+def test_a_handler_whose_coroutine_was_cancelled_has_failed() -> None:
+    async def work() -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        await asyncio.sleep(0)
+
+    results = _run(lambda _: asyncio.run(work()), _tasks(1))
+    [(task, error)] = results.failed
+    assert (task.id, type(error.__cause__)) == ("0", asyncio.CancelledError)
