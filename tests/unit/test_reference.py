@@ -1,0 +1,101 @@
+"""docs/reference.md names what is public, with its parameters, and nothing else."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import Any
+
+import pytest
+
+import worker
+from devtools.processes import ROOT
+from worker import events
+
+PAGE = (ROOT / "docs" / "reference.md").read_text()
+#: A name in code, and its parameters if it has any.
+CODE = re.compile(r"`(\w+)(?:\((.*?)\))?`")
+PUBLIC = {name: getattr(worker, name) for name in worker.__all__}
+
+
+def table(heading: str) -> Iterator[tuple[str, str]]:
+    """The rows of the tables whose heading says this: the first cell, and the rest."""
+    for found in re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE):
+        for row in found.splitlines():
+            first, rest = row.removeprefix("| ").split(" | ", 1)
+            yield first, rest
+
+
+def documented(heading: str) -> dict[str, str | None]:
+    """Each name in the first column, and its parameters as written."""
+    return {
+        name: parameters or None
+        for cell, _ in table(heading)
+        for name, parameters in CODE.findall(cell)
+    }
+
+
+def names_in(parameters: str) -> list[str]:
+    return [re.split("[ =]", part)[0].strip("*") for part in parameters.split(", ") if part != "…"]
+
+
+def parameters_of(function: Any) -> list[str]:
+    kinds = inspect.signature(function).parameters.values()
+    return [kind.name for kind in kinds if kind.name not in ("self", "now_ms", "settings")]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    assert {*documented("name")} == {*PUBLIC}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [item for item in documented("name").items() if item[1]]
+)
+def test_what_is_called_is_documented_with_its_parameters(name: str, parameters: str) -> None:
+    actual = parameters_of(PUBLIC[name])
+    assert names_in(parameters) == actual if "…" not in parameters else actual[:2]
+
+
+def test_every_method_of_a_queue_is_documented_with_its_parameters() -> None:
+    methods = {
+        name: parameters_of(method)
+        for name, method in vars(worker.DelayQueue).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    written = documented("method of a `DelayQueue`")
+    assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods
+
+
+def test_every_setting_of_a_flow_is_documented_with_its_default() -> None:
+    defaults = {
+        field.name: field.default if field.default is not MISSING else field.default_factory
+        for field in fields(worker.Flow)
+        if field.name not in ("name", "handler")
+    }
+    written = {cell.strip("`"): rest.split(" | ")[0] for cell, rest in table("setting of a `Flow`")}
+    assert {*written} == {*defaults}
+    for setting, default in defaults.items():
+        if isinstance(default, float | int):
+            assert float(written[setting].replace(",", "")) == default, setting
+
+
+def test_every_event_is_documented() -> None:
+    kinds = {kind.__name__ for kind in events.Event.__subclasses__()}
+    assert {*documented("event")} == kinds
+
+
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    for name, thing in PUBLIC.items():
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            doc = thing.__doc__ or ""
+            assert doc, name
+            assert not doc.startswith(f"{name}("), name  # what dataclasses make up
+
+
+def test_a_name_that_is_missing_or_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`connect(url", "`conect(url"))
+    with pytest.raises(AssertionError):
+        test_every_public_name_is_in_the_reference()
+    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`resign(worker_id)`", "`resign()`"))
+    with pytest.raises(AssertionError):
+        test_every_method_of_a_queue_is_documented_with_its_parameters()
