@@ -42,6 +42,7 @@ class Task(NamedTuple):
     def idempotency_key(self) -> str:
         """The same for every attempt of one appointment, and different for every other one.
 
+        If Redis loses the task and the sweep restores it, that is another appointment.
         Pass it to services that must not do the same thing twice, such as a payment provider.
         """
         return f"{self.id}:{self.appointment_ms}"
