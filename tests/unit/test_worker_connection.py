@@ -125,6 +125,21 @@ def test_a_queue_refuses_a_client_that_decodes_responses() -> None:
     client.close()
 
 
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1"])
+def test_an_async_call_waits_for_a_connection_only_so_long(url: str) -> None:
+    async def use() -> None:
+        async with connect_async(url, timeout_seconds=0.01, max_connections=1) as client:
+            taken: Any = client
+            if "cluster" in url:
+                await taken._free.acquire()
+            else:
+                taken.connection_pool.get_available_connection()
+            with pytest.raises(redis.ConnectionError, match="No connection available"):
+                await AsyncDelayQueue(client, "a").stats()
+
+    asyncio.run(use())
+
+
 @pytest.mark.parametrize(
     "client",
     [
