@@ -4,8 +4,9 @@ The engine knows flows and tasks, and nothing about what they do.
 """
 
 from . import events
+from .async_queue import AsyncDelayQueue
 from .backoff import Backoff, BackoffFunction, Delays
-from .connection import connect
+from .connection import connect, connect_async
 from .consumer import Consumer, Taken
 from .errors import (
     ConsumerClosed,
@@ -44,6 +45,7 @@ from .queue import (
 from .worker import Worker
 
 __all__ = [
+    "AsyncDelayQueue",
     "Backoff",
     "BackoffFunction",
     "Cancelled",
@@ -78,6 +80,7 @@ __all__ = [
     "WorkerError",
     "WorkerStatus",
     "connect",
+    "connect_async",
     "events",
     "one_at_a_time",
 ]

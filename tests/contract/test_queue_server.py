@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey, private_valkey
-from tests.contract.conftest import SERVERS
+from tests.contract.conftest import SERVERS, every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
@@ -63,6 +63,7 @@ def full(client: redis.Redis) -> Iterator[None]:
         client.config_set("maxmemory", 0)
 
 
+@every_producer
 def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_server_whose_memory_is_full_still_knows_its_workers(
         assert [status.id for status in queue.workers()] == ["w1"]
 
 
+@every_producer
 def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_dropped(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -206,6 +208,7 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
 }
 
 
+@every_producer
 @pytest.mark.parametrize(("key", "use"), USES.items(), ids=USES)
 def test_a_key_of_another_type_raises_a_redis_error(
     client: redis.Redis, queue: DelayQueue, key: str, use: Callable[[DelayQueue], object]

@@ -126,6 +126,18 @@ def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Pa
         assert client.keys("*") == []
 
 
+def test_the_plain_delay_queue_of_asyncio_runs_as_it_is_pasted(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    script = the_block("python", "AsyncDelayQueue", FLOWS)
+    (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+        output = bash(f"python {tmp_path}/plain.py", {"PYTHONPATH": str(ROOT)})
+        assert output == "1 waiting\nremoved\n"
+        assert client.keys("*") == []
+
+
 def test_the_table_of_settings_is_complete() -> None:
     table = README[README.index("## Settings") : README.index("## When things break")]
     documented = set(re.findall(r"`([A-Z_]{6,})`", table)) - {"LOG_LEVEL"}

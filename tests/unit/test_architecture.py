@@ -68,6 +68,9 @@ RULES = [
     Rule("worker.flow", only=(STANDARD, "worker.backoff", "worker.errors")),
     Rule("worker.isolation", only=(STANDARD, "worker.errors", "worker.flow")),
     Rule("worker.queue", only=(STANDARD, "redis", *_worker("errors", "flow", "scripts"))),
+    # A thin shell: what is sent, and what comes back, is the queue's.
+    Rule("worker.async_queue", only=(STANDARD, "redis", *_worker("flow", "queue", "scripts"))),
+    Rule("worker.*", never=("worker.async_queue",), but_not=("worker.__init__",)),
     Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
@@ -165,6 +168,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/queue.py", "from . import lane"),
         ("worker/isolation.py", "from .queue import DelayQueue"),
         ("worker/lane.py", "from .logs import log_event"),
+        ("worker/async_queue.py", "from .connection import connect_async"),
+        ("worker/consumer.py", "from .async_queue import AsyncDelayQueue"),
         ("worker/lane.py", "from .sweep import Sweeper"),
         ("worker/events.py", "from .queue import Claim"),
         ("worker/settling.py", "from .outages import Health"),
