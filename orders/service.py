@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from orders.database import epoch_ms, reading, retried, writing
+from orders.database import reading, retried, writing
 from orders.domain import (
     CancelReason,
     Client,
@@ -60,9 +60,9 @@ REMEMBER_SECONDS = 5.0
 class Scheduler(Protocol):
     """Who looks after deadlines. Neither method raises, and none waits."""
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None: ...
+    def schedule(self, order_id: str, /, *, delay_ms: int) -> None: ...
 
-    def cancel(self, order_id: str) -> None: ...
+    def cancel(self, order_id: str, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,9 @@ class OrderService:
             )
             placed = render(order)
             repository.add_event(order_id, "order.created", placed)
-        self._scheduler.schedule(order_id, epoch_ms(order.expires_at))
+        # A delay, so that the clocks of SQL and Redis need not agree. It begins after the commit, so later
+        # than by SQL's clock.
+        self._scheduler.schedule(order_id, delay_ms=timeout_ms)
         return Placed(placed, replayed=False)
 
     @retried

@@ -139,8 +139,8 @@ class RecordingScheduler:
         self.scheduled: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None:
-        self.scheduled.append((order_id, due_at_ms))
+    def schedule(self, order_id: str, *, delay_ms: int) -> None:
+        self.scheduled.append((order_id, delay_ms))
 
     def cancel(self, order_id: str) -> None:
         self.cancelled.append(order_id)

@@ -41,11 +41,13 @@ from .queue import (
     Stats,
     WorkerStatus,
 )
+from .scheduler import BatchScheduler
 from .worker import Worker
 
 __all__ = [
     "Backoff",
     "BackoffFunction",
+    "BatchScheduler",
     "Cancelled",
     "Claim",
     "Consumer",

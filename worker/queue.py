@@ -233,12 +233,7 @@ class DelayQueue:
 
         Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
         """
-        if due_at_ms is not None and delay_ms is None:
-            task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
-        elif delay_ms is not None and due_at_ms is None:
-            task = Due(task_id, delay_ms, payload)
-        else:
-            raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
         return self.schedule_many([task], only_if_absent=only_if_absent, now_ms=now_ms)[0]
 
     def schedule_many(
@@ -586,6 +581,23 @@ class DelayQueue:
         if not persistence.get("aof_enabled"):
             warnings.append("appendonly is off: a restart of Redis loses what it held")
         return warnings
+
+
+def task_to_schedule(
+    task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
+) -> tuple[str, float, bytes] | Due:
+    """One task for `DelayQueue.schedule_many`.
+
+    Raises ValueError unless it has either a time or a delay, and can be stored.
+    """
+    if due_at_ms is not None and delay_ms is None:
+        task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
+    elif delay_ms is not None and due_at_ms is None:
+        task = Due(task_id, delay_ms, payload)
+    else:
+        raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+    _checked(task)
+    return task
 
 
 def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:

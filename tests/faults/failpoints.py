@@ -83,9 +83,9 @@ class _Scheduler:
         self._scheduler = scheduler
         self.cancel = scheduler.cancel
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None:
+    def schedule(self, order_id: str, *, delay_ms: int) -> None:
         _pass("after_commit")
-        self._scheduler.schedule(order_id, due_at_ms)
+        self._scheduler.schedule(order_id, delay_ms=delay_ms)
 
 
 def _watch(engine: sa.Engine) -> None:
