@@ -60,7 +60,7 @@ REMEMBER_SECONDS = 5.0
 class Scheduler(Protocol):
     """Who looks after deadlines. Neither method raises, and none waits."""
 
-    def schedule(self, order_id: str, /, *, delay_ms: int) -> None: ...
+    def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
 
     def cancel(self, order_id: str, /) -> None: ...
 
@@ -162,11 +162,12 @@ class OrderService:
                 total_minor=total_minor(items),
                 timeout_ms=timeout_ms,
             )
+            inserted_at = monotonic()
             placed = render(order)
             repository.add_event(order_id, "order.created", placed)
-        # A delay, so that the clocks of SQL and Redis need not agree. It begins after the commit, so later
-        # than by SQL's clock.
-        self._scheduler.schedule(order_id, delay_ms=timeout_ms)
+        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before the row was
+        # here, so it is never too short.
+        self._scheduler.schedule(order_id, delay_ms=timeout_ms - 1000 * (monotonic() - inserted_at))
         return Placed(placed, replayed=False)
 
     @retried

@@ -136,10 +136,10 @@ class RecordingScheduler:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.scheduled: list[tuple[str, int]] = []
+        self.scheduled: list[tuple[str, float]] = []
         self.cancelled: list[str] = []
 
-    def schedule(self, order_id: str, *, delay_ms: int) -> None:
+    def schedule(self, order_id: str, *, delay_ms: float) -> None:
         self.scheduled.append((order_id, delay_ms))
 
     def cancel(self, order_id: str) -> None:

@@ -272,7 +272,8 @@ class DelayQueue:
     ) -> Restored:
         """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, and not if it was postponed after it was due.
+        A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
+        was due.
         Does nothing while the queue is paused.
 
         With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is

@@ -54,7 +54,7 @@ def test_an_order_holds_its_stock_at_the_servers_prices(shop: Shop) -> None:
     assert shop.events(order) == ["order.created"]
     [(order_id, delay_ms)] = shop.scheduler.scheduled
     assert order_id == order.id
-    assert timedelta(milliseconds=delay_ms) == order.expires_at - order.created_at
+    assert 0 < 1_800_000 - delay_ms < 60_000, "less what has passed since the row was written"
 
 
 def test_an_order_keeps_its_price_when_the_price_changes(shop: Shop) -> None:
