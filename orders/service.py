@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from orders.database import epoch_ms, reading, retried, writing
+from orders.database import reading, retried, writing
 from orders.domain import (
     CancelReason,
     Client,
@@ -60,9 +60,9 @@ REMEMBER_SECONDS = 5.0
 class Scheduler(Protocol):
     """Who looks after deadlines. Neither method raises, and none waits."""
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None: ...
+    def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
 
-    def cancel(self, order_id: str) -> None: ...
+    def cancel(self, order_id: str, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,12 @@ class OrderService:
                 total_minor=total_minor(items),
                 timeout_ms=timeout_ms,
             )
+            inserted_at = monotonic()
             placed = render(order)
             repository.add_event(order_id, "order.created", placed)
-        self._scheduler.schedule(order_id, epoch_ms(order.expires_at))
+        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before the row was
+        # here, so it is never too short.
+        self._scheduler.schedule(order_id, delay_ms=timeout_ms - 1000 * (monotonic() - inserted_at))
         return Placed(placed, replayed=False)
 
     @retried

@@ -42,12 +42,14 @@ from .queue import (
     Stats,
     WorkerStatus,
 )
+from .scheduler import BatchScheduler
 from .worker import Worker
 
 __all__ = [
     "AsyncDelayQueue",
     "Backoff",
     "BackoffFunction",
+    "BatchScheduler",
     "Cancelled",
     "Claim",
     "Consumer",

@@ -271,7 +271,8 @@ class DelayQueue:
     ) -> Restored:
         """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, and not if it was postponed after it was due.
+        A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
+        was due.
         Does nothing while the queue is paused.
 
         With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
@@ -584,12 +585,18 @@ def refuse_decoding(client: Any) -> None:
 def task_to_schedule(
     task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
 ) -> tuple[str, float, bytes] | Due:
-    """One task for `schedule_args`. Raises ValueError unless it has either a time or a delay."""
+    """One task for `schedule_args`.
+
+    Raises ValueError unless it has either a time or a delay, and can be stored.
+    """
     if due_at_ms is not None and delay_ms is None:
-        return task_id, due_at_ms, payload
-    if delay_ms is not None and due_at_ms is None:
-        return Due(task_id, delay_ms, payload)
-    raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+        task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
+    elif delay_ms is not None and due_at_ms is None:
+        task = Due(task_id, delay_ms, payload)
+    else:
+        raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+    _checked(task)
+    return task
 
 
 def schedule_args(

@@ -49,12 +49,7 @@ RULES = [
     ),
     Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__",)),
     Rule("worker.*", never=("worker.worker",), but_not=("worker.__init__", "worker.cli")),
-    Rule(
-        "orders.*",
-        never=("worker",),
-        but_not=("orders.bootstrap", "orders.scheduler", "orders.timeouts"),
-    ),
-    Rule("orders.scheduler", only=(STANDARD, "redis", "structlog", "worker")),
+    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", "orders.timeouts")),
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
@@ -71,6 +66,12 @@ RULES = [
     # A thin shell: what is sent, and what comes back, is the queue's.
     Rule("worker.async_queue", only=(STANDARD, "redis", *_worker("flow", "queue", "scripts"))),
     Rule("worker.*", never=("worker.async_queue",), but_not=("worker.__init__",)),
+    # For whoever schedules; whoever works off tasks has no use for it.
+    Rule("worker.*", never=("worker.scheduler",), but_not=("worker.__init__",)),
+    Rule(
+        "worker.scheduler",
+        only=(STANDARD, "redis", "structlog", *_worker("errors", "flow", "queue")),
+    ),
     Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
@@ -173,6 +174,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/lane.py", "from .sweep import Sweeper"),
         ("worker/events.py", "from .queue import Claim"),
         ("worker/settling.py", "from .outages import Health"),
+        ("worker/settling.py", "from .scheduler import BatchScheduler"),
+        ("worker/scheduler.py", "from .lane import Lane"),
         ("worker/station.py", "from .lane import Lane"),
         ("worker/heartbeat.py", "from .lane import Lane"),
         ("worker/lane.py", "from .consumer import Consumer"),
@@ -185,6 +188,7 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/domain.py", "import pydantic"),
         ("orders/domain.py", "from orders.models import orders"),
         ("orders/service.py", "from worker import DelayQueue"),
+        ("orders/service.py", "from worker import BatchScheduler"),
         ("orders/service.py", "import redis"),
         ("orders/service.py", "from flask import g"),
         ("orders/api.py", "import worker.queue"),
@@ -215,7 +219,7 @@ def test_no_class_is_a_thread() -> None:
         "def late() -> None:\n    class Late(Thread):\n        pass",
     ],
 )
-@pytest.mark.parametrize("module", ["orders.scheduler", "worker.sweep"])
+@pytest.mark.parametrize("module", ["orders.bootstrap", "worker.scheduler"])
 def test_a_class_that_is_a_thread_is_found(tmp_path: Path, module: str, code: str) -> None:
     for package in ("orders", "worker"):
         shutil.copytree(ROOT / package, tmp_path / package)
