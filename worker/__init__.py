@@ -41,6 +41,7 @@ from .queue import (
     Stats,
     WorkerStatus,
 )
+from .recurring import Recurring
 from .worker import Worker
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "Outcome",
     "Probe",
     "Put",
+    "Recurring",
     "Reschedule",
     "Restored",
     "Retry",

@@ -68,6 +68,10 @@ RULES = [
     Rule("worker.flow", only=(STANDARD, "worker.backoff", "worker.errors")),
     Rule("worker.isolation", only=(STANDARD, "worker.errors", "worker.flow")),
     Rule("worker.queue", only=(STANDARD, "redis", *_worker("errors", "flow", "scripts"))),
+    Rule("worker.cron", only=(STANDARD, "cronsim")),
+    Rule(
+        "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
+    ),
     Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
@@ -164,6 +168,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/queue.py", "from worker import lane"),
         ("worker/queue.py", "from . import lane"),
         ("worker/isolation.py", "from .queue import DelayQueue"),
+        ("worker/cron.py", "from .queue import DelayQueue"),
+        ("worker/recurring.py", "from .station import Station"),
         ("worker/lane.py", "from .logs import log_event"),
         ("worker/lane.py", "from .sweep import Sweeper"),
         ("worker/events.py", "from .queue import Claim"),

@@ -4,7 +4,7 @@ import random
 import zoneinfo
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -185,7 +185,7 @@ def test_no_clock_of_the_coming_years_repeats_more_than_is_looked_back() -> None
         offsets = [
             at(zone, ms("2026-01-01") + 168 * HOUR_MS * week).utcoffset() for week in range(110)
         ]
-        back = [a - b for a, b in zip(offsets, offsets[1:], strict=False) if a and b]
+        back = [a - b for a, b in pairwise(offsets) if a and b]
         assert max(back, default=timedelta()) <= MOST_REPEATED, zone
 
 
@@ -206,7 +206,7 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
     ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 */31 * MON#2"],  # the first is no second Monday
 )
 def test_an_expression_without_any_time_is_refused(expression: str) -> None:
-    with pytest.raises(ValueError, match="Bad day-of-month|no time"):
+    with pytest.raises(ValueError, match=r"Bad day-of-month|no time"):
         Cron(expression, BERLIN)
 
 
