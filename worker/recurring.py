@@ -65,7 +65,8 @@ class Recurring(Flow):
     Workers that were started earlier, with the old schedule, leave it alone, unless those with the new one
     are gone and have missed a run. To end a recurring task, remove it from the code and destroy its queue.
 
-    Raises ValueError for an expression or a time zone that `Cron` refuses, and for the settings a `Flow` refuses.
+    Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
+    refuses.
     """
 
     def __init__(
@@ -77,8 +78,10 @@ class Recurring(Flow):
         handler: Callable[[Task], RecurringOutcome | None],
         **settings: Unpack[Settings],
     ) -> None:
-        super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
+        if unknown := settings.keys() - Settings.__annotations__.keys():
+            raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
         self.schedule = Cron(cron, timezone)
+        super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
 
     def __repr__(self) -> str:
         return f"Recurring({self.name!r}, {str(self.schedule)!r})"
@@ -114,6 +117,8 @@ class Recurrence:
         self._started_at_ms: int | None = None
         #: What was seeded last, as far as this worker knows; None while another schedule is in force.
         self._expected: Occurrence | None = None
+        #: The server's time at the claim after which it was seeded.
+        self._seeded_at_ms = 0
 
     def seed(self, claim: Claim) -> Claim:
         """Seed the first occurrence after a claim, unless nothing has changed since the last one was seeded.
@@ -132,6 +137,7 @@ class Recurrence:
         if self._expected and self._expected.id in seeded.ids:
             self._emit(events.Restored(self._queue.name, 1))
         self._expected = upcoming if seeded.in_force else None
+        self._seeded_at_ms = now_ms
         next_at_ms = lost.due_at_ms if lost and lost.id in seeded.ids else upcoming.due_at_ms
         next_in_ms = float("inf") if claim.next_in_ms is None else claim.next_in_ms
         return claim._replace(next_in_ms=max(0.0, min(next_in_ms, next_at_ms - now_ms)))
@@ -139,6 +145,10 @@ class Recurrence:
     def _is_next(self, claim: Claim) -> bool:
         """Whether nothing was claimed, and what is next is the expected occurrence."""
         if self._expected is None or claim.next_in_ms is None:
+            return False
+        if (
+            claim.now_ms < self._seeded_at_ms
+        ):  # the clock was set back, so an earlier one may be next
             return False
         # A wait is exact to the microsecond, and the server's time is rounded down to milliseconds.
         return 0 <= self._expected.due_at_ms - claim.now_ms - claim.next_in_ms < 1
