@@ -42,6 +42,7 @@ from .queue import (
     Stats,
     WorkerStatus,
 )
+from .recurring import Recurring
 from .scheduler import BatchScheduler
 from .worker import Worker
 
@@ -68,6 +69,7 @@ __all__ = [
     "Outcome",
     "Probe",
     "Put",
+    "Recurring",
     "Reschedule",
     "Restored",
     "Retry",

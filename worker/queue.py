@@ -14,6 +14,8 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:paused       string  present while the queue is paused
     {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
+    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last that were scheduled
+    {name}:recurrence   string  when the workers that schedule them were started, and their schedule
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
 
@@ -127,6 +129,15 @@ class Restored(NamedTuple):
     turn_in_ms: int = 0
 
 
+class Seeded(NamedTuple):
+    """What `DelayQueue.seed` did."""
+
+    #: Whether this worker's schedule is in force. Otherwise nothing was done.
+    in_force: bool
+    #: The occurrences that are scheduled now and were not before.
+    ids: tuple[str, ...]
+
+
 class WorkerStatus(NamedTuple):
     """A worker as it last described itself."""
 
@@ -177,6 +188,8 @@ class Keys:
         self.paused = f"{{{name}}}:paused"
         self.resumed = f"{{{name}}}:resumed"
         self.sweeper = f"{{{name}}}:sweeper"
+        self.seeded = f"{{{name}}}:seeded"
+        self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
         self.wake = f"{{{name}}}:wake"
 
@@ -309,6 +322,28 @@ class DelayQueue:
         if found.turn:
             self.last_known_paused = found.paused
         return found
+
+    def seed(
+        self,
+        schedule: str,
+        started_at_ms: int,
+        upcoming: tuple[str, int],
+        expected: tuple[str, int] | None = None,
+        *,
+        now_ms: int | None = None,
+    ) -> Seeded:
+        """Schedule the ``upcoming`` occurrence of a recurring task, an (id, due_at_ms), once.
+
+        One that was ever scheduled is not scheduled again, unless Redis has lost everything. Then the
+        ``expected`` one is scheduled too: the last that the caller knows to have been scheduled, if its time
+        has come and the caller does not hold it.
+
+        Of workers with different schedules the one that was ``started_at_ms`` last, on the server's clock,
+        prevails. Occurrences of the other schedule that are not due yet are removed.
+        """
+        rows = [*upcoming, *(expected or ())]
+        in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
+        return Seeded(bool(in_force), tuple(map(_text, ids)))
 
     def resign(self, worker_id: str) -> None:
         """Give up the turn to sweep, if it is this worker's."""

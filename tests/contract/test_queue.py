@@ -434,6 +434,7 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
         queue.claim(1, 1000, now_ms=2)
     queue.claim(1, 1000, now_ms=3)
     queue.restore([], worker_id="w", term_ms=1000)
+    queue.seed("daily", 1, ("occurrence", 9000))
     queue.beat("w", {})
     queue.pause()
     keys = {key for key in vars(queue.keys).values() if key != queue.keys.wake}

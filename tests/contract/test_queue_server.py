@@ -86,6 +86,14 @@ def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_swee
         assert [task.payload for task in queue.claim(9, 10, now_ms=1000).tasks] == [b"x"]
 
 
+def test_a_server_whose_memory_is_full_lets_a_recurring_task_go_on(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    with full(client):
+        assert queue.seed("daily", 1, ("a", 1000), now_ms=500).ids == ("a",)
+        assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
+
+
 def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
     client: redis.Redis, queue: DelayQueue
 ) -> None:

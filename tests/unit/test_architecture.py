@@ -72,6 +72,10 @@ RULES = [
         "worker.scheduler",
         only=(STANDARD, "redis", "structlog", *_worker("errors", "flow", "queue")),
     ),
+    Rule("worker.cron", only=(STANDARD, "cronsim")),
+    Rule(
+        "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
+    ),
     Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
@@ -168,6 +172,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/queue.py", "from worker import lane"),
         ("worker/queue.py", "from . import lane"),
         ("worker/isolation.py", "from .queue import DelayQueue"),
+        ("worker/cron.py", "from .queue import DelayQueue"),
+        ("worker/recurring.py", "from .station import Station"),
         ("worker/lane.py", "from .logs import log_event"),
         ("worker/async_queue.py", "from .connection import connect_async"),
         ("worker/consumer.py", "from .async_queue import AsyncDelayQueue"),
