@@ -37,17 +37,15 @@ def flows() -> list[Flow]:
     return [holds.flow()]
 
 
-def hold(seat: str, seconds: float) -> bool:
+def hold(connection: sa.Connection, seat: str, seconds: float) -> bool:
     """Hold a free seat; returns whether it was free."""
     until = seats.update().values(status="held", held_until=holds.after(seconds))
-    with engine.begin() as connection:
-        found = connection.execute(until.where(seats.c.id == seat, free))
-        holds.schedule(connection, seat)
+    found = connection.execute(until.where(seats.c.id == seat, free))
+    holds.schedule(connection, seat)  # once the transaction has committed
     return found.rowcount == 1
 
 
-def pay(seat: str) -> bool:
+def pay(connection: sa.Connection, seat: str) -> bool:
     """Sell a held seat; returns whether it was still held."""
-    with engine.begin() as connection:
-        sold = seats.update().values(status="sold").where(seats.c.id == seat, held)
-        return connection.execute(sold).rowcount == 1
+    sold = seats.update().values(status="sold").where(seats.c.id == seat, held)
+    return connection.execute(sold).rowcount == 1

@@ -138,9 +138,11 @@ class Records:
         # Several workers may get a record at once: the lock on its row decides.
         return replace(flow, sweep=partial(self._sweep, flow.batch_size), without_redis="handle")
 
-    def after(self, seconds: float) -> sa.ColumnElement[Any]:
+    def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
         """A value for the due column: so many seconds from now, by the database's clock."""
-        return sa.type_coerce(self._sql.after(sa.literal(seconds, sa.Double)), self._due.type)
+        if not isinstance(seconds, sa.ColumnElement):
+            seconds = sa.literal(seconds, sa.Double)
+        return sa.type_coerce(self._sql.after(seconds), self._due.type)
 
     def schedule(self, connection: sa.Connection | Session, *ids: Any) -> None:
         """Schedule these records once the connection's transaction, or the session's, has committed.
@@ -286,7 +288,7 @@ class _Statements:
         #: Lock those of some records that are pending and due, in id order. A record that somebody else
         #: has locked is skipped. The last column is the id as the user's column has it.
         self.lock = (
-            sa.select(sql.id, *([id_] if sql.id is not id_ else []))
+            sa.select(sql.id, *([id_] if sql.id.type is not id_.type else []))
             .where(ids, opaque, sql.due <= sql.now)
             .order_by(sql.id)
             .with_for_update(key_share=True, skip_locked=True, of=id_.table)
@@ -353,7 +355,7 @@ class _PostgreSQL:
             )
         item, self.parse = _id_type(id_, id_type)
         self._items = postgresql.ARRAY(item)
-        self.id, self.due = _coerced(id_, id_type), _coerced(due, due_type)
+        self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, due_type)
         self.now = sa.func.statement_timestamp(type_=due_type)
         #: From now until a record is due.
         self.ms = sa.cast(sa.extract("epoch", self.due - self.now) * 1000, sa.Double)
@@ -420,7 +422,8 @@ class _SQLite:
         if isinstance(id_type, sa.Uuid) and id_type.as_uuid:
             text = self.parse
             self.parse = lambda task_id: UUID(text(task_id))
-        self.id, self.due = _coerced(id_, id_type), sa.type_coerce(due, sa.String())
+        self._table = id_.table
+        self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, sa.String())
         self.now = sa.func.strftime(_SQLITE_TIME, "now", type_=sa.String())
         days = sa.func.julianday(self.due) - sa.func.julianday("now")
         self.ms = sa.type_coerce(days * 86_400_000, sa.Double)
@@ -441,8 +444,7 @@ class _SQLite:
         if not writes:
             return
         if driver.in_transaction:  # begun by an event of the engine's
-            table = self.id.element.table
-            connection.execute(sa.delete(table).where(sa.false()))
+            connection.execute(sa.delete(self._table).where(sa.false()))
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -468,10 +470,6 @@ def _plain_type(column: sa.Column[Any], dialect: Dialect) -> sa.types.TypeEngine
     """A column's type in this database, without what the application's own type adds."""
     kind = column.type
     return kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
-
-
-def _coerced(column: sa.Column[Any], kind: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
-    return sa.type_coerce(column, kind)
 
 
 def _id_type(
