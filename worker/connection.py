@@ -187,8 +187,9 @@ class _AsyncCluster(redis.asyncio.RedisCluster):
     )
 
     def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
-        # Twice as many, because those that are just being closed count too.
-        super().__init__(max_connections=2 * max_connections, **settings)
+        # Twice as many, because those that are just being closed count too. And by default every
+        # fifth redirect closes all connections, under the calls that wait for a reply.
+        super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
         self._free = asyncio.Semaphore(max_connections)
         self._timeout_seconds = timeout
 
