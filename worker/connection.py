@@ -70,7 +70,8 @@ def connect_async(
     the block, and make another one for another loop.
 
     There are never more than ``max_connections`` to one server. Calls beyond that wait for one, and
-    raise `redis.ConnectionError` after ``timeout_seconds``.
+    raise `redis.ConnectionError` after ``timeout_seconds``. What keeps the event loop busy counts
+    towards every timeout: send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
     """
     retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
