@@ -70,7 +70,8 @@ def connect_async(
     the block, and make another one for another loop.
 
     There are never more than ``max_connections`` to one server. Calls beyond that wait for one, and
-    raise `redis.ConnectionError` after ``timeout_seconds``.
+    raise `redis.ConnectionError` after ``timeout_seconds``. What keeps the event loop busy counts
+    towards every timeout: send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
     """
     retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
@@ -187,8 +188,9 @@ class _AsyncCluster(redis.asyncio.RedisCluster):
     )
 
     def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
-        # Twice as many, because those that are just being closed count too.
-        super().__init__(max_connections=2 * max_connections, **settings)
+        # Twice as many, because those that are just being closed count too. And by default every
+        # fifth redirect closes all connections, under the calls that wait for a reply.
+        super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
         self._free = asyncio.Semaphore(max_connections)
         self._timeout_seconds = timeout
 
