@@ -136,11 +136,19 @@ def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: A
     )
 
 
+#: As `RETRIED`, with what a failover answers.
+CLUSTER_RETRIED = (*RETRIED, ClusterDownError, SlotNotCoveredError)
+
+
+class _RedisCluster(RedisCluster):
+    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]  # redis-py types it as its own four
+
+
 class _Cluster:
     """A RedisCluster made on first use, since making one connects; all its errors RedisErrors."""
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
-        self._make = functools.partial(RedisCluster.from_url, url, **settings)
+        self._make = functools.partial(_RedisCluster.from_url, url, **settings)
         self._lock = threading.Lock()
         self._client: RedisCluster | None = None
 
@@ -180,12 +188,7 @@ class _AsyncSentinelPool(
 class _AsyncCluster(redis.asyncio.RedisCluster):
     """Connects on first use; all its errors are RedisErrors; tasks wait for a connection."""
 
-    #: As `RETRIED`, with what a failover answers.
-    ERRORS_ALLOW_RETRY = (  # type: ignore[assignment]  # redis-py types it as its own four
-        *RETRIED,
-        ClusterDownError,
-        SlotNotCoveredError,
-    )
+    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]
 
     def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
         # Twice as many, because those that are just being closed count too. And by default every
