@@ -165,6 +165,7 @@ def test_an_async_queue_has_the_signatures_of_the_other() -> None:
 
 def test_no_cluster_client_sends_again_what_timed_out() -> None:
     made: Any = connect("redis+cluster://host", reconnect=True)
-    for kind in (made._make.func.__self__, type(connect_async("redis+cluster://host"))):
+    asynchronous: Any = connect_async("redis+cluster://host")
+    for kind in (made._make.func.__self__, asynchronous):
         assert redis.ConnectionError in kind.ERRORS_ALLOW_RETRY
         assert redis.TimeoutError not in kind.ERRORS_ALLOW_RETRY
