@@ -40,8 +40,9 @@ def connect(
         # A command that timed out may have run. redis-py's default sends it up to ten times
         # more, and a claim sent twice leases a second batch to nobody: never after a timeout.
         "retry": Retry(NoBackoff(), int(reconnect), (redis.ConnectionError,)),
-        # Finds a connection that a firewall dropped before a command is spent on it.
-        "health_check_interval": 15,
+        # Finds a connection that a firewall dropped before a command is spent on it. Longer than the time
+        # between two beats, so that these need no ping.
+        "health_check_interval": 25,
         "socket_keepalive": True,
         # One wire protocol on every server from 6.2 on, without its push messages.
         "protocol": 2,
