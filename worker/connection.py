@@ -93,8 +93,9 @@ def _settings(timeout_seconds: float) -> dict[str, Any]:
         "socket_timeout": timeout_seconds,
         # The default lets a refused or silent host hold a caller for seconds.
         "socket_connect_timeout": min(0.5, timeout_seconds),
-        # Finds a connection that a firewall dropped before a command is spent on it.
-        "health_check_interval": 15,
+        # Finds a connection that a firewall dropped before a command is spent on it. Longer than the time
+        # between two beats, so that these need no ping.
+        "health_check_interval": 25,
         "socket_keepalive": True,
         # One wire protocol on every server from 6.2 on, without its push messages.
         "protocol": 2,

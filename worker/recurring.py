@@ -146,9 +146,8 @@ class Recurrence:
         """Whether nothing was claimed, and what is next is the expected occurrence."""
         if self._expected is None or claim.next_in_ms is None:
             return False
-        if (
-            claim.now_ms < self._seeded_at_ms
-        ):  # the clock was set back, so an earlier one may be next
+        # Where the clock was set back, an earlier one may be next.
+        if claim.now_ms < self._seeded_at_ms:
             return False
         # A wait is exact to the microsecond, and the server's time is rounded down to milliseconds.
         return 0 <= self._expected.due_at_ms - claim.now_ms - claim.next_in_ms < 1

@@ -44,9 +44,10 @@ def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
         wait_until(lambda: all(each().scheduled for each in stats), "both to be seeded")
         with consumer.take(timeout_seconds=2):
             before = commands(redis_client)
-        with consumer.take(timeout_seconds=WATCHED_SECONDS) as task:
+        # Two slow polls of a recurring task, three beats, two or three pings of each wake channel.
+        with consumer.take(timeout_seconds=2 * WATCHED_SECONDS) as task:
             assert task is None
-        assert commands(redis_client) - before <= MOST * WATCHED_SECONDS + 4
+        assert commands(redis_client) - before <= MOST * 2 * WATCHED_SECONDS
 
 
 def commands(client: redis.Redis) -> int:

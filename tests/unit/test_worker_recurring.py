@@ -181,6 +181,22 @@ def test_nothing_is_seeded_while_nothing_has_changed(server: Redis, clock: Clock
     assert calls(station) == ["claim"] * 29
 
 
+@pytest.mark.parametrize(
+    ("off_ms", "asked"), [(0.0, 0), (0.001, 0), (0.999, 0), (1.0, 1), (-0.001, 1), (5000.0, 1)]
+)
+def test_what_is_next_is_known_by_its_time_to_the_millisecond(
+    server: Redis, off_ms: float, asked: int
+) -> None:
+    queue = server.open()
+    recurrence = Recurrence(report(), queue, Heard())
+    seeded = recurrence.seed(queue.claim(1, 1000))
+    queue.calls.clear()
+    assert seeded.next_in_ms == 1_800_000
+    # The server's time is rounded down to milliseconds, and the wait is exact.
+    recurrence.seed(seeded._replace(next_in_ms=1_800_000 - off_ms))
+    assert queue.calls == ["seed"] * asked
+
+
 def test_whoever_gets_nothing_at_the_time_learns_what_is_next(server: Redis, clock: Clock) -> None:
     first, second = server.station(), server.station()
     assert (ids(first), ids(second)) == ([], [])
