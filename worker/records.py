@@ -24,13 +24,14 @@ A record's id, as text, is its task's id. The only module of this package that n
 
 import math
 import os
+import re
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -134,9 +135,16 @@ class Records:
 
     def flow(self, **settings: Any) -> Flow:
         """The flow of the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``."""
-        flow = Flow(name=self._queue.name, handler=self._run, probe=self._probe, **settings)
+        page_size = settings.get("batch_size", Flow.batch_size)
         # Several workers may get a record at once: the lock on its row decides.
-        return replace(flow, sweep=partial(self._sweep, flow.batch_size), without_redis="handle")
+        settings = {"without_redis": "handle", **settings}
+        return Flow(
+            name=self._queue.name,
+            handler=self._run,
+            sweep=partial(self._sweep, page_size),
+            probe=self._probe,
+            **settings,
+        )
 
     def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
         """A value for the due column: so many seconds from now, by the database's clock."""
@@ -354,7 +362,7 @@ class _PostgreSQL:
                 f"{id_} must be Text or Uuid, not {id_type!r}, which pads what it stores"
             )
         item, self.parse = _id_type(id_, id_type)
-        self._items = postgresql.ARRAY(item)
+        self._ids = _IdList(item)
         self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, due_type)
         self.now = sa.func.statement_timestamp(type_=due_type)
         #: From now until a record is due.
@@ -369,9 +377,10 @@ class _PostgreSQL:
         """Whether the id is in the list that this parameter is given."""
         # The sub-select is evaluated once. A cast parameter is not a constant: as a filter it would be
         # parsed again for every row, and without statistics a planner may well filter.
-        given = sa.cast(sa.bindparam(ids, type_=self._items), self._items)
+        array = postgresql.ARRAY(self._ids.item)
+        given = sa.cast(sa.bindparam(ids, type_=self._ids), array)
         values = sa.func.array(sa.select(sa.func.unnest(given)).scalar_subquery())
-        return self.id == sa.any_(sa.type_coerce(values, self._items))
+        return self.id == sa.any_(sa.type_coerce(values, array))
 
     def begin(self, connection: sa.Connection, timeout_seconds: float, *, writes: bool) -> None:
         """Put a bound on every wait of a transaction."""
@@ -408,6 +417,25 @@ class _PostgreSQL:
             finally:
                 timer.cancel()
 
+
+class _IdList(sa.types.TypeDecorator[Sequence[Any]]):
+    """An array as text: drivers check an array's items one at a time."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def process_bind_param(self, value: Sequence[Any] | None, _dialect: Dialect) -> str:
+        items = [str(each) for each in value or ()]
+        if isinstance(self.item, sa.Text):
+            items = [f'"{each.translate(_ESCAPED)}"' for each in items]
+        return f"{{{','.join(items)}}}"
+
+
+_ESCAPED = str.maketrans({'"': r"\"", "\\": r"\\"})
 
 #: SQLAlchemy's text for a DateTime on SQLite; SQLite's clock counts milliseconds.
 _SQLITE_TIME = "%Y-%m-%d %H:%M:%f000"
@@ -480,23 +508,27 @@ def _id_type(
     One record has one task id, so a text that only means the same is refused.
     """
     if isinstance(kind, sa.Uuid):
-        return postgresql.UUID(as_uuid=False), lambda text: _same(text, str(UUID(text)))
+        return postgresql.UUID(as_uuid=False), _uuid
     if isinstance(kind, sa.Integer):
-        return sa.BigInteger(), lambda text: int(_same(text, str(_int64(text))))
+        return sa.BigInteger(), _int64
     if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum):
         return sa.Text(), _plain_text
     raise TypeError(f"{column} must be text, an integer or a UUID, not {kind!r}")
 
 
-def _same(text: str, canonical: str) -> str:
-    if text != canonical:
-        raise ValueError(f"its id would be {canonical!r}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _uuid(text: str) -> str:
+    if not _UUID.fullmatch(text):
+        raise ValueError("its id is not a UUID in its usual form")
     return text
 
 
 def _int64(text: str) -> int:
-    if not -(2**63) <= (number := int(text)) < 2**63:
-        raise ValueError("its id is no 64-bit integer")
+    number = int(text)
+    if str(number) != text or not -(2**63) <= number < 2**63:
+        raise ValueError("its id is not a 64-bit integer in its usual form")
     return number
 
 

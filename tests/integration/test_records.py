@@ -23,7 +23,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from structlog.testing import capture_logs
 
 from devtools.postgres import Postgres
-from devtools.processes import wait_until
+from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.integration.test_sql_plans import watched
@@ -160,6 +160,13 @@ def code_lines(path: Path) -> int:
 
 def test_a_seat_reservation_takes_thirty_lines() -> None:
     assert code_lines(EXAMPLE) <= 30
+
+
+def test_the_guide_shows_the_example() -> None:
+    guide = (ROOT / "docs" / "writing-a-flow.md").read_text()
+    block = guide.split("holds = Records(")[0].rpartition("```python\n")[2]
+    rest = guide.split("holds = Records(")[1].partition("```")[0]
+    assert f"{block}holds = Records({rest}" in EXAMPLE.read_text()
 
 
 @pytest.fixture
@@ -608,15 +615,21 @@ def test_a_session_schedules_what_it_has_not_flushed_yet(booked: Hall, queue: De
     assert scheduled(queue) == {"B1"}
 
 
-def test_a_commit_that_fails_schedules_nothing(booked: Hall, queue: DelayQueue) -> None:
-    refused = RuntimeError("refused")
-
-    def refuse(_connection: sa.Connection) -> None:
-        raise refused
-
-    sa.event.listen(booked.engine, "commit", refuse)
-    with pytest.raises(RuntimeError), booked.engine.begin() as connection:
+def test_a_commit_that_the_database_refuses_schedules_nothing(
+    booked: Hall, queue: DelayQueue
+) -> None:
+    """A deferred constraint is checked by the COMMIT itself."""
+    with booked.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+        connection.exec_driver_sql(
+            "CREATE TABLE tickets (seat TEXT REFERENCES seats (id) DEFERRABLE INITIALLY DEFERRED)"
+        )
+        connection.commit()
+        connection.exec_driver_sql("INSERT INTO tickets VALUES ('no such seat')")
         booked.records.schedule(connection, "A1")
+        with pytest.raises(sa.exc.IntegrityError):
+            connection.commit()
     assert scheduled(queue) == set()
 
 
