@@ -286,7 +286,6 @@ class _Statements:
         self, sql: "_PostgreSQL | _SQLite", id_: sa.Column[Any], pending: sa.ColumnElement[bool]
     ) -> None:
         self._sql = sql
-        self._id = id_
         ids = sql.among("ids")
         # Opaque, so that the partial index does not qualify: without statistics a planner would read
         # that from end to end rather than look up the ids.

@@ -808,18 +808,20 @@ def test_a_server_that_is_down_is_an_outage(own_postgres: Postgres) -> None:
         assert hall.handled == [["A1"]]
 
 
-def test_a_read_only_server_is_an_outage_and_ends_with_it(own_postgres: Postgres) -> None:
+@pytest.mark.parametrize("noticed_by", ["the probe", "a batch"])
+def test_a_read_only_server_is_an_outage_and_ends_with_it(
+    own_postgres: Postgres, noticed_by: str
+) -> None:
     with own_hall(own_postgres) as hall:
         hall.add("A1")
         name = hall.engine.url.database
         own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         hall.engine.dispose()
-        for call in (hall.probe, lambda: hall.run("A1")):
-            with pytest.raises(Unavailable, match="read-only"):
-                call()
+        with pytest.raises(Unavailable, match="read-only"):
+            hall.probe() if noticed_by == "the probe" else hall.run("A1")
         own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
-        hall.probe()  # on a new connection: the old ones stay read-only
-        assert hall.run("A1") == {}
+        assert hall.run("A1") == {}  # on a new connection: those that were open stay read-only
+        hall.probe()
 
 
 def test_a_frozen_backend_is_given_up(own_postgres: Postgres) -> None:
@@ -995,6 +997,13 @@ def test_the_sweep_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall]) -> 
             assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
 
     assert_alike(cold_and_analysed, use, 9 * 500)
+
+
+def test_the_sweep_names_what_is_pending_as_the_index_does(hall: Hall) -> None:
+    """With a parameter in its place, the plan of a prepared statement could not use the index."""
+    with watched(hall.engine) as reads:
+        hall.sweep()
+    assert [read for read in reads if "status = 'held'" in read.statement]
 
 
 def test_scheduling_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall]) -> None:
