@@ -596,7 +596,7 @@ def test_a_wait_survives_a_firewall_that_forgets_idle_connections(
     monkeypatch.setattr("worker.waker.LISTEN_SECONDS", 0.5)
     proxy = Proxy(valkey.port)
     waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0?health_check_interval=1", "q")
-    taken = waiting.take(None)
+    taken = waiting.take(LONG)
     waiting.listens(redis_client)
     proxy.forget()
     queue.schedule("a", 1)  # the message does not arrive, and the next claim has no answer

@@ -82,7 +82,7 @@ def test_a_consumer_blocks_on_an_empty_queue_until_something_is_offered(
     redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)  # it is woken
-    with Consumer(redis_client, "q") as consumer, ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, Consumer(redis_client, "q") as consumer:
         ids = thread.submit(lambda: next(task.id for task in consumer))
         channel = queue.keys.wake
         wait_until(lambda: dict(redis_client.pubsub_numsub(channel))[channel.encode()], "it")
@@ -97,8 +97,8 @@ def test_a_connection_that_the_server_closes_for_being_idle_does_not_end_the_loo
     with (
         private_valkey(tmp_path, "--timeout", "1") as server,
         redis.Redis.from_url(server.url) as client,
-        Consumer(f"{server.url}?client_name=idle", "q", listeners=[heard]) as consumer,
         ThreadPoolExecutor(1) as thread,
+        Consumer(f"{server.url}?client_name=idle", "q", listeners=[heard]) as consumer,
     ):
 
         def open_connections() -> int:
