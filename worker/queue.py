@@ -682,7 +682,7 @@ def _checked(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, by
     """What the script takes of a task: see `schedule.lua`."""
     task_id, at_ms, payload = task
     if isinstance(task, Due):
-        return _id(task_id), f"+{math.ceil(checked_delay(at_ms))}", payload
+        return _id(task_id), f"+{checked_delay(at_ms)}", payload
     if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
         raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
     return _id(task_id), math.ceil(at_ms), payload

@@ -9,23 +9,21 @@
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] '1': leave a known task alone
 -- ARGV[4..] id, due, payload ('' is none), ...; due is
 --   '1700000000000'  a time, ms
---   '+5000'          a delay, ms, from now; '+-5000' is overdue
+--   '+5000.25'       a delay, ms, from now; '+-5000' is overdue
 --
 -- Returns {'created' | 'rescheduled' | 'unchanged' | 'dead', ...}
 --
 -- A task is in exactly one of scheduled, leased, dead. Rescheduling a leased task takes it
 -- from its holder, who finds its token gone. Only requeue brings back a dead one.
 --
--- A delay begins at the end of the current millisecond, so that it is never too short.
-
 local only_if_absent = ARGV[3] == '1'
-local begin = now + (since_now_us > 0 and 1 or 0)
 local was_next = next_due()
 local answers, earliest = {}, math.huge
 for i = 4, #ARGV, 3 do
   local id, payload = ARGV[i], ARGV[i + 2]
   local delay = string.match(ARGV[i + 1], '^%+(.+)')
-  local due = delay and math.max(0, begin + tonumber(delay)) or tonumber(ARGV[i + 1])
+  -- Rounded up once, so that it is never too short.
+  local due = delay and math.max(0, now + math.ceil(since_now_us / 1000 + delay)) or tonumber(ARGV[i + 1])
   local before = redis.call('ZSCORE', scheduled, id)
   local held = not before and redis.call('ZSCORE', leased, id)
   local known = before or held
