@@ -28,6 +28,8 @@ def clocks(valkey: Valkey, redis_client: redis.Redis, tmp_path: Path) -> Iterato
     started = [
         python(command, {"REDIS_URL": valkey.url}, tmp_path / f"worker-{n}.log") for n in range(3)
     ]
+    queue = DelayQueue(redis_client, "tick")
+    wait_until(lambda: len(queue.workers()) == len(started), "all of them to work")
     wait_until(lambda: redis_client.llen(HANDLED), "the first second")
     yield started
     for process in started:
