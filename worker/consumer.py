@@ -25,7 +25,7 @@ from .waker import Waker
 
 
 class Settings(TypedDict, total=False):
-    """Of a `Flow`: what they mean there, they mean for each queue of a `Consumer`."""
+    """Settings of a `Flow`; they mean the same for each queue of a `Consumer`."""
 
     lease_seconds: float
     max_runtime_seconds: float
@@ -51,9 +51,12 @@ class Consumer:
                 with consumer.take() as task:
                     send_mail(task.payload)
 
-    The queue named first goes first, as long as it has anything due. A wait costs one look at each
-    queue every five seconds: whatever is due earlier ends it. It lasts while Redis does not answer, too.
-    A lease is extended until the block ends. Delivery is at least once.
+    The queue named first goes first, as long as it has anything due. A wait ends as soon as a task is due, and
+    costs one look at each queue every five seconds. It goes on while Redis does not answer. A lease
+    is extended until the block ends. Delivery is at least once.
+
+    ``settings`` are those of a `Flow` for ``lease_seconds``, ``max_runtime_seconds``, ``max_failures``,
+    ``max_deliveries`` and ``backoff``.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Consumer:
 
         Nothing is sent before the first task is asked for. One connection then listens until `close`.
         ``listeners`` are told of `events`, after the log. Raises ValueError for settings that a
-        `Flow` does not take.
+        `Flow` refuses.
         """
         names = [queues] if isinstance(queues, str) else [*queues]
         if not names or len({*names}) < len(names):
@@ -128,9 +131,9 @@ class Consumer:
                         tasks.outcomes[task.id] = Failed("refused")
 
         At the end of the block each task without an outcome is done. An exception does not tell which of
-        several tasks is at fault, and none is to fail for another's sake. So those without an outcome are
+        several tasks is at fault, and no task should fail because of another. So those without an outcome are
         left leased, as if the process had died: they come again when the lease ends, a few at a time, and
-        then alone. Of one that is alone, an exception means what it means in `take`. `Unavailable` gives
+        then alone. When a task was taken alone, an exception means what it means in `take`. `Unavailable` gives
         all of them back. Raises as `take` does, and ValueError for a limit that is not 1 to 2,000.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:

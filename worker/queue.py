@@ -511,7 +511,7 @@ class DelayQueue:
         return found
 
     def dead_ids(self) -> Iterator[list[str]]:
-        """The ids that are dead now, oldest first, in slices that may be requeued or purged in between."""
+        """The ids that are dead now, oldest first, in pages that may be requeued or purged in between."""
         left, passed = _int(self._redis.llen(self.keys.dead)), 0
         while left > 0:
             entries = _list(

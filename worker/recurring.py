@@ -18,7 +18,7 @@ RecurringOutcome = Retry | DeadLetter | Failed
 
 
 class Settings(TypedDict, total=False):
-    """Of a `Flow`: what they mean there, they mean for a `Recurring`."""
+    """Settings of a `Flow`; they mean the same for a `Recurring`."""
 
     probe: Probe | None
     threads: int | None
@@ -61,9 +61,9 @@ class Recurring(Flow):
 
     **When its clock is set back**, no run takes place twice, as far back as the last hundred runs.
 
-    **A new schedule** is in force as soon as a worker that has it starts; the old one's next run is removed.
-    Workers that were started earlier, with the old schedule, leave it alone, unless those with the new one
-    are gone and have missed a run. To end a recurring task, remove it from the code and destroy its queue.
+    **A new schedule** is in force as soon as a worker that has it starts; the old one's next run is
+    removed, unless it is already overdue. Workers that were started earlier, with the old schedule, leave it
+    alone, unless those with the new one are gone and have missed a run. To end a recurring task, remove it from the code and destroy its queue.
 
     Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
     refuses.

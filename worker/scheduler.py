@@ -46,10 +46,11 @@ class BatchScheduler:
             scheduler.schedule("visit-7", delay_ms=86_400_000, payload=b"...")
             scheduler.cancel("visit-6")
 
-    A thread gathers changes for `LINGER_SECONDS` and sends them together, for each task the last one. The
-    thread starts with the first change, so a scheduler may be made before a server forks its workers.
+    A thread gathers changes for `LINGER_SECONDS` (0.01) and sends them together, for each task the last one. The
+    thread starts with the first change, so a scheduler may be made before a server forks its workers. A process
+    that ends normally sends what is waiting, as `close` does.
 
-    Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` others are waiting, and if the
+    Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` (10,000) others are waiting, and if the
     process is killed before it is sent; the first two are logged. So it is for flows with a sweep, which
     restores what was lost, and whose handler does nothing for a task that should have been cancelled. Otherwise
     call `DelayQueue.schedule`, which raises.
