@@ -25,17 +25,18 @@ MAX_WAITING = 10_000
 CLOSE_SECONDS = 1.0
 
 
-class _Scheduled(NamedTuple):
-    """A task, and when it was scheduled, on the monotonic clock."""
+class _Entry(NamedTuple):
+    """A task that waits to be sent."""
 
     task: tuple[str, float, bytes] | Due
-    at: float
+    #: When it was scheduled, on the monotonic clock, in seconds.
+    since: float
 
     def from_now(self) -> tuple[str, float, bytes] | Due:
-        """The task, its delay shorter by the time that it has waited."""
+        """The task, with its delay shortened by the time that it has waited."""
         if not isinstance(self.task, Due):
             return self.task
-        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.at)
+        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.since)
         return self.task._replace(delay_ms=max(-MAX_DELAY_MS, delay_ms))
 
 
@@ -68,7 +69,7 @@ class BatchScheduler:
         # waiting is sent by its parent.
         self._changed = Condition()
         #: By task id; None: it is cancelled.
-        self._waiting: dict[str, _Scheduled | None] = {}
+        self._waiting: dict[str, _Entry | None] = {}
         self._dropped = 0
         self._closing = False
         self._thread = Thread()
@@ -90,7 +91,7 @@ class BatchScheduler:
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
-        self._change(task_id, _Scheduled(task, monotonic()))
+        self._change(task_id, _Entry(task, monotonic()))
 
     def cancel(self, task_id: str) -> None:
         """Cancel a task as `DelayQueue.cancel` does, soon. Raises ValueError for an id that cannot be sent."""
@@ -114,7 +115,7 @@ class BatchScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _change(self, task_id: str, change: _Scheduled | None) -> None:
+    def _change(self, task_id: str, change: _Entry | None) -> None:
         with self._changed:
             if len(self._waiting) < MAX_WAITING or task_id in self._waiting:
                 self._waiting[task_id] = change
@@ -159,14 +160,13 @@ class BatchScheduler:
                 log.warning("too many changes waiting", queue=self._queue.name, dropped=dropped)
             self._send(changes)
 
-    def _send(self, changes: dict[str, _Scheduled | None]) -> None:
+    def _send(self, changes: dict[str, _Entry | None]) -> None:
+        cancelled = [task_id for task_id, entry in changes.items() if entry is None]
+        scheduled = (entry.from_now() for entry in changes.values() if entry is not None)
         try:
-            self._queue.schedule_many(
-                scheduled.from_now() for scheduled in changes.values() if scheduled is not None
-            )
-            self._queue.cancel_many(
-                task_id for task_id, scheduled in changes.items() if scheduled is None
-            )
+            # First: a server whose memory is full still cancels.
+            self._queue.cancel_many(cancelled)
+            self._queue.schedule_many(scheduled)
         except redis.RedisError as error:
             log.warning(
                 "changes not sent",

@@ -257,6 +257,21 @@ def test_a_payload_is_sent_and_what_cannot_be_stored_is_refused_at_once(
     assert (task.id, task.payload) == ("good", b"\x00\xff")
 
 
+def test_a_server_whose_memory_is_full_takes_no_new_tasks_and_still_cancels(
+    scheduler: BatchScheduler, queue: DelayQueue, redis_client: redis.Redis
+) -> None:
+    queue.schedule("paid", DUE_AT_MS)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with scheduler._changed:  # so that both go together
+            scheduler.schedule("new", DUE_AT_MS)
+            scheduler.cancel("paid")
+        scheduler.close()
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert queue.stats().scheduled == 0
+
+
 def stopped(scheduler: BatchScheduler, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold the thread in its first call until the event is set."""
     slow, quick = threading.Event(), threading.Event()
