@@ -14,7 +14,7 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:paused       string  present while the queue is paused
     {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
-    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last that were scheduled
+    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
     {name}:recurrence   string  when the workers that schedule them were started, and their schedule
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
@@ -194,7 +194,7 @@ class Keys:
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:
-        """Those that a script takes, in its order."""
+        """The keys that a script takes, in its order."""
         return [getattr(self, key) for key in script.keys]
 
     def stored(self) -> list[str]:
@@ -285,8 +285,7 @@ class DelayQueue:
         """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
         A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
-        was due.
-        Does nothing while the queue is paused.
+        was due. Does nothing while the queue is paused.
 
         With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
         another worker's turn: then nothing is done. With ``look_only`` lost tasks are returned, but
@@ -338,8 +337,8 @@ class DelayQueue:
         ``expected`` one is scheduled too: the last that the caller knows to have been scheduled, if its time
         has come and the caller does not hold it.
 
-        Of workers with different schedules the one that was ``started_at_ms`` last, on the server's clock,
-        prevails. Occurrences of the other schedule that are not due yet are removed.
+        Of several schedules, that of the worker that started last is in force; ``started_at_ms`` is when this
+        one did, on the server's clock. Occurrences of the others that are not due yet are removed.
         """
         rows = [*upcoming, *(expected or ())]
         in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
@@ -571,11 +570,11 @@ class DelayQueue:
         self.wake()
 
     def destroy(self) -> None:
-        """Delete the queue with all that it stores, in one moment: every task, dead letter and count.
+        """Delete the queue with all that it stores, atomically: every task, dead letter and count.
 
-        Whoever holds a task finds its lease lost, and writes nothing. Workers renew a pause: resume a
-        paused queue first. The queue can be used again at once: a worker that still runs appears in it again, and its sweep restores what
-        the records list as waiting.
+        Whoever holds a task finds its lease lost, and writes nothing. The queue can be used again at once: a
+        worker that still runs appears in it again, and its sweep restores what the records list as waiting.
+        Workers also renew a pause, so resume a paused queue first.
         """
         self._redis.unlink(*self.keys.stored())
 
@@ -639,7 +638,7 @@ def schedule_args(
 ) -> Iterator[Iterable[Any]]:
     """The arguments of each call of `schedule.lua`.
 
-    Raises ValueError for a task that cannot be stored, before the first.
+    Raises ValueError for a task that cannot be stored, before it yields anything.
     """
     head = (keys.wake, int(only_if_absent))
     for part in _slices([*map(_checked, tasks)]):
@@ -647,6 +646,7 @@ def schedule_args(
 
 
 def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
+    """What `schedule.lua` replied."""
     return [Scheduled(answer.decode()) for answer in reply]
 
 
@@ -656,10 +656,12 @@ def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
 
 
 def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
+    """What `cancel.lua` replied."""
     return [Cancelled(answer.decode()) for answer in reply]
 
 
 def stats_in(reply: Iterable[Any]) -> Stats:
+    """What `stats.lua` replied."""
     scheduled, due, within_minute, leased, dead, paused, next_due = reply
     return Stats(
         scheduled=scheduled,

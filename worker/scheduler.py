@@ -17,9 +17,9 @@ from .queue import SLICE, DelayQueue, task_to_schedule
 
 log = structlog.get_logger("worker")
 
-#: How long a change waits for others to be sent with it. Alone it would cost as much as twenty do together.
+#: How long a change waits for others to be sent with it. One sent alone costs as much as twenty together.
 LINGER_SECONDS = 0.01
-#: Changes that wait while Redis is slow; more are dropped.
+#: How many changes may wait while Redis is slow; more are dropped.
 MAX_WAITING = 10_000
 #: How long `BatchScheduler.close` waits for what is still to be sent.
 CLOSE_SECONDS = 1.0
@@ -47,8 +47,8 @@ class BatchScheduler:
             scheduler.schedule("visit-7", delay_ms=86_400_000, payload=b"...")
             scheduler.cancel("visit-6")
 
-    A thread gathers changes for `LINGER_SECONDS` and sends them together, for each task the last one. The
-    thread starts with the first change, so a scheduler may be made before a server forks its workers.
+    A thread gathers changes for `LINGER_SECONDS` and sends them together; of several changes to a task, only
+    the last. It starts with the first change, so a scheduler may be made before a server forks its workers.
 
     Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` others are waiting, and if the
     process is killed before it is sent; the first two are logged. So it is for flows with a sweep, which
@@ -85,8 +85,8 @@ class BatchScheduler:
     ) -> None:
         """Schedule a task as `DelayQueue.schedule` does, soon. A delay counts from this call.
 
-        Raises ValueError or TypeError for what cannot be stored, because it would fail with all others in
-        its call.
+        Raises ValueError or TypeError for what cannot be stored: sent with others, it would make all of them
+        fail.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
@@ -99,7 +99,7 @@ class BatchScheduler:
         self._change(task_id, None)
 
     def close(self) -> None:
-        """Send what is still waiting, for up to a second. It can be used again."""
+        """Send what is still waiting, for up to `CLOSE_SECONDS`. It can be used again, but gathers no more."""
         with self._changed:
             self._closing = True
             self._changed.notify()
