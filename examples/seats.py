@@ -1,4 +1,4 @@
-"""Seats that are held for a while and then free again, with a table of your own as the truth.
+"""Seats that are held for a while and then become free again; a table of your own is the truth.
 
 python -m worker run examples.seats:flows    # with DATABASE_URL and REDIS_URL
 """

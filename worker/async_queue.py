@@ -30,17 +30,17 @@ class AsyncDelayQueue:
             emails = AsyncDelayQueue(client, "emails")
             await emails.schedule("welcome-7", delay_ms=50, payload=b"ada@example.org")
 
-    It is the queue that a `DelayQueue` of the same name is, and its methods do the same. Any number
-    of tasks of one event loop may share it.
+    It is the same queue as a `DelayQueue` of that name, and its methods do the same. Any number of
+    tasks of one event loop may share it.
 
     Every method raises `redis.RedisError` when the server does not do what was asked. Raises
     ValueError for a client that decodes responses.
 
     A call whose reply never came, because of a timeout or because the awaiting task was cancelled,
-    may have been carried out, or only its first slices of 500. It is safe to repeat as long as
-    no worker has claimed the task: the same ``due_at_ms`` changes nothing and returns ``UNCHANGED``, a
-    ``delay_ms`` begins anew. After that, scheduling it again makes it run again. The same holds for
-    what a client with ``reconnect`` sends again by itself.
+    may have been carried out, or only its first slices of 500. It is safe to repeat as long as no
+    worker has claimed the task: the same ``due_at_ms`` changes nothing and returns ``UNCHANGED``, and a
+    ``delay_ms`` starts again. After that, scheduling it again makes it run again. The same holds for
+    what a client with ``reconnect`` repeats by itself.
     """
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, name: str) -> None:
@@ -86,8 +86,8 @@ class AsyncDelayQueue:
     ) -> list[Scheduled]:
         """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return what became of each.
 
-        What happens to a known or a dead id, and what is rounded, is as `DelayQueue.schedule_many`
-        has it. Tasks go 500 at a time, and other tasks of the event loop run in between.
+        Known ids, dead ids and fractions are treated as in `DelayQueue.schedule_many`. Tasks are sent 500
+        at a time, and other tasks of the event loop run in between.
 
         Raises ValueError for an id, a due time or a delay that cannot be stored, and sends nothing.
         """

@@ -245,9 +245,10 @@ def _queues(options: argparse.Namespace) -> list[DelayQueue]:
     client = connect(_redis_url(options))
     try:
         names = [flow.name for flow in _flows(options)]
-    except FlowsNotNamed:
+    except FlowsNotNamed as error:
         if options.queue is None:
-            raise
+            detail = "Name them with --flows MODULE:FACTORY, or a queue with --queue."
+            raise FlowsNotNamed(detail) from error
         names = [options.queue]
     if options.queue not in (None, *names):
         raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")

@@ -70,8 +70,8 @@ def connect_async(
     the block, and make another one for another loop.
 
     There are never more than ``max_connections`` to one server. Calls beyond that wait for one, and
-    raise `redis.ConnectionError` after ``timeout_seconds``. What keeps the event loop busy counts
-    towards every timeout: send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
+    raise `redis.ConnectionError` after ``timeout_seconds``. Time in which the event loop is busy counts
+    towards every timeout, so send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
     """
     retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
@@ -104,7 +104,7 @@ def _settings(timeout_seconds: float) -> dict[str, Any]:
 
 
 def _topology(url: str) -> tuple[str, str]:
-    """What is behind the URL: "sentinel", "cluster" or ""; and the URL without saying so."""
+    """What the URL leads to: "sentinel", "cluster" or "", which is one server; and the URL without that."""
     scheme, _, rest = url.partition("://")
     protocol, _, topology = scheme.partition("+")
     return topology, f"{protocol}://{rest}"
@@ -137,7 +137,7 @@ def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: A
     )
 
 
-#: As `RETRIED`, with what a failover answers.
+#: `RETRIED`, and what a cluster answers during a failover.
 CLUSTER_RETRIED = (*RETRIED, ClusterDownError, SlotNotCoveredError)
 
 
@@ -178,7 +178,7 @@ class _Cluster:
 class _AsyncSentinelPool(
     redis.asyncio.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
 ):
-    """Tasks wait for a connection, and closing it closes those to the sentinels too."""
+    """Tasks wait for a connection. Closing the pool closes the connections to the sentinels too."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -192,8 +192,8 @@ class _AsyncCluster(redis.asyncio.RedisCluster):
     ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]
 
     def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
-        # Twice as many, because those that are just being closed count too. And by default every
-        # fifth redirect closes all connections, under the calls that wait for a reply.
+        # Twice as many, because connections that are being closed count too. By default every fifth
+        # redirect closes all connections, including those on which a call waits for its reply.
         super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
         self._free = asyncio.Semaphore(max_connections)
         self._timeout_seconds = timeout

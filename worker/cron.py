@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-#: What has no time within fifty years of some day has none at all.
+#: An expression that has no time in the fifty years after this day has none at all.
 SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  a wall clock's time
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
@@ -49,11 +49,13 @@ class Cron:
                 f"cron is an expression such as '0 2 * * *', not {expression!r}: {error}"
             ) from error
         except StopIteration:
-            raise ValueError(f"there is no time that {expression!r} means") from None
+            raise ValueError(f"no time matches {expression!r}") from None
         try:
             self._zone = ZoneInfo(timezone)
         except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder
-            raise ValueError(f"timezone is one such as Europe/Berlin, not {timezone!r}") from error
+            raise ValueError(
+                f"timezone is a name such as Europe/Berlin, not {timezone!r}"
+            ) from error
         self._expression = " ".join(expression.split())
         minute, hour = expression.split()[-5:-3]
         self._once = not minute.startswith("*") and not hour.startswith("*")
@@ -71,14 +73,14 @@ class Cron:
             for moment in self._moments(wall):
                 if moment > now and (first is None or moment < first):
                     first = moment
-            if first is not None and first <= self._moment(wall):  # and later ones are later
+            if first is not None and first <= self._moment(wall):  # later walls give later moments
                 break
         assert first is not None, self  # the constructor has found a time
         local = first.astimezone(self._zone)
         return Occurrence(local.isoformat(), (first - EPOCH) // MILLISECOND)
 
     def _moments(self, wall: datetime) -> Iterator[datetime]:
-        """When it comes at the time ``wall`` of the clock."""
+        """The moments at which an occurrence that the clock calls ``wall`` is due."""
         first, second = self._moment(wall), self._moment(wall, fold=1)
         if first == second:
             yield first

@@ -105,7 +105,7 @@ def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
     try:
         return flow.handler(batch) or {}
     except CancelledError as cancelled:
-        # No Exception, so that nothing in a coroutine swallows it; but here it has left its loop, and is
+        # It is not an Exception, so that no coroutine swallows it. Here it has left its event loop, and is
         # a failure like any other.
         raise RuntimeError("the handler was cancelled") from cancelled
 

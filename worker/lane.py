@@ -1,7 +1,8 @@
 """The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
-One thread at a time waits and claims; the others handle what they claimed. So an idle lane polls Redis
-once every `SLOW_POLL_SECONDS`, or as often as its flow needs it, however many threads it has, and wakes exactly when the next task is due.
+One thread at a time waits and claims; the others handle what they claimed. So an idle lane, however many
+threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as often as its flows need it, and wakes
+exactly when the next task is due.
 """
 
 import math

@@ -14,7 +14,7 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:paused       string  present while the queue is paused
     {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
-    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last that were scheduled
+    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
     {name}:recurrence   string  when the workers that schedule them were started, and their schedule
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
@@ -194,7 +194,7 @@ class Keys:
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:
-        """Those that a script takes, in its order."""
+        """The keys that a script takes, in its order."""
         return [getattr(self, key) for key in script.keys]
 
     def stored(self) -> list[str]:
@@ -285,8 +285,7 @@ class DelayQueue:
         """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
         A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
-        was due.
-        Does nothing while the queue is paused.
+        was due. Does nothing while the queue is paused.
 
         With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
         another worker's turn: then nothing is done. With ``look_only`` lost tasks are returned, but
@@ -338,8 +337,8 @@ class DelayQueue:
         ``expected`` one is scheduled too: the last that the caller knows to have been scheduled, if its time
         has come and the caller does not hold it.
 
-        Of workers with different schedules the one that was ``started_at_ms`` last, on the server's clock,
-        prevails. Occurrences of the other schedule that are not due yet are removed.
+        Of several schedules, that of the worker that started last is in force; ``started_at_ms`` is when this
+        one did, on the server's clock. Occurrences of the others that are not due yet are removed.
         """
         rows = [*upcoming, *(expected or ())]
         in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
@@ -506,7 +505,7 @@ class DelayQueue:
         self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
     ) -> list[str]:
         found: list[str] = []
-        for part in _slices([_bytes(task_id) for task_id in ids], size=100):
+        for part in _slices(_each(ids), size=100):
             found += map(_text, self._run(script, now_ms, *head, *part))
         return found
 
@@ -571,11 +570,11 @@ class DelayQueue:
         self.wake()
 
     def destroy(self) -> None:
-        """Delete the queue with all that it stores, in one moment: every task, dead letter and count.
+        """Delete the queue with all that it stores, atomically: every task, dead letter and count.
 
-        Whoever holds a task finds its lease lost, and writes nothing. Workers renew a pause: resume a
-        paused queue first. The queue can be used again at once: a worker that still runs appears in it again, and its sweep restores what
-        the records list as waiting.
+        Whoever holds a task finds its lease lost, and writes nothing. The queue can be used again at once: a
+        worker that still runs appears in it again, and its sweep restores what the records list as waiting.
+        Workers also renew a pause, so resume a paused queue first.
         """
         self._redis.unlink(*self.keys.stored())
 
@@ -639,7 +638,7 @@ def schedule_args(
 ) -> Iterator[Iterable[Any]]:
     """The arguments of each call of `schedule.lua`.
 
-    Raises ValueError for a task that cannot be stored, before the first.
+    Raises ValueError for a task that cannot be stored, before it yields anything.
     """
     head = (keys.wake, int(only_if_absent))
     for part in _slices([*map(_checked, tasks)]):
@@ -647,19 +646,22 @@ def schedule_args(
 
 
 def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
+    """What `schedule.lua` replied."""
     return [Scheduled(answer.decode()) for answer in reply]
 
 
 def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
     """The arguments of each call of `cancel.lua`."""
-    return _slices([_bytes(task_id) for task_id in ids])
+    return _slices(_each(ids))
 
 
 def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
+    """What `cancel.lua` replied."""
     return [Cancelled(answer.decode()) for answer in reply]
 
 
 def stats_in(reply: Iterable[Any]) -> Stats:
+    """What `stats.lua` replied."""
     scheduled, due, within_minute, leased, dead, paused, next_due = reply
     return Stats(
         scheduled=scheduled,
@@ -692,6 +694,13 @@ def _id(task_id: str) -> bytes:
     if not task_id:  # the scripts remove it where they want to write without changing anything
         raise ValueError("a task id is not empty")
     return _bytes(task_id)
+
+
+def _each(ids: Iterable[str]) -> list[bytes]:
+    """Task ids for a script. Raises TypeError for one id, whose letters would pass for ids."""
+    if isinstance(ids, str):
+        raise TypeError(f"pass a list of task ids, not {ids!r}")
+    return [_bytes(task_id) for task_id in ids]
 
 
 def _token(tasks: Sequence[Task]) -> str:

@@ -1,8 +1,8 @@
 """Recurring tasks: a flow whose tasks are the times of a cron expression.
 
-No worker is in charge, and nothing sweeps. Whoever claims an occurrence schedules ("seeds") the next one before
-it runs the present one. So where nothing of the queue is left, Redis has lost it, and whoever finds that seeds
-what is next. An occurrence has its time as its id, so it makes no difference how many seed it.
+No worker is in charge, and nothing sweeps. The worker that claims an occurrence schedules ("seeds") the next one
+before it runs this one. So if nothing of the queue is left, Redis has lost it, and the worker that finds out seeds
+the next one. An occurrence's id is its time, so it makes no difference how many workers seed it.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Settings(TypedDict, total=False):
 
 
 class Recurring(Flow):
-    """A flow that runs by the clock, once for each time, on any number of workers::
+    """A flow that runs on a cron schedule, once for each time, on any number of workers::
 
         def make_report(task: Task) -> None: ...
 
@@ -55,18 +55,19 @@ class Recurring(Flow):
 
     **When Redis loses everything**, running workers schedule the next run again within a minute, in any case
     before its time. A run that had begun is not repeated. One that was due but had not begun (Redis was
-    away) takes place late if a worker remembers it. There is one gap: if the loss comes after a run
-    ended and before another worker has looked since it was due, that worker runs it again. Workers look
-    when it is due, within milliseconds, unless they are busy or frozen.
+    away) takes place late if a running worker knew of it. There is one gap: a run is repeated if Redis loses
+    everything after the run has ended and a worker has not looked at the queue since the run was due. Workers
+    look within milliseconds, unless they are busy or frozen.
 
-    **When its clock is set back**, no run takes place twice, as far back as the last hundred runs.
+    **When Redis's clock is set back**, no run takes place twice, as far back as the last hundred runs.
 
-    **A new schedule** is in force as soon as a worker that has it starts; the old one's next run is
-    removed, unless it is already overdue. Workers that were started earlier, with the old schedule, leave it
-    alone, unless those with the new one are gone and have missed a run. To end a recurring task, remove it from the code and destroy its queue.
+    **A new schedule** takes effect when the first worker that has it starts; the old one's next run is removed,
+    unless it is already overdue. Workers that started earlier, with the old schedule, leave it alone, unless
+    those with the new one are gone and have missed a run. To end a recurring task, remove it from the code and
+    destroy its queue.
 
     Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
-    refuses.
+    refuses; TypeError for settings that it does not have.
     """
 
     def __init__(

@@ -17,25 +17,26 @@ from .queue import SLICE, DelayQueue, task_to_schedule
 
 log = structlog.get_logger("worker")
 
-#: How long a change waits for others to be sent with it. Alone it would cost as much as twenty do together.
+#: How long a change waits for others to be sent with it. One sent alone costs as much as twenty together.
 LINGER_SECONDS = 0.01
-#: Changes that wait while Redis is slow; more are dropped.
+#: How many changes may wait while Redis is slow; more are dropped.
 MAX_WAITING = 10_000
 #: How long `BatchScheduler.close` waits for what is still to be sent.
 CLOSE_SECONDS = 1.0
 
 
-class _Scheduled(NamedTuple):
-    """A task, and when it was scheduled, on the monotonic clock."""
+class _Entry(NamedTuple):
+    """A task that waits to be sent."""
 
     task: tuple[str, float, bytes] | Due
-    at: float
+    #: When it was scheduled, on the monotonic clock, in seconds.
+    since: float
 
     def from_now(self) -> tuple[str, float, bytes] | Due:
-        """The task, its delay shorter by the time that it has waited."""
+        """The task, with its delay shortened by the time that it has waited."""
         if not isinstance(self.task, Due):
             return self.task
-        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.at)
+        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.since)
         return self.task._replace(delay_ms=max(-MAX_DELAY_MS, delay_ms))
 
 
@@ -46,9 +47,9 @@ class BatchScheduler:
             scheduler.schedule("visit-7", delay_ms=86_400_000, payload=b"...")
             scheduler.cancel("visit-6")
 
-    A thread gathers changes for `LINGER_SECONDS` (0.01) and sends them together, for each task the last one. The
-    thread starts with the first change, so a scheduler may be made before a server forks its workers. A process
-    that ends normally sends what is waiting, as `close` does.
+    A thread gathers changes for `LINGER_SECONDS` (0.01) and sends them together; of several changes to a task,
+    only the last. It starts with the first change, so a scheduler may be made before a server forks its
+    workers. A process that ends normally sends what is waiting, as `close` does.
 
     Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` (10,000) others are waiting, and if the
     process is killed before it is sent; the first two are logged. So it is for flows with a sweep, which
@@ -69,7 +70,7 @@ class BatchScheduler:
         # waiting is sent by its parent.
         self._changed = Condition()
         #: By task id; None: it is cancelled.
-        self._waiting: dict[str, _Scheduled | None] = {}
+        self._waiting: dict[str, _Entry | None] = {}
         self._dropped = 0
         self._closing = False
         self._thread = Thread()
@@ -85,13 +86,13 @@ class BatchScheduler:
     ) -> None:
         """Schedule a task as `DelayQueue.schedule` does, soon. A delay counts from this call.
 
-        Raises ValueError or TypeError for what cannot be stored, because it would fail with all others in
-        its call.
+        Raises ValueError or TypeError for what cannot be stored: sent with others, it would make all of them
+        fail.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
-        self._change(task_id, _Scheduled(task, monotonic()))
+        self._change(task_id, _Entry(task, monotonic()))
 
     def cancel(self, task_id: str) -> None:
         """Cancel a task as `DelayQueue.cancel` does, soon. Raises ValueError for an id that cannot be sent."""
@@ -99,7 +100,7 @@ class BatchScheduler:
         self._change(task_id, None)
 
     def close(self) -> None:
-        """Send what is still waiting, for up to a second. It can be used again."""
+        """Send what is still waiting, for up to `CLOSE_SECONDS`. It can be used again, but gathers no more."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -115,7 +116,7 @@ class BatchScheduler:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _change(self, task_id: str, change: _Scheduled | None) -> None:
+    def _change(self, task_id: str, change: _Entry | None) -> None:
         with self._changed:
             if len(self._waiting) < MAX_WAITING or task_id in self._waiting:
                 self._waiting[task_id] = change
@@ -160,14 +161,13 @@ class BatchScheduler:
                 log.warning("too many changes waiting", queue=self._queue.name, dropped=dropped)
             self._send(changes)
 
-    def _send(self, changes: dict[str, _Scheduled | None]) -> None:
+    def _send(self, changes: dict[str, _Entry | None]) -> None:
+        cancelled = [task_id for task_id, entry in changes.items() if entry is None]
+        scheduled = (entry.from_now() for entry in changes.values() if entry is not None)
         try:
-            self._queue.schedule_many(
-                scheduled.from_now() for scheduled in changes.values() if scheduled is not None
-            )
-            self._queue.cancel_many(
-                task_id for task_id, scheduled in changes.items() if scheduled is None
-            )
+            # First: a server whose memory is full still cancels.
+            self._queue.cancel_many(cancelled)
+            self._queue.schedule_many(scheduled)
         except redis.RedisError as error:
             log.warning(
                 "changes not sent",

@@ -48,7 +48,7 @@ class Waker:
                 # Returns None after the timeout, having pinged a connection that was silent.
                 message = pubsub.get_message(timeout=LISTEN_SECONDS)
                 if message is None:
-                    # redis-py counts the pings that were not answered, and would wait for good.
+                    # redis-py counts the pings that were not answered, and would wait forever.
                     if pubsub.health_check_response_counter:
                         raise redis.TimeoutError("no answer to a ping")
                     continue

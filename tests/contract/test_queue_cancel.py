@@ -137,3 +137,9 @@ def test_scheduling_a_cancelled_task_anew_takes_it_from_its_worker_and_it_comes(
     with pytest.raises(LeaseLost):
         queue.release([task])
     assert state(queue) == {"scheduled": {"a": 3000}, "payloads": {"a": b"new"}}
+
+
+@pytest.mark.parametrize("verb", ["cancel_many", "requeue", "purge"])
+def test_one_id_is_not_taken_for_a_list_of_letters(queue: DelayQueue, verb: str) -> None:
+    with pytest.raises(TypeError, match="list of task ids"):
+        getattr(queue, verb)("ab")

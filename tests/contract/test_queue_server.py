@@ -212,6 +212,8 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
     "tokens": lambda queue: queue.ack([Task("a")]),
     "lost_claims": _claim_after_a_lost_reply,
     "sweeper": lambda queue: queue.restore([], worker_id="w1", term_ms=10),
+    "seeded": lambda queue: queue.seed("daily", 1, ("b", 2000)),
+    "recurrence": lambda queue: queue.seed("daily", 1, ("b", 2000)),
     "workers": lambda queue: queue.beat("w1", {}),
 }
 
@@ -224,7 +226,7 @@ def test_a_key_of_another_type_raises_a_redis_error(
     queue.schedule("a", 1000, b"x")
     name = getattr(queue.keys, key)
     client.delete(name)
-    if key == "sweeper":
+    if key in ("sweeper", "recurrence"):
         client.rpush(name, "a list")
     else:
         client.set(name, "a string")

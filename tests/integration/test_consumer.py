@@ -624,7 +624,7 @@ def test_three_queues_are_taken_from_in_strict_order_while_others_offer(
         ThreadPoolExecutor(len(names)) as executor,
     ):
         offers = [executor.submit(offer, queue) for queue in queues]
-        offering.wait(LONG)
+        assert offering.wait(LONG)
         taken = Counter[str]()
         while sum(taken.values()) < 300:
             before = [queue.stats().due for queue in queues]

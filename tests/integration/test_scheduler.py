@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -136,31 +137,6 @@ def test_without_redis_nobody_waits_and_nothing_is_raised() -> None:
     scheduler.close()
 
 
-def test_what_waits_is_bounded_and_sent_when_a_slow_redis_answers(
-    scheduler: BatchScheduler,
-    queue: DelayQueue,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slow, quick = threading.Event(), threading.Event()
-    plain = queue.schedule_many
-
-    def schedule_many(*args: object) -> object:
-        slow.set()
-        assert quick.wait(60)
-        return plain(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(queue, "schedule_many", schedule_many)
-    scheduler.schedule("first", DUE_AT_MS)
-    assert slow.wait(60)
-    for n in range(MAX_WAITING + 1):
-        scheduler.schedule(f"order-{n}", DUE_AT_MS)
-    quick.set()
-    wait_until(lambda: queue.stats().scheduled == 1 + MAX_WAITING, "all but one to be sent")
-    scheduler.close()
-    assert redis_client.zscore(queue.keys.scheduled, f"order-{MAX_WAITING}") is None
-
-
 def test_no_error_ends_it(
     scheduler: BatchScheduler, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,14 +156,22 @@ def test_no_error_ends_it(
     assert scheduler._thread is thread
 
 
-def test_without_a_thread_nothing_is_raised_and_the_next_change_tries_again(
-    scheduler: BatchScheduler, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No thread can be started in here."""
+
     def start(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
+        yield
+
+
+def test_without_a_thread_nothing_is_raised_and_the_next_change_tries_again(
+    scheduler: BatchScheduler, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with no_threads(monkeypatch):
         for n in range(MAX_WAITING + 1):
             scheduler.schedule(f"order-{n}", DUE_AT_MS)
     scheduler.schedule("the one that is too many", DUE_AT_MS)
@@ -273,6 +257,21 @@ def test_a_payload_is_sent_and_what_cannot_be_stored_is_refused_at_once(
     assert (task.id, task.payload) == ("good", b"\x00\xff")
 
 
+def test_a_server_whose_memory_is_full_takes_no_new_tasks_and_still_cancels(
+    scheduler: BatchScheduler, queue: DelayQueue, redis_client: redis.Redis
+) -> None:
+    queue.schedule("paid", DUE_AT_MS)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with scheduler._changed:  # so that both go together
+            scheduler.schedule("new", DUE_AT_MS)
+            scheduler.cancel("paid")
+        scheduler.close()
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert queue.stats().scheduled == 0
+
+
 def stopped(scheduler: BatchScheduler, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold the thread in its first call until the event is set."""
     slow, quick = threading.Event(), threading.Event()
@@ -289,7 +288,7 @@ def stopped(scheduler: BatchScheduler, monkeypatch: pytest.MonkeyPatch) -> threa
     return quick
 
 
-def test_while_all_places_are_taken_those_that_wait_can_still_be_changed(
+def test_what_waits_is_bounded_and_can_still_be_changed(
     scheduler: BatchScheduler,
     queue: DelayQueue,
     redis_client: redis.Redis,
@@ -306,6 +305,8 @@ def test_while_all_places_are_taken_those_that_wait_can_still_be_changed(
     scheduler.close()
     assert due_at_ms(redis_client, queue, "1") == DUE_AT_MS + 1
     assert redis_client.zscore(queue.keys.scheduled, "0") is None
+    assert redis_client.zscore(queue.keys.scheduled, str(MAX_WAITING - 1)) == DUE_AT_MS
+    assert redis_client.zscore(queue.keys.scheduled, str(MAX_WAITING)) is None
     assert [log["dropped"] for log in logs] == [7]
 
 
@@ -350,11 +351,7 @@ def test_closing_waits_a_second_at_most_for_a_redis_that_is_silent() -> None:
 def test_closing_sends_what_had_no_thread(
     scheduler: BatchScheduler, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
+    with no_threads(monkeypatch):
         scheduler.schedule("a", DUE_AT_MS)
         scheduler.close()
     scheduler.close()

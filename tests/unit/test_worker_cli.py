@@ -101,8 +101,8 @@ def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name the ids, or pass --all"),
-        (["x", "--all"], "name the ids, or pass --all"),
+        ([], "name the ids or pass --all, not both"),
+        (["x", "--all"], "name the ids or pass --all, not both"),
         (["--all"], "name one with --queue"),
         (["--all", "--queue", "c"], "no queue 'c': the flows have a, b"),
     ],

@@ -214,7 +214,7 @@ def test_an_expression_without_any_time_is_refused(expression: str) -> None:
     "zone", ["", "Europe", "Europe/Atlantis", "../zone", "/etc/localtime", "CEST+1"]
 )
 def test_what_is_no_time_zone_is_refused(zone: str) -> None:
-    with pytest.raises(ValueError, match="timezone is one such as"):
+    with pytest.raises(ValueError, match="timezone is a name such as"):
         Cron("0 2 * * *", zone)
 
 

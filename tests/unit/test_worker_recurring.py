@@ -103,7 +103,7 @@ def test_it_is_a_flow_with_a_name_and_a_schedule() -> None:
     [
         ({"cron": "0 25 * * *"}, "cron is an expression"),
         ({"cron": "0 0 30 2 *"}, "cron is an expression"),
-        ({"timezone": "Europe/Atlantis"}, "timezone is one such as"),
+        ({"timezone": "Europe/Atlantis"}, "timezone is a name such as"),
         ({"name": "a b"}, "flow's name"),
         ({"lease_seconds": 0}, "lease_seconds"),
     ],

@@ -25,8 +25,8 @@
 -- late if this server's clock was behind, or was set back. If it was postponed after it was due, its
 -- handler or its backoff meant that, and it stays. A paused queue is not touched.
 --
--- A score may be later than the records by SLACK_MS: whoever scheduled it sent a delay a moment after writing
--- the record. To bring each of those forward would mean to read all records twice.
+-- A score may be up to SLACK_MS later than its record says: whoever scheduled it sent a delay a moment after
+-- writing the record. Bringing all of those forward would mean reading all records twice.
 --
 -- The first ZREM removes nothing, because no id is empty. But a server that refuses writes, and so every
 -- claim, must refuse this too. Otherwise one that is read-only, short of replicas or out of disk would
