@@ -217,7 +217,7 @@ def _on_dead(
     action: Callable[[DelayQueue, Iterable[str]], list[str]],
 ) -> int:
     if bool(options.ids) == options.all:
-        raise ValueError("name the ids, or pass --all")
+        raise ValueError("name the ids or pass --all, not both")
     queues = _queues(options)
     if len(queues) != 1:
         raise ValueError("there are several queues: name one with --queue")

@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -46,9 +46,10 @@ from sqlalchemy.orm import QueryableAttribute, Session
 from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.visitors import replacement_traverse
 
+from .backoff import BackoffFunction
 from .errors import Unavailable, described
 from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Outcome, Retry, Task
-from .queue import DelayQueue
+from .queue import DelayQueue, Scheduled
 
 log = structlog.get_logger("worker")
 
@@ -68,6 +69,22 @@ class Scheduler(Protocol):
     """Whatever schedules a task after a delay in ms, such as one that does so in the background."""
 
     def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
+
+
+class Settings(TypedDict, total=False):
+    """Of a `Flow`: what they mean there, they mean for the flow of `Records`."""
+
+    without_redis: Literal["wait", "handle"]
+    threads: int | None
+    pool: str | None
+    batch_size: int
+    lease_seconds: float
+    max_runtime_seconds: float
+    max_failures: int
+    max_deliveries: int
+    backoff: BackoffFunction
+    sweep_seconds: float
+    lookahead_seconds: float
 
 
 class Records:
@@ -133,11 +150,11 @@ class Records:
             sqlite_where=self._pending,
         )
 
-    def flow(self, **settings: Any) -> Flow:
+    def flow(self, **settings: Unpack[Settings]) -> Flow:
         """The flow of the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``."""
         page_size = settings.get("batch_size", Flow.batch_size)
         # Several workers may get a record at once: the lock on its row decides.
-        settings = {"without_redis": "handle", **settings}
+        settings.setdefault("without_redis", "handle")
         return Flow(
             name=self._queue.name,
             handler=self._run,
@@ -157,11 +174,18 @@ class Records:
 
         After a rollback, also to a savepoint, nothing is sent. Call it after you have written the records:
         it reads when they are due. The commit waits for Redis as long as the client's time-out, and
-        succeeds in any case: what Redis did not take is logged, and the sweep finds it.
+        succeeds in any case: what Redis did not take is logged, and the sweep finds it. A record whose
+        task is a dead letter is logged too: it is not handled until the letter is requeued or purged.
+
+        Raises TypeError and ValueError for what is no id.
         """
         if isinstance(connection, Session):
             connection.flush()
             connection = connection.connection(bind_arguments={"clause": self._id.table})
+        if None in ids:
+            raise TypeError(
+                "None is no id: flush what the database gives an id, and then schedule it"
+            )
         _hook(connection.dialect)
         found = connection.execute(
             self._statements.look, {"ids": [self._sql.parse(str(each)) for each in ids]}
@@ -172,7 +196,11 @@ class Records:
 
     def _send(self, tasks: Sequence[Due]) -> None:
         if self._scheduler is None:
-            self._queue.schedule_many(tasks)
+            answers = zip(tasks, self._queue.schedule_many(tasks), strict=True)
+            if dead := [task.id for task, answer in answers if answer is Scheduled.DEAD]:
+                log.warning(
+                    "dead letters stay", queue=self._queue.name, ids=dead[:5], all=len(dead)
+                )
             return
         for task in tasks:
             self._scheduler.schedule(task.id, delay_ms=task.delay_ms)

@@ -657,6 +657,21 @@ def test_a_silent_redis_neither_fails_a_commit_nor_holds_it_up(
         server.stop()
 
 
+def test_a_record_whose_task_is_a_dead_letter_is_logged(booked: Hall, queue: DelayQueue) -> None:
+    queue.schedule("A1", 1)
+    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "broken", None)])
+    with capture_logs() as logs, booked.engine.begin() as connection:
+        booked.records.schedule(connection, "A1", "A2")
+    [entry] = logs
+    assert (entry["event"], entry["ids"], entry["all"]) == ("dead letters stay", ["A1"], 1)
+    assert scheduled(queue) == {"A2"}
+
+
+def test_what_has_no_id_yet_is_not_scheduled(booked: Hall) -> None:
+    with booked.engine.begin() as connection, pytest.raises(TypeError, match="flush"):
+        booked.records.schedule(connection, "A1", None)
+
+
 def test_another_scheduler_gets_each_task(engine: sa.Engine) -> None:
     class Recording:
         def __init__(self) -> None:

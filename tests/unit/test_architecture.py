@@ -93,7 +93,7 @@ RULES = [
     Rule("worker.heartbeat", never=_worker("connection", "settling", "sweep", "waker")),
     Rule(
         "worker.records",
-        only=(STANDARD, "sqlalchemy", "structlog", *_worker("errors", "flow", "queue")),
+        only=(STANDARD, "sqlalchemy", "structlog", *_worker("backoff", "errors", "flow", "queue")),
     ),
     Rule("worker.__main__", only=(STANDARD, "worker.cli")),
 ]
