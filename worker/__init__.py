@@ -39,6 +39,7 @@ from .queue import (
     Put,
     Restored,
     Scheduled,
+    Seeded,
     Stats,
     WorkerStatus,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Restored",
     "Retry",
     "Scheduled",
+    "Seeded",
     "Stats",
     "Sweep",
     "Taken",

@@ -103,7 +103,7 @@ class Consumer:
     def take(self, timeout_seconds: float | None) -> AbstractContextManager[Task | None]: ...
     @contextmanager
     def take(self, timeout_seconds: float | None = None) -> Iterator[Any]:
-        """Wait for a task that is due, and settle it when the block ends; None after the time-out::
+        """Wait for a task that is due, and settle it when the block ends; None after the timeout::
 
             with consumer.take(timeout_seconds=10) as task:
                 if task is not None:
@@ -123,7 +123,7 @@ class Consumer:
 
     @contextmanager
     def take_many(self, limit: int, timeout_seconds: float | None = None) -> Iterator[Taken]:
-        """Wait for up to ``limit`` tasks of one queue, and settle them together; none after the time-out::
+        """Wait for up to ``limit`` tasks of one queue, and settle them together; none after the timeout::
 
             with consumer.take_many(100) as tasks:
                 for task, sent in zip(tasks, send_mails(tasks)):

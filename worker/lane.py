@@ -59,7 +59,7 @@ class Lane:
         server: ServerCheck,
         counts: Counter[str],
         start: Callable[[str, Callable[[], None]], object],
-    ) -> Station:
+    ) -> None:
         """Work for one more flow, after those that are there. ``start`` runs its probe in a thread."""
         health = Health(
             flow, emit=self._emit, on_up=self.alarm.set, stopping=self._stopping, start=start
@@ -67,7 +67,6 @@ class Lane:
         queue = DelayQueue(client, flow.name)
         station = Station(flow, queue, health=health, server=server, counts=counts, emit=self._emit)
         self.stations.append(station)
-        return station
 
     def run(self) -> None:
         """Work until the worker stops; as many threads run this as the lane has."""

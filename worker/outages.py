@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from . import events
 from .backoff import Backoff
+from .errors import cancelled_is_failed
 from .flow import Flow
 
 #: How long to wait before each probe.
@@ -96,7 +97,7 @@ class Health:
         while not (attempt and self._stopping.wait(PROBE(attempt))):
             try:
                 if self._flow.probe is not None:
-                    with self.hang_detector:
+                    with self.hang_detector, cancelled_is_failed():
                         self._flow.probe()
             except Exception as error:  # noqa: BLE001  any error means that it is down
                 attempt += 1

@@ -15,7 +15,7 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
-    {name}:recurrence   string  when the workers that schedule them were started, and their schedule
+    {name}:recurrence   string  their schedule, when its worker was started, and until when it is in force
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
 

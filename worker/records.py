@@ -55,9 +55,9 @@ log = structlog.get_logger("worker")
 
 #: When to look again at a record that somebody else has locked, in ms.
 LOOK_AGAIN_MS = 50
-#: How often a transaction is run again that lost against another one.
+#: How often to rerun a transaction that lost to another one.
 CONFLICT_RETRIES = 3
-#: How much longer than its transaction's time-out a server is waited for.
+#: How long to wait for a server beyond its transaction's timeout.
 GRACE_SECONDS = 0.5
 
 Column = sa.Column[Any] | QueryableAttribute[Any]
@@ -91,7 +91,7 @@ class Records:
     """The records of a table that wait for a time, as a flow.
 
     Works on PostgreSQL and SQLite, with the engine as it is. Every wait ends after ``timeout_seconds``,
-    but for those of the engine's own settings: its pool's ``pool_timeout``, its driver's
+    except those that the engine's own settings limit: its pool's ``pool_timeout``, its driver's
     ``connect_timeout``, and on SQLite the driver's ``timeout``.
     """
 
@@ -173,7 +173,7 @@ class Records:
         """Schedule these records once the connection's transaction, or the session's, has committed.
 
         After a rollback, also to a savepoint, nothing is sent. Call it after you have written the records:
-        it reads when they are due. The commit waits for Redis as long as the client's time-out, and
+        it reads when they are due. The commit waits for Redis as long as the client's timeout, and
         succeeds in any case: what Redis did not take is logged, and the sweep finds it. A record whose
         task is a dead letter is logged too: it is not handled until the letter is requeued or purged.
 
@@ -424,7 +424,7 @@ class _PostgreSQL:
         """Hang up on a server that takes longer.
 
         One that is frozen cannot end a statement, and its kernel goes on acknowledging, so neither its
-        time-outs nor TCP's ever fire.
+        timeouts nor TCP's ever fire.
         """
         driver = _driver(connection)
         if not hasattr(driver, "fileno"):
@@ -572,8 +572,8 @@ def _plain_text(text: str) -> str:
 _READ_ONLY = "25006"
 #: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
 _CONFLICTS = ("40001", "40P01")
-#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement time-out), idle
-#: in transaction, lock time-out.
+#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement timeout), idle
+#: in transaction, lock timeout.
 _TRANSIENT_SQLSTATES = ("08", "53", "57", "25P03", "55P03", _READ_ONLY, *_CONFLICTS)
 #: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
 _TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}

@@ -62,8 +62,8 @@ class Recurring(Flow):
     **When Redis's clock is set back**, no run takes place twice, as far back as the last hundred runs.
 
     **A new schedule** takes effect when the first worker that has it starts; the old one's next run is removed,
-    unless it is already overdue. Workers that started earlier, with the old schedule, leave it alone, unless
-    those with the new one are gone and have missed a run. To end a recurring task, remove it from the code and
+    unless it is already overdue. Workers that started earlier, with the old schedule, leave it alone until
+    those with the new one have been gone for three minutes, or have missed a run. To end a recurring task, remove it from the code and
     destroy its queue.
 
     Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
@@ -109,6 +109,9 @@ class Recurrence:
     #: Longest wait between two claims. A worker knows the next time itself, so it looks only for what Redis
     #: has lost, for another schedule, and for what an operator requeued or resumed when no wake-up came.
     SLOW_POLL_SECONDS = 60.0
+    #: After this long the schedule is extended with the next claim. Three minutes after the last time,
+    #: workers with another schedule may replace it.
+    EXTEND_MS = 45_000
 
     def __init__(self, flow: Recurring, queue: DelayQueue, emit: events.Listener) -> None:
         self._schedule = flow.schedule
@@ -122,7 +125,7 @@ class Recurrence:
         self._seeded_at_ms = 0
 
     def seed(self, claim: Claim) -> Claim:
-        """Seed the first occurrence after a claim, unless nothing has changed since the last one was seeded.
+        """Seed the first occurrence after a claim, unless nothing has changed since it was seeded a moment ago.
 
         Returns the claim with the time until the next claim. Raises redis.RedisError; then none of its tasks may run.
         """
@@ -148,7 +151,7 @@ class Recurrence:
         if self._expected is None or claim.next_in_ms is None:
             return False
         # Where the clock was set back, an earlier one may be next.
-        if claim.now_ms < self._seeded_at_ms:
+        if not 0 <= claim.now_ms - self._seeded_at_ms < self.EXTEND_MS:
             return False
         # A wait is exact to the microsecond, and the server's time is rounded down to milliseconds.
         return 0 <= self._expected.due_at_ms - claim.now_ms - claim.next_in_ms < 1

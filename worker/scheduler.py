@@ -100,7 +100,7 @@ class BatchScheduler:
         self._change(task_id, None)
 
     def close(self) -> None:
-        """Send what is still waiting, for up to `CLOSE_SECONDS`. It can be used again, but gathers no more."""
+        """Send what is still waiting, for up to `CLOSE_SECONDS`. It can be used again."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -138,6 +138,7 @@ class BatchScheduler:
 
     def _end(self) -> None:
         self._thread = Thread()  # the next change starts another
+        self._closing = False
         if self._at_exit is not None:
             self._at_exit.cancel()
 

@@ -19,7 +19,7 @@ import redis
 import structlog
 
 from . import events
-from .errors import Unavailable, described
+from .errors import Unavailable, cancelled_is_failed, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
 from .outages import HangDetector
@@ -103,9 +103,10 @@ class Sweeper:
             self._resign()
             return
         try:
-            if not self._records_answer:  # take the turn only once they do
-                next(iter(self._waiting(None, 0.0)), None)
-            self._sweep(now)
+            with cancelled_is_failed():
+                if not self._records_answer:  # take the turn only once they do
+                    next(iter(self._waiting(None, 0.0)), None)
+                self._sweep(now)
         except Unavailable as error:
             if self._records_answer:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))

@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from tests.contract.state import state
+from tests.contract.state import State, state
 from tests.contract.steps import bury, one, reply_lost
 from worker import DelayQueue
 from worker.queue import Seeded
@@ -13,17 +13,25 @@ NOTHING = Seeded(in_force=True, ids=())
 QUIET = Seeded(in_force=False, ids=())
 
 
+def stored(queue: DelayQueue) -> State:
+    """The queue's whole state, but for the moment until which its schedule is in force."""
+    found = state(queue)
+    if "recurrence" in found:
+        found["recurrence"] = found["recurrence"].partition(" ")[2]
+    return found
+
+
 def seeded(*ids: str) -> Seeded:
     return Seeded(in_force=True, ids=ids)
 
 
 def scheduled(queue: DelayQueue) -> dict[str, int]:
-    return dict(state(queue).get("scheduled", {}))
+    return dict(stored(queue).get("scheduled", {}))
 
 
 def test_the_upcoming_occurrence_is_scheduled_and_recorded(queue: DelayQueue) -> None:
     assert queue.seed("daily", 500, A, now_ms=500) == seeded("a")
-    assert state(queue) == {
+    assert stored(queue) == {
         "scheduled": {"a": 1000},
         "seeded": {"a": 1000},
         "recurrence": "500 daily",
@@ -32,9 +40,9 @@ def test_the_upcoming_occurrence_is_scheduled_and_recorded(queue: DelayQueue) ->
 
 def test_it_is_scheduled_once_however_many_seed_it(queue: DelayQueue) -> None:
     queue.seed("daily", 500, A, now_ms=500)
-    before = state(queue)
+    before = stored(queue)
     assert queue.seed("daily", 400, A, now_ms=600) == NOTHING
-    assert state(queue) == before
+    assert stored(queue) == before
 
 
 @pytest.mark.parametrize("fate", ["leased", "done", "dead", "cancelled"])
@@ -48,10 +56,10 @@ def test_one_that_was_seeded_is_never_seeded_again(queue: DelayQueue, fate: str)
             queue.ack([task])
         elif fate == "dead":
             queue.dead_letter([(task, "bad", None)], now_ms=1001)
-    before = state(queue)
+    before = stored(queue)
     assert queue.seed("daily", 500, A, now_ms=600) == NOTHING  # the clock was set back
     assert queue.seed("daily", 500, A, A, now_ms=1000) == NOTHING
-    assert state(queue) == before
+    assert stored(queue) == before
 
 
 def test_the_expected_one_is_left_alone_while_anything_is_recorded(queue: DelayQueue) -> None:
@@ -67,7 +75,7 @@ def test_after_a_flush_the_expected_one_is_scheduled_too(
     queue.seed("daily", 500, A, now_ms=500)
     client.flushall()
     assert queue.seed("daily", 500, B, A, now_ms=1000) == seeded("a", "b")
-    assert state(queue) == {
+    assert stored(queue) == {
         "scheduled": {"a": 1000, "b": 2000},
         "seeded": {"a": 1000, "b": 2000},
         "recurrence": "500 daily",
@@ -79,9 +87,9 @@ def test_after_a_flush_the_expected_one_is_scheduled_too(
 def test_a_lost_reply_changes_nothing(queue: DelayQueue) -> None:
     with reply_lost(queue):
         queue.seed("daily", 500, B, A, now_ms=1000)
-    before = state(queue)
+    before = stored(queue)
     assert queue.seed("daily", 500, B, A, now_ms=1000) == NOTHING
-    assert state(queue) == before
+    assert stored(queue) == before
 
 
 def test_one_that_became_due_on_the_way_is_seeded_unless_a_later_one_was(
@@ -103,7 +111,7 @@ def test_an_earlier_one_is_seeded_where_the_clock_was_ahead(queue: DelayQueue) -
 def test_the_last_hundred_are_recorded(queue: DelayQueue) -> None:
     for n in range(150):
         queue.seed("daily", 0, (str(n), 1000 + n), now_ms=999 + n)
-    assert {*state(queue)["seeded"]} == {str(n) for n in range(50, 150)}
+    assert {*stored(queue)["seeded"]} == {str(n) for n in range(50, 150)}
 
 
 def test_other_tasks_of_the_queue_are_no_occurrences(queue: DelayQueue) -> None:
@@ -121,7 +129,7 @@ def test_other_tasks_of_the_queue_are_no_occurrences(queue: DelayQueue) -> None:
 def test_whoever_started_later_replaces_what_is_ahead(queue: DelayQueue) -> None:
     queue.seed("daily", 500, C, now_ms=500)
     assert queue.seed("hourly", 600, A, now_ms=600) == seeded("a")
-    assert state(queue) == {
+    assert stored(queue) == {
         "scheduled": {"a": 1000},
         "seeded": {"a": 1000},
         "recurrence": "600 hourly",
@@ -130,16 +138,28 @@ def test_whoever_started_later_replaces_what_is_ahead(queue: DelayQueue) -> None
 
 def test_whoever_started_earlier_leaves_it_alone(queue: DelayQueue) -> None:
     queue.seed("hourly", 600, A, now_ms=600)
-    before = state(queue)
+    before = stored(queue)
     assert queue.seed("daily", 500, C, now_ms=700) == QUIET
     assert queue.seed("daily", 500, C, B, now_ms=700) == QUIET
-    assert state(queue) == before
+    assert stored(queue) == before
 
 
 def test_a_time_that_both_schedules_have_is_kept(queue: DelayQueue) -> None:
     queue.seed("daily", 500, A, now_ms=500)
-    assert queue.seed("hourly", 600, A, now_ms=600) == seeded("a")
+    assert queue.seed("hourly", 600, A, now_ms=600) == NOTHING
     assert scheduled(queue) == {"a": 1000}
+    assert stored(queue)["recurrence"] == "600 hourly"
+
+
+def test_a_schedule_that_is_no_longer_extended_gives_way_to_an_older_one(queue: DelayQueue) -> None:
+    in_a_year, tonight = ("year", 9_000_000), ("night", 1_000_000)
+    queue.seed("yearly", 700, in_a_year, now_ms=700)
+    assert queue.seed("daily", 500, tonight, now_ms=180_699) == QUIET
+    assert queue.seed("yearly", 700, in_a_year, now_ms=180_699) == NOTHING
+    assert queue.seed("daily", 500, tonight, now_ms=360_698) == QUIET
+    assert queue.seed("daily", 500, tonight, now_ms=360_699) == seeded("night")
+    assert scheduled(queue) == {"night": 1_000_000}
+    assert queue.seed("daily", 500, tonight, now_ms=900_000) == NOTHING
 
 
 def test_what_is_due_or_was_claimed_is_kept(queue: DelayQueue) -> None:
@@ -168,7 +188,7 @@ def test_a_schedule_is_as_new_as_the_last_worker_that_started_with_it(queue: Del
     queue.seed("daily", 500, A, now_ms=500)
     queue.seed("daily", 700, A, now_ms=700)
     queue.seed("daily", 500, A, now_ms=800)
-    assert state(queue)["recurrence"] == "700 daily"
+    assert stored(queue)["recurrence"] == "700 daily"
     assert queue.seed("hourly", 600, B, now_ms=800) == QUIET
 
 

@@ -121,7 +121,7 @@ def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_droppe
     queue.schedule_many((name, 1000, b"x") for name in "ab")
     queue.claim(1, 10, now_ms=1000)
     with full(client):
-        assert queue.cancel_many("ab") == [Cancelled.CANCELLING, Cancelled.REMOVED]
+        assert queue.cancel_many(["a", "b"]) == [Cancelled.CANCELLING, Cancelled.REMOVED]
         assert queue.claim(9, 10, now_ms=1010).tasks == []
     assert state(queue) == {}
 

@@ -1,5 +1,6 @@
 """A flow goes down with what it needs, and up when its probe says so; calls that hang are told."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -196,3 +197,11 @@ def test_a_call_that_raises_is_over(clock: Clock) -> None:
         raise KeyError
     detector.report(clock.now + 1000)
     assert heard == []
+
+
+def test_a_probe_whose_coroutine_was_cancelled_has_failed(outage: Outage) -> None:
+    outage.errors = [asyncio.CancelledError()]
+    outage.health.check()
+    outage.run()
+    assert outage.probes == 2
+    assert outage.health.up

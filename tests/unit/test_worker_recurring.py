@@ -176,9 +176,19 @@ def test_nothing_is_seeded_while_nothing_has_changed(server: Redis, clock: Clock
     assert ids(station) == []
     assert calls(station) == ["claim", "seed"]
     for _ in range(29):
-        clock.move(60.0005)  # the server's time has microseconds, a claim's is rounded down
+        clock.move(1.5005)  # the server's time has microseconds, a claim's is rounded down
         assert ids(station) == []
     assert calls(station) == ["claim"] * 29
+
+
+def test_a_schedule_is_extended_with_each_slow_poll(server: Redis, clock: Clock) -> None:
+    station = server.station()
+    assert ids(station) == []
+    calls(station)
+    for _ in range(5):
+        clock.move(Recurrence.SLOW_POLL_SECONDS)
+        assert ids(station) == []
+        assert calls(station) == ["claim", "seed"]
 
 
 @pytest.mark.parametrize(
@@ -471,7 +481,7 @@ def _waits(clock: Clock, *stations: Station, count: int = 5) -> list[float]:
 def test_a_recurring_flow_is_looked_at_once_a_minute(server: Redis, clock: Clock) -> None:
     station = server.station()
     assert _waits(clock, station) == [POLL] * 5
-    assert calls(station) == ["claim", "seed", *["claim"] * 4]
+    assert calls(station) == ["claim", "seed"] * 5
 
 
 def test_it_wakes_when_the_time_comes(server: Redis, clock: Clock) -> None:

@@ -4,7 +4,7 @@
 -- KEYS[1] scheduled   zset    task id -> due time, ms
 -- KEYS[2] tokens      hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[3] seeded      zset    occurrence -> due time, ms: the last that were scheduled here
--- KEYS[4] recurrence  string  when the worker whose schedule is in force was started in ms, a space, schedule
+-- KEYS[4] recurrence  string  until when a schedule is in force, when its worker was started (both ms), the schedule
 -- ARGV[1] now_ms   ARGV[2] started_at_ms   ARGV[3] schedule
 -- ARGV[4] id and ARGV[5] due of the upcoming occurrence: the first after the time of the caller's claim
 -- ARGV[6] id and ARGV[7] due of the expected one, if it is due: the last that the caller had seeded
@@ -22,6 +22,7 @@
 -- the first write of a script.
 
 local RECORDED = 100
+local IN_FORCE_MS = 180000
 local started, schedule = tonumber(ARGV[2]), ARGV[3]
 
 local function last_seeded()
@@ -32,23 +33,22 @@ redis.call('ZREM', scheduled, '')
 local last = last_seeded()
 local all_lost = not last
 
-local since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (.*)$')
+local valid, since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (%d+) (.*)$')
 since = tonumber(since or 0)
-if in_force and in_force ~= schedule then
-  local is_newer = started > since or (started == since and schedule > in_force)
-  -- Those who have the other schedule are gone once they have let an occurrence pass without seeding the next.
-  if not is_newer and last and last > now then return {0} end
+if in_force ~= schedule then
+  local is_newer = not in_force or started > since or (started == since and schedule > in_force)
+  -- Those who have the other schedule are gone if they no longer extend it, or have let an occurrence pass
+  -- without seeding the next.
+  if not is_newer and tonumber(valid) > now and last and last > now then return {0} end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
-    if redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed
+    if id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed
       redis.call('ZREM', scheduled, id)
       redis.call('ZREM', seeded, id)
     end
   end
   since, last = 0, last_seeded()
 end
-if in_force ~= schedule or started > since then
-  redis.call('SET', recurrence, whole(started) .. ' ' .. schedule)
-end
+redis.call('SET', recurrence, whole(now + IN_FORCE_MS) .. ' ' .. whole(math.max(started, since)) .. ' ' .. schedule)
 
 local reply = {1}
 local function seed(id, due)
