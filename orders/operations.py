@@ -1,0 +1,305 @@
+"""What changes orders: placing, paying, cancelling and expiring, an operation each.
+
+Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
+nobody's yet, so placing takes stock first. So no two operations wait for each other in a circle,
+but for one: whoever repeats a request while it is at work has the stock, and finds in the index of
+keys that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that
+circle, and the loser is run again.
+
+On PostgreSQL an operation is one statement, which reads what was committed when it began. So what
+it decides by is what it has locked: a row that another transaction changed meanwhile comes as
+that one left it, and is compared with the conditions again.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
+
+from orders.database import ids, json_object, later, ms_until, now, one_of, pairs
+from orders.domain import MAX_MINOR
+from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
+from orders.steps import Operation, Step
+
+p = sa.bindparam
+
+#: Unpaid, for statements that name their orders. Said without the status, so that the sweep's
+#: partial index does not qualify: a planner without statistics would read it from end to end
+#: rather than look up the ids.
+OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
+OWN = (
+    orders.c.id == p("for_id", type_=orders.c.id.type),
+    orders.c.customer_id == p("for_customer", type_=orders.c.customer_id.type),
+)
+WITH_KEY = (
+    orders.c.customer_id == p("for_customer", type_=orders.c.customer_id.type),
+    orders.c.idempotency_key == p("for_key", type_=sa.String),
+)
+#: By bytes, as Python sorts: as text SKUs would sort by the database's locale.
+IN_SKU_ORDER = sa.cast(stock_items.c.sku, sa.LargeBinary)
+
+
+# -- what operations have in common --------------------------------------------------------
+
+
+def _text(value: str) -> sa.ColumnClause[str]:
+    return sa.literal_column(f"'{value}'", sa.String)
+
+
+_NOTHING: sa.ColumnClause[Any] = sa.literal_column("'{}'", sa.JSON)
+
+
+def with_items(found: sa.FromClause) -> sa.Select[Any]:
+    """These orders, a row for each item."""
+    return sa.select(
+        found, order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor
+    ).join_from(found, order_items, order_items.c.order_id == found.c.id)
+
+
+def _cancel(reason: str) -> sa.Update:
+    return sa.update(orders).values(
+        status=_text("cancelled"),
+        cancelled_at=now(),
+        cancel_reason=_text(reason),
+        version=orders.c.version + 1,
+    )
+
+
+def _release(step: Step, cancelled: sa.FromClause) -> None:
+    """What follows a cancellation: it is written down, and the stock goes back."""
+    reason = json_object(reason=cancelled.c.cancel_reason)
+    _add_events(
+        step,
+        sa.select(cancelled.c.id, _text("order.cancelled"), cancelled.c.cancelled_at, reason),
+    )
+    held = _held(step, cancelled)
+    _change_stock(step, held, reserved=-held.c.quantity)
+
+
+def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
+    """What these orders hold of each SKU, the stock's rows locked in SKU order."""
+    held = step(
+        "held",
+        sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
+        .where(one_of(order_items.c.order_id, sa.select(ended.c.id)))
+        .group_by(order_items.c.sku),
+    )
+    return step(
+        "locked",
+        sa.select(held.c.sku, held.c.quantity)
+        .join_from(stock_items, held, held.c.sku == stock_items.c.sku)
+        .where(one_of(stock_items.c.sku, sa.select(held.c.sku)))
+        .order_by(IN_SKU_ORDER)
+        .with_for_update(key_share=True, of=stock_items),
+    )
+
+
+def _change_stock(
+    step: Step,
+    lines: sa.FromClause,
+    *conditions: sa.ColumnElement[bool],
+    **by: sa.ColumnElement[int],
+) -> None:
+    """Add to columns of the stock, whose rows are locked."""
+    step(
+        "stock",
+        sa.update(stock_items)
+        .where(
+            stock_items.c.sku == lines.c.sku,
+            one_of(stock_items.c.sku, sa.select(lines.c.sku)),
+            *conditions,
+        )
+        .values({column: stock_items.c[column] + some for column, some in by.items()}),
+    )
+
+
+def _add_events(step: Step, rows: sa.Select[Any]) -> None:
+    """Write events of orders that this operation has locked, so that ids are in commit order."""
+    step("events", sa.insert(order_events).from_select(["order_id", "type", "at", "data"], rows))
+
+
+# -- the operations ------------------------------------------------------------------------
+
+
+@Operation
+def place(step: Step) -> sa.Select[Any]:
+    """Insert an order and hold its stock if all of that can be had, and if its key is new.
+
+    Returns the stock as it was found, none of it when the key is known already; and with it the
+    moment when the order was placed, or null.
+    """
+    wanted = pairs("quantities")
+    lines = step(
+        "lines",
+        sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
+        .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
+        .where(
+            one_of(stock_items.c.sku, sa.select(wanted.c.key)),
+            ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
+        )
+        .order_by(IN_SKU_ORDER)
+        .with_for_update(key_share=True, of=stock_items),
+    )
+    # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
+    price = sa.cast(lines.c.quantity, sa.Double) * lines.c.price_minor
+    basket = sa.select(
+        sa.func.count().label("skus"),
+        sa.func.min(lines.c.on_hand - lines.c.reserved - lines.c.quantity).label("spare"),
+        sa.func.min(lines.c.currency).label("currency"),
+        sa.func.max(lines.c.currency).label("other_currency"),
+        sa.func.sum(price).label("total"),
+    ).subquery("basket")
+    row: dict[str, Any] = {
+        "id": p("order_id", type_=orders.c.id.type),
+        "customer_id": p("for_customer", type_=orders.c.customer_id.type),
+        "status": UNPAID,
+        "currency": basket.c.currency,
+        "total_minor": sa.cast(basket.c.total, sa.BigInteger),
+        "created_at": now(),
+        "expires_at": later(now(), "for_ms"),
+        "idempotency_key": p("for_key", type_=sa.String),
+        "fingerprint": p("for_fingerprint", type_=sa.String),
+        "timeout_ms": p("for_ms", type_=sa.BigInteger),
+    }
+    placed = step(
+        "placed",
+        insert(orders)
+        .from_select(
+            [*row],
+            sa.select(*row.values()).where(
+                basket.c.skus == p("skus", type_=sa.Integer),
+                basket.c.spare >= 0,
+                basket.c.currency == basket.c.other_currency,
+                basket.c.total <= MAX_MINOR,
+            ),
+        )
+        .on_conflict_do_nothing()
+        .returning(orders.c.id, orders.c.created_at),
+    )
+    is_placed = sa.exists(sa.select(placed.c.id))
+    step(
+        "items",
+        sa.insert(order_items).from_select(
+            ["order_id", "sku", "quantity", "unit_price_minor"],
+            sa.select(
+                p("order_id", type_=orders.c.id.type),
+                lines.c.sku,
+                lines.c.quantity,
+                lines.c.price_minor,
+            ).where(is_placed),
+        ),
+    )
+    _add_events(step, sa.select(placed.c.id, _text("order.created"), placed.c.created_at, _NOTHING))
+    _change_stock(step, lines, is_placed, reserved=lines.c.quantity)
+    return sa.select(lines, sa.select(placed.c.created_at).scalar_subquery().label("created_at"))
+
+
+@Operation
+def pay(step: Step) -> sa.Select[Any]:
+    """Note a payment of one's own order, and the order as paid with it if it is unpaid.
+
+    Its lock decides: a payment that comes too late, twice or in the wrong amount is due back, and
+    its event too is written after those of whoever had the lock before. Returns nothing when there
+    is no such order, and an empty payment when its reference is known.
+    """
+    order = step(
+        "own",
+        sa.select(
+            orders.c.id,
+            sa.case(
+                (orders.c.cancelled_at.is_not(None), _text("order_cancelled")),
+                (orders.c.paid_at.is_not(None), _text("already_paid")),
+                (
+                    (orders.c.total_minor != p("for_amount", type_=sa.BigInteger))
+                    | (orders.c.currency != p("for_currency", type_=sa.String)),
+                    _text("wrong_amount"),
+                ),
+            ).label("reason"),
+        )
+        .where(*OWN)
+        .with_for_update(key_share=True),
+    )
+    refused = order.c.reason.is_not(None)
+    row: dict[str, Any] = {
+        "id": p("payment_id", type_=payments.c.id.type),
+        "order_id": order.c.id,
+        "customer_id": p("for_customer", type_=payments.c.customer_id.type),
+        "provider": p("for_provider", type_=sa.String),
+        "reference": p("for_reference", type_=sa.String),
+        "amount_minor": p("for_amount", type_=sa.BigInteger),
+        "currency": p("for_currency", type_=sa.String),
+        "status": sa.case((refused, _text("refund_due")), else_=_text("applied")),
+        "reason": order.c.reason,
+        "created_at": now(),
+    }
+    payment = step(
+        "payment",
+        insert(payments)
+        .from_select([*row], sa.select(*row.values()).where(sa.true()))
+        .on_conflict_do_nothing()
+        .returning(payments),
+    )
+    paid = step(
+        "paid",
+        sa.update(orders)
+        .where(
+            one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
+            *OPEN,
+        )
+        .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
+        .returning(orders.c.id),
+    )
+    facts = {"provider": payment.c.provider, "reference": payment.c.reference}
+    due_back = payment.c.reason.is_not(None)
+    _add_events(
+        step,
+        sa.select(
+            payment.c.order_id,
+            sa.case((due_back, _text("payment.refund_due")), else_=_text("order.paid")),
+            payment.c.created_at,
+            sa.case(
+                (due_back, json_object(**facts, reason=payment.c.reason)),
+                else_=json_object(**facts),
+            ),
+        ),
+    )
+    held = _held(step, paid)
+    _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
+    return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
+
+
+@Operation
+def cancel(step: Step) -> sa.Select[Any]:
+    """Cancel one's own unpaid order, expired or not; returns it, a row for each item."""
+    cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
+    _release(step, cancelled)
+    return with_items(cancelled)
+
+
+@Operation
+def expire(step: Step) -> sa.Select[Any]:
+    """Cancel those of a batch that are unpaid past their deadline.
+
+    One that somebody is paying at this moment is skipped, not waited for; one that was paid
+    between the beginning of the statement and the lock is not unpaid any more. Returns those that
+    are unpaid and were not cancelled, with the milliseconds until each expires: negative when it
+    was skipped.
+    """
+    overdue = step(
+        "overdue",
+        sa.select(orders.c.id)
+        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
+        .order_by(orders.c.id)
+        .with_for_update(key_share=True, skip_locked=True),
+    )
+    cancelled = step(
+        "cancelled",
+        _cancel("expired")
+        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
+        .returning(orders.c.id, orders.c.cancelled_at, orders.c.cancel_reason),
+    )
+    _release(step, cancelled)
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
+    return sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
+        one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN
+    )
