@@ -49,11 +49,16 @@ def _text(value: str) -> sa.ColumnClause[str]:
 _NOTHING: sa.ColumnClause[Any] = sa.literal_column("'{}'", sa.JSON)
 
 
-def with_items(found: sa.FromClause) -> sa.Select[Any]:
-    """These orders, a row for each item."""
-    return sa.select(
-        found, order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor
-    ).join_from(found, order_items, order_items.c.order_id == found.c.id)
+def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Those of some orders that meet the conditions, a row for each item."""
+    return (
+        sa.select(found, order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+        .join_from(found, order_items, order_items.c.order_id == found.c.id)
+        .where(
+            *conditions,
+            one_of(order_items.c.order_id, sa.select(found.c.id).where(*conditions)),
+        )
+    )
 
 
 def _cancel(reason: str) -> sa.Update:
@@ -66,14 +71,14 @@ def _cancel(reason: str) -> sa.Update:
 
 
 def _release(step: Step, cancelled: sa.FromClause) -> None:
-    """What follows a cancellation: it is written down, and the stock goes back."""
+    """What follows a cancellation: the stock goes back, and it is written down."""
+    held = _held(step, cancelled)
+    _change_stock(step, held, reserved=-held.c.quantity)
     reason = json_object(reason=cancelled.c.cancel_reason)
     _add_events(
         step,
         sa.select(cancelled.c.id, _text("order.cancelled"), cancelled.c.cancelled_at, reason),
     )
-    held = _held(step, cancelled)
-    _change_stock(step, held, reserved=-held.c.quantity)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -249,6 +254,8 @@ def pay(step: Step) -> sa.Select[Any]:
         .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
     )
+    held = _held(step, paid)
+    _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
     facts = {"provider": payment.c.provider, "reference": payment.c.reference}
     due_back = payment.c.reason.is_not(None)
     _add_events(
@@ -263,8 +270,6 @@ def pay(step: Step) -> sa.Select[Any]:
             ),
         ),
     )
-    held = _held(step, paid)
-    _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
     return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
 
 

@@ -94,9 +94,9 @@ FIRST_PAGE: dict[str, Any] = {
 }
 
 # One order of one customer, a row for each item.
-GET_ORDER = with_items(orders).where(*OWN)
+GET_ORDER = with_items(orders, *OWN)
 # The order that was placed with a key, a row for each item.
-GET_ORDER_OF_KEY = with_items(orders).where(*WITH_KEY)
+GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
 # The items of a set of orders.
 GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.

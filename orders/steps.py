@@ -32,9 +32,10 @@ class Operation:
 
     On PostgreSQL the steps are CTEs of one statement: one round trip, and no lock is held while
     the client does anything. All of them see the tables as they were when the statement began, so
-    what a step changed is read from its RETURNING, never from the table. On SQLite, which has no
-    CTEs that write, each is a statement of the caller's transaction, and what it returned goes
-    into the next ones as JSON.
+    what a step changed is read from its RETURNING, never from the table. Of the steps that nobody
+    reads, PostgreSQL runs the last one first; so what locks rows that others wait for comes first
+    here. On SQLite, which has no CTEs that write, each step is a statement of the caller's
+    transaction, and what it returned goes into the next ones as JSON.
 
     No parameter may have the name of a column.
     """

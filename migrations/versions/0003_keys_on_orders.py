@@ -12,6 +12,8 @@ revision drops the triggers and ``idempotency_keys``, when the version before is
 On SQLite, which has one host, stop the service before migrating.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
@@ -22,7 +24,7 @@ branch_labels = None
 depends_on = None
 
 ID = postgresql.UUID(as_uuid=False).with_variant(sa.CHAR(36), "sqlite")
-COLUMNS = {
+COLUMNS: dict[str, Any] = {
     "idempotency_key": sa.String(255),
     "fingerprint": sa.String(64),
     "timeout_ms": sa.BigInteger(),
@@ -123,7 +125,7 @@ def _on_postgresql() -> bool:
     return op.get_context().dialect.name == "postgresql"
 
 
-def _add_column(table: str, column: sa.Column[str]) -> None:
+def _add_column(table: str, column: sa.Column[Any]) -> None:
     op.add_column(table, column, if_not_exists=_on_postgresql() or None)
 
 
