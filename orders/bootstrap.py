@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from orders.config import Settings
 from orders.database import create_engine
 from orders.errors import SettingsInvalid
-from orders.scheduler import RedisScheduler
 from orders.service import OrderService, Timeouts
-from worker import DelayQueue, connect
+from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
 
 #: The queue of the checks on unpaid orders. An order's id is its check's id.
@@ -25,7 +24,7 @@ class Services:
     settings: Settings
     engine: sa.Engine
     redis: redis.Redis
-    scheduler: RedisScheduler
+    scheduler: BatchScheduler
     orders: OrderService
 
     def redis_answers(self) -> bool:
@@ -47,7 +46,7 @@ def bootstrap(settings: Settings) -> Services:
     # Scheduling twice is harmless, so a connection found closed is worth a second try; more than
     # half a second of silence is not, because /readyz asks too.
     client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
-    scheduler = RedisScheduler(DelayQueue(client, QUEUE))
+    scheduler = BatchScheduler(DelayQueue(client, QUEUE))
     timeouts = Timeouts(
         settings.order_timeout_seconds,
         settings.order_timeout_min_seconds,

@@ -429,6 +429,23 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
     return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({millis} AS INTEGER))"
 
 
+class clock(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
+    """The database's clock at this very moment, after all that the statement waited for."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(clock)
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "date_trunc('milliseconds', clock_timestamp())"
+
+
+@compiles(clock, "sqlite")
+def _(_element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(now(), **kw)
+
+
 class read_only(FunctionElement[bool]):  # noqa: N801  reads as SQL does
     """Whether this server refuses to write."""
 

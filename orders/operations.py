@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
 
-from orders.database import ids, json_object, later, ms_until, now, one_of, pairs
+from orders.database import clock, ids, json_object, later, ms_until, now, one_of, pairs
 from orders.domain import MAX_MINOR
 from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
 from orders.steps import Operation, Step
@@ -153,6 +153,7 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.min(lines.c.currency).label("currency"),
         sa.func.max(lines.c.currency).label("other_currency"),
         sa.func.sum(price).label("total"),
+        clock().label("moment"),  # when the stock is locked, however long that took
     ).subquery("basket")
     row: dict[str, Any] = {
         "id": p("order_id", type_=orders.c.id.type),
@@ -160,8 +161,8 @@ def place(step: Step) -> sa.Select[Any]:
         "status": UNPAID,
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
-        "created_at": now(),
-        "expires_at": later(now(), "for_ms"),
+        "created_at": basket.c.moment,
+        "expires_at": later(basket.c.moment, "for_ms"),
         "idempotency_key": p("for_key", type_=sa.String),
         "fingerprint": p("for_fingerprint", type_=sa.String),
         "timeout_ms": p("for_ms", type_=sa.BigInteger),

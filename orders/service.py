@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from orders.database import epoch_ms, reading, retried, writing
+from orders.database import reading, retried, writing
 from orders.domain import (
     Client,
     Event,
@@ -55,9 +55,9 @@ REMEMBER_SECONDS = 5.0
 class Scheduler(Protocol):
     """Who looks after deadlines. Neither method raises, and none waits."""
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None: ...
+    def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
 
-    def cancel(self, order_id: str) -> None: ...
+    def cancel(self, order_id: str, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,15 @@ class OrderService:
         """
         with self._writing() as repository:
             try:
+                timeout_ms = self._timeouts.ms(timeout_seconds)
                 order = repository.place(
                     customer_id,
                     key=key,
                     fingerprint=fingerprint,
                     quantities=quantities,
-                    timeout_ms=self._timeouts.ms(timeout_seconds),
+                    timeout_ms=timeout_ms,
                 )
+                placed_at = monotonic()
             except OrderError:
                 # Whatever the reason is now, a key that is known has its answer: a twin may have
                 # taken the last of the stock.
@@ -155,7 +157,9 @@ class OrderService:
                 if not known.is_for(fingerprint, quantities):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
-        self._scheduler.schedule(order.id, epoch_ms(order.expires_at))
+        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before
+        # the answer was here, so it is never too short.
+        self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
     @retried

@@ -135,11 +135,11 @@ class RecordingScheduler:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.scheduled: list[tuple[str, int]] = []
+        self.scheduled: list[tuple[str, float]] = []
         self.cancelled: list[str] = []
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None:
-        self.scheduled.append((order_id, due_at_ms))
+    def schedule(self, order_id: str, *, delay_ms: float) -> None:
+        self.scheduled.append((order_id, delay_ms))
 
     def cancel(self, order_id: str) -> None:
         self.cancelled.append(order_id)

@@ -4,8 +4,9 @@ The engine knows flows and tasks, and nothing about what they do.
 """
 
 from . import events
+from .async_queue import AsyncDelayQueue
 from .backoff import Backoff, BackoffFunction, Delays
-from .connection import connect
+from .connection import connect, connect_async
 from .consumer import Consumer, Taken
 from .errors import (
     ConsumerClosed,
@@ -41,11 +42,15 @@ from .queue import (
     Stats,
     WorkerStatus,
 )
+from .recurring import Recurring
+from .scheduler import BatchScheduler
 from .worker import Worker
 
 __all__ = [
+    "AsyncDelayQueue",
     "Backoff",
     "BackoffFunction",
+    "BatchScheduler",
     "Cancelled",
     "Claim",
     "Consumer",
@@ -64,6 +69,7 @@ __all__ = [
     "Outcome",
     "Probe",
     "Put",
+    "Recurring",
     "Reschedule",
     "Restored",
     "Retry",
@@ -78,6 +84,7 @@ __all__ = [
     "WorkerError",
     "WorkerStatus",
     "connect",
+    "connect_async",
     "events",
     "one_at_a_time",
 ]

@@ -1,17 +1,24 @@
 """How the engine talks to Redis: every setting on purpose."""
 
+import asyncio
 import functools
 import threading
 from typing import Any, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisClusterException
+from redis.exceptions import ClusterDownError, RedisClusterException, SlotNotCoveredError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel
+
+#: A command that timed out may have run. redis-py's default sends it up to ten times more, and a
+#: claim sent twice leases a second batch to nobody: never after a timeout.
+RETRIED = (redis.ConnectionError,)
 
 
 def connect(
@@ -33,26 +40,13 @@ def connect(
     it. ``reconnect`` sends a command once more when its connection turns out to be closed: only
     for what is safe to repeat.
     """
-    settings: dict[str, Any] = {
-        "socket_timeout": timeout_seconds,
-        # The default lets a refused or silent host hold a caller for seconds.
-        "socket_connect_timeout": min(0.5, timeout_seconds),
-        # A command that timed out may have run. redis-py's default sends it up to ten times
-        # more, and a claim sent twice leases a second batch to nobody: never after a timeout.
-        "retry": Retry(NoBackoff(), int(reconnect), (redis.ConnectionError,)),
-        # Finds a connection that a firewall dropped before a command is spent on it.
-        "health_check_interval": 15,
-        "socket_keepalive": True,
-        # One wire protocol on every server from 6.2 on, without its push messages.
-        "protocol": 2,
-        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
-    }
-    scheme, _, rest = url.partition("://")
-    protocol, _, topology = scheme.partition("+")
+    retry = Retry(NoBackoff(), int(reconnect), RETRIED)
+    settings = {**_settings(timeout_seconds), "retry": retry}
+    topology, plain = _topology(url)
     if topology == "sentinel":
-        return _behind_sentinels(url, {**settings, "ssl": protocol == "rediss"})
+        return cast("redis.Redis", _behind_sentinels(Sentinel, url, settings))
     if topology == "cluster":
-        return cast("redis.Redis", _Cluster(f"{protocol}://{rest}", settings))
+        return cast("redis.Redis", _Cluster(plain, settings))
     # Threads wait for a connection; the plain pool raises when it is empty.
     pool = redis.BlockingConnectionPool.from_url(
         url, **settings, max_connections=max_connections, timeout=timeout_seconds
@@ -60,8 +54,64 @@ def connect(
     return redis.Redis.from_pool(pool)
 
 
-def _behind_sentinels(url: str, settings: dict[str, Any]) -> redis.Redis:
-    """A client of whichever server the sentinels call the primary."""
+def connect_async(
+    url: str,
+    *,
+    timeout_seconds: float = 1.0,
+    reconnect: bool = False,
+    max_connections: int = 16,
+) -> redis.asyncio.Redis:
+    """A client for asyncio, with the URLs and the settings of `connect`::
+
+        async with connect_async("redis://localhost:6379/0", reconnect=True) as client:
+            queue = AsyncDelayQueue(client, "emails")
+
+    It belongs to the event loop that first uses it. Close it there, with ``aclose`` or at the end of
+    the block, and make another one for another loop.
+
+    There are never more than ``max_connections`` to one server. Calls beyond that wait for one, and
+    raise `redis.ConnectionError` after ``timeout_seconds``. What keeps the event loop busy counts
+    towards every timeout: send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
+    """
+    retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
+    settings = {**_settings(timeout_seconds), "retry": retry}
+    limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_seconds}
+    topology, plain = _topology(url)
+    if topology == "sentinel":
+        limits["connection_pool_class"] = _AsyncSentinelPool
+        primary = _behind_sentinels(redis.asyncio.Sentinel, url, settings, **limits)
+        return cast("redis.asyncio.Redis", primary)
+    if topology == "cluster":
+        return cast("redis.asyncio.Redis", _AsyncCluster.from_url(plain, **settings, **limits))
+    pool = redis.asyncio.BlockingConnectionPool.from_url(url, **settings, **limits)
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def _settings(timeout_seconds: float) -> dict[str, Any]:
+    """What every connection has."""
+    return {
+        "socket_timeout": timeout_seconds,
+        # The default lets a refused or silent host hold a caller for seconds.
+        "socket_connect_timeout": min(0.5, timeout_seconds),
+        # Finds a connection that a firewall dropped before a command is spent on it. Longer than the time
+        # between two beats, so that these need no ping.
+        "health_check_interval": 25,
+        "socket_keepalive": True,
+        # One wire protocol on every server from 6.2 on, without its push messages.
+        "protocol": 2,
+        "maint_notifications_config": MaintNotificationsConfig(enabled=False),
+    }
+
+
+def _topology(url: str) -> tuple[str, str]:
+    """What is behind the URL: "sentinel", "cluster" or ""; and the URL without saying so."""
+    scheme, _, rest = url.partition("://")
+    protocol, _, topology = scheme.partition("+")
+    return topology, f"{protocol}://{rest}"
+
+
+def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: Any) -> Any:
+    """A client of whichever server the sentinels call the primary; ``kind`` is a redis-py Sentinel."""
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -72,25 +122,34 @@ def _behind_sentinels(url: str, settings: dict[str, Any]) -> redis.Redis:
     login_there = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
     if not login_there.keys() <= {"username", "password"}:
         raise ValueError("a redis+sentinel:// URL takes sentinel_username and sentinel_password")
-    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+    settings = {**settings, "ssl": parts.scheme.startswith("rediss")}
+    sentinels = kind(
         [(address.hostname, address.port or 26379) for address in addresses],
         sentinel_kwargs={**settings, **login_there},
     )
-    primary = sentinel.master_for(
+    return sentinels.master_for(
         service,
         **settings,
+        **limits,
         db=int(database or 0),
         username=unquote(user) or None,
         password=unquote(password) or None,
     )
-    return cast("redis.Redis", primary)
+
+
+#: As `RETRIED`, with what a failover answers.
+CLUSTER_RETRIED = (*RETRIED, ClusterDownError, SlotNotCoveredError)
+
+
+class _RedisCluster(RedisCluster):
+    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]  # redis-py types it as its own four
 
 
 class _Cluster:
     """A RedisCluster made on first use, since making one connects; all its errors RedisErrors."""
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
-        self._make = functools.partial(RedisCluster.from_url, url, **settings)
+        self._make = functools.partial(_RedisCluster.from_url, url, **settings)
         self._lock = threading.Lock()
         self._client: RedisCluster | None = None
 
@@ -114,3 +173,46 @@ class _Cluster:
                 raise redis.ConnectionError(str(error)) from error
 
         return call
+
+
+class _AsyncSentinelPool(
+    redis.asyncio.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
+):
+    """Tasks wait for a connection, and closing it closes those to the sentinels too."""
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        for sentinel in self.sentinel_manager.sentinels:
+            await sentinel.aclose()
+
+
+class _AsyncCluster(redis.asyncio.RedisCluster):
+    """Connects on first use; all its errors are RedisErrors; tasks wait for a connection."""
+
+    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]
+
+    def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
+        # Twice as many, because those that are just being closed count too. And by default every
+        # fifth redirect closes all connections, under the calls that wait for a reply.
+        super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
+        self._free = asyncio.Semaphore(max_connections)
+        self._timeout_seconds = timeout
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise redis.ConnectionError("No connection available.") from error
+        try:
+            return await super().execute_command(*args, **kwargs)
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
+        finally:
+            self._free.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -88,7 +88,7 @@ class Died(Event):
 
 @dataclass(frozen=True, slots=True)
 class Restored(Event):
-    """A sweep scheduled tasks that Redis had lost."""
+    """Tasks that Redis had lost were scheduled again, by a sweep or because they recur."""
 
     tasks: int
 

@@ -1,7 +1,7 @@
 """The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
 One thread at a time waits and claims; the others handle what they claimed. So an idle lane polls Redis
-once every `SLOW_POLL_SECONDS` however many threads it has, and wakes exactly when the next task is due.
+once every `SLOW_POLL_SECONDS`, or as often as its flow needs it, however many threads it has, and wakes exactly when the next task is due.
 """
 
 import math
@@ -92,14 +92,16 @@ class Lane:
     def _next(self, limit: int | None, until: float) -> Batch | None:
         while not self._stopping.is_set():
             self.alarm.clear()
-            wait = SLOW_POLL_SECONDS
+            wait = math.inf
             for station in self.stations:
                 claimed_at = time.monotonic()
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
                     with suppress(redis.RedisError):
                         station.settler.resend()
+                    wait = min(wait, SLOW_POLL_SECONDS)
                     continue
+                wait = min(wait, station.slow_poll_seconds or SLOW_POLL_SECONDS)
                 if claim_in <= 0:
                     try:
                         claim = station.claim(limit)

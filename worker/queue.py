@@ -14,6 +14,8 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:paused       string  present while the queue is paused
     {name}:resumed      string  present after a pause was ended, so that a flush is told from that
     {name}:sweeper      string  which worker sweeps, and until when
+    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last that were scheduled
+    {name}:recurrence   string  when the workers that schedule them were started, and their schedule
     {name}:workers      hash    worker id -> when it was last heard of, and what it holds
     {name}:wake         channel a message when something is due earlier than it was
 
@@ -40,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, NamedTuple, TypeVar
 
 import redis
@@ -48,7 +50,7 @@ from redis.commands.core import Script
 
 from .errors import LeaseLost, UnsafeServer, described
 from .flow import MAX_BATCH_SIZE, Due, Task, checked_delay
-from .scripts import scripts
+from .scripts import ScriptFile, scripts
 
 T = TypeVar("T")
 
@@ -127,6 +129,15 @@ class Restored(NamedTuple):
     turn_in_ms: int = 0
 
 
+class Seeded(NamedTuple):
+    """What `DelayQueue.seed` did."""
+
+    #: Whether this worker's schedule is in force. Otherwise nothing was done.
+    in_force: bool
+    #: The occurrences that are scheduled now and were not before.
+    ids: tuple[str, ...]
+
+
 class WorkerStatus(NamedTuple):
     """A worker as it last described itself."""
 
@@ -177,8 +188,14 @@ class Keys:
         self.paused = f"{{{name}}}:paused"
         self.resumed = f"{{{name}}}:resumed"
         self.sweeper = f"{{{name}}}:sweeper"
+        self.seeded = f"{{{name}}}:seeded"
+        self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
         self.wake = f"{{{name}}}:wake"
+
+    def of(self, script: ScriptFile) -> list[str]:
+        """Those that a script takes, in its order."""
+        return [getattr(self, key) for key in script.keys]
 
     def stored(self) -> list[str]:
         """All but the wake channel, which is no key."""
@@ -193,18 +210,15 @@ class DelayQueue:
     """
 
     def __init__(self, client: redis.Redis, name: str) -> None:
-        if isinstance(client, redis.Redis) and client.get_encoder().decode_responses:
-            raise ValueError("payloads are bytes: the client must not have decode_responses=True")
+        if isinstance(client, redis.Redis):
+            refuse_decoding(client)
         self.name = name
         self.keys = Keys(name)
         #: Whether the queue was paused when a claim or sweep last asked; kept while Redis is away.
         self.last_known_paused = False
         self._redis = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
-            file.name: (
-                Script(client, file.text.encode()),
-                [getattr(self.keys, key) for key in file.keys],
-            )
+            file.name: (Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
         }
         #: Tokens of claims that got no reply: the tasks they may have leased never had a worker.
@@ -233,12 +247,7 @@ class DelayQueue:
 
         Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
         """
-        if due_at_ms is not None and delay_ms is None:
-            task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
-        elif delay_ms is not None and due_at_ms is None:
-            task = Due(task_id, delay_ms, payload)
-        else:
-            raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
         return self.schedule_many([task], only_if_absent=only_if_absent, now_ms=now_ms)[0]
 
     def schedule_many(
@@ -260,10 +269,8 @@ class DelayQueue:
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
         answers: list[Scheduled] = []
-        for part in _slices([*map(_checked, tasks)]):
-            rows = (value for task in part for value in task)
-            reply = self._run("schedule", now_ms, self.keys.wake, int(only_if_absent), *rows)
-            answers += [Scheduled(answer.decode()) for answer in reply]
+        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+            answers += scheduled_in(self._run("schedule", now_ms, *args))
         return answers
 
     def restore(
@@ -277,7 +284,8 @@ class DelayQueue:
     ) -> Restored:
         """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, and not if it was postponed after it was due.
+        A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
+        was due.
         Does nothing while the queue is paused.
 
         With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
@@ -315,6 +323,28 @@ class DelayQueue:
             self.last_known_paused = found.paused
         return found
 
+    def seed(
+        self,
+        schedule: str,
+        started_at_ms: int,
+        upcoming: tuple[str, int],
+        expected: tuple[str, int] | None = None,
+        *,
+        now_ms: int | None = None,
+    ) -> Seeded:
+        """Schedule the ``upcoming`` occurrence of a recurring task, an (id, due_at_ms), once.
+
+        One that was ever scheduled is not scheduled again, unless Redis has lost everything. Then the
+        ``expected`` one is scheduled too: the last that the caller knows to have been scheduled, if its time
+        has come and the caller does not hold it.
+
+        Of workers with different schedules the one that was ``started_at_ms`` last, on the server's clock,
+        prevails. Occurrences of the other schedule that are not due yet are removed.
+        """
+        rows = [*upcoming, *(expected or ())]
+        in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
+        return Seeded(bool(in_force), tuple(map(_text, ids)))
+
     def resign(self, worker_id: str) -> None:
         """Give up the turn to sweep, if it is this worker's."""
         self._run("resign", None, worker_id)
@@ -329,8 +359,8 @@ class DelayQueue:
         One that a worker holds is left to it, and is not put back if it is not done.
         """
         answers: list[Cancelled] = []
-        for part in _slices([_bytes(task_id) for task_id in ids]):
-            answers += [Cancelled(answer.decode()) for answer in self._run("cancel", None, *part)]
+        for args in cancel_args(ids):
+            answers += cancelled_in(self._run("cancel", None, *args))
         return answers
 
     # -- a worker's side -------------------------------------------------------------------
@@ -503,17 +533,7 @@ class DelayQueue:
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
         """Count the tasks in each place at one moment."""
-        scheduled, due, within_minute, leased, dead, paused, next_due = self._run("stats", now_ms)
-        return Stats(
-            scheduled=scheduled,
-            due=due,
-            due_within_minute=within_minute,
-            leased=leased,
-            dead=dead,
-            paused=bool(paused),
-            next_due_in_ms=None if next_due is None else max(0, next_due),
-            oldest_due_age_ms=max(0, -(next_due or 0)),
-        )
+        return stats_in(self._run("stats", now_ms))
 
     def workers(self) -> list[WorkerStatus]:
         """The known workers, by id. A live one beats every 20 s.
@@ -586,6 +606,71 @@ class DelayQueue:
         if not persistence.get("aof_enabled"):
             warnings.append("appendonly is off: a restart of Redis loses what it held")
         return warnings
+
+
+# -- what a producer sends and gets back, the same for `AsyncDelayQueue` ---------------------------
+
+
+def refuse_decoding(client: Any) -> None:
+    """Raises ValueError for a client that decodes responses."""
+    if client.get_encoder().decode_responses:
+        raise ValueError("payloads are bytes: the client must not have decode_responses=True")
+
+
+def task_to_schedule(
+    task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
+) -> tuple[str, float, bytes] | Due:
+    """One task for `schedule_args`.
+
+    Raises ValueError unless it has either a time or a delay, and can be stored.
+    """
+    if due_at_ms is not None and delay_ms is None:
+        task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
+    elif delay_ms is not None and due_at_ms is None:
+        task = Due(task_id, delay_ms, payload)
+    else:
+        raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+    _checked(task)
+    return task
+
+
+def schedule_args(
+    keys: Keys, tasks: Iterable[tuple[str, float, bytes] | Due], *, only_if_absent: bool
+) -> Iterator[Iterable[Any]]:
+    """The arguments of each call of `schedule.lua`.
+
+    Raises ValueError for a task that cannot be stored, before the first.
+    """
+    head = (keys.wake, int(only_if_absent))
+    for part in _slices([*map(_checked, tasks)]):
+        yield chain(head, chain.from_iterable(part))
+
+
+def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
+    return [Scheduled(answer.decode()) for answer in reply]
+
+
+def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
+    """The arguments of each call of `cancel.lua`."""
+    return _slices([_bytes(task_id) for task_id in ids])
+
+
+def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
+    return [Cancelled(answer.decode()) for answer in reply]
+
+
+def stats_in(reply: Iterable[Any]) -> Stats:
+    scheduled, due, within_minute, leased, dead, paused, next_due = reply
+    return Stats(
+        scheduled=scheduled,
+        due=due,
+        due_within_minute=within_minute,
+        leased=leased,
+        dead=dead,
+        paused=bool(paused),
+        next_due_in_ms=None if next_due is None else max(0, next_due),
+        oldest_due_age_ms=max(0, -(next_due or 0)),
+    )
 
 
 def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:

@@ -13,6 +13,7 @@ from .flow import Flow
 from .isolation import Results
 from .outages import Health
 from .queue import Claim, DelayQueue
+from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
 from .settling import Settler
 
@@ -65,6 +66,7 @@ class Station:
         self.health = health
         self.settler = Settler(flow, queue, counts, emit)
         self.renewer = Renewer(flow, queue, emit)
+        self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
         self._server = server
         self._emit = emit
         #: How many tasks to claim.
@@ -78,6 +80,11 @@ class Station:
         """Whether the last claim failed."""
         return self._failed_claims > 0
 
+    @property
+    def slow_poll_seconds(self) -> float | None:
+        """Longest wait between two claims; None: the lane's."""
+        return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
+
     def claim_in(self, now: float) -> float | None:
         """Seconds until the next claim is allowed, 0 or less if it is now; None while the flow is down."""
         return self._claim_at - now if self.health.up else None
@@ -90,6 +97,8 @@ class Station:
         try:
             self.settler.resend()
             claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
+            if self._recurrence is not None:
+                claim = self._seeded(self._recurrence, claim)
         except redis.RedisError as error:
             now = time.monotonic()
             if not self._failed_claims:
@@ -105,6 +114,14 @@ class Station:
             self._emit(events.RedisBack(self.queue.name, seconds))
         self._server.check()
         return claim
+
+    def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
+        """Seed the next occurrence, or release those that were claimed: none runs before that."""
+        try:
+            return recurrence.seed(claim)
+        except redis.RedisError:
+            self.settler.settle(Results(untouched=claim.tasks))
+            raise
 
     def adapt(self, results: Results, seconds: float) -> None:
         """Adapt the limit to what became of a claim and how long that took.

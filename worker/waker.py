@@ -10,6 +10,9 @@ from .errors import described
 
 log = structlog.get_logger("worker")
 
+#: Longest wait for a message or the answer to a ping; how soon the thread ends.
+LISTEN_SECONDS = 5.0
+
 
 class Waker:
     """Listens to wake channels, and sets the event of each on every message.
@@ -43,8 +46,11 @@ class Waker:
             pubsub.subscribe(*self._alarms)
             while not self._stopping.is_set():
                 # Returns None after the timeout, having pinged a connection that was silent.
-                message = pubsub.get_message(timeout=5.0)
+                message = pubsub.get_message(timeout=LISTEN_SECONDS)
                 if message is None:
+                    # redis-py counts the pings that were not answered, and would wait for good.
+                    if pubsub.health_check_response_counter:
+                        raise redis.TimeoutError("no answer to a ping")
                     continue
                 self._failing = False
                 if message["type"] == "message":

@@ -8,9 +8,9 @@ import redis
 from worker import DelayQueue
 
 State = dict[str, Any]
-ZSETS = ("scheduled", "leased", "lost_claims")
+ZSETS = ("scheduled", "leased", "lost_claims", "seeded")
 HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "resumed", "sweeper", "alone")
+STRINGS = ("paused", "resumed", "sweeper", "alone", "recurrence")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import redis
 
+from tests.contract.conftest import every_producer
 from tests.contract.state import Messages, attempts, state
 from tests.contract.steps import bury, reply_lost
-from worker import DelayQueue, Due, LeaseLost, Scheduled
+from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
 from worker.queue import SLICE, Put, Stats
 
 #: Not text: invalid UTF-8, line breaks, NUL.
 ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
 NEVER = 2**53 - 1
+
+pytestmark = every_producer
 
 
 @pytest.fixture
@@ -254,6 +257,18 @@ def test_a_due_time_of_never_pushed_by_others_is_never_claimed(
     assert [task.id for task in queue.claim(9, 1000, now_ms=NEVER).tasks] == ["a"]
 
 
+def test_a_server_that_has_forgotten_the_scripts_is_given_them_again(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    client.script_flush()
+    assert queue.schedule("a", 1000) is Scheduled.UNCHANGED
+    client.script_flush()
+    assert queue.stats(now_ms=0).scheduled == 1
+    client.script_flush()
+    assert queue.cancel("a") is Cancelled.REMOVED
+
+
 # -- the wake channel ----------------------------------------------------------------------
 
 
@@ -419,6 +434,7 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
         queue.claim(1, 1000, now_ms=2)
     queue.claim(1, 1000, now_ms=3)
     queue.restore([], worker_id="w", term_ms=1000)
+    queue.seed("daily", 1, ("occurrence", 9000))
     queue.beat("w", {})
     queue.pause()
     keys = {key for key in vars(queue.keys).values() if key != queue.keys.wake}

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey, private_valkey
-from tests.contract.conftest import SERVERS
+from tests.contract.conftest import SERVERS, every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
@@ -63,6 +63,7 @@ def full(client: redis.Redis) -> Iterator[None]:
         client.config_set("maxmemory", 0)
 
 
+@every_producer
 def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -85,6 +86,14 @@ def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_swee
         assert [task.payload for task in queue.claim(9, 10, now_ms=1000).tasks] == [b"x"]
 
 
+def test_a_server_whose_memory_is_full_lets_a_recurring_task_go_on(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    with full(client):
+        assert queue.seed("daily", 1, ("a", 1000), now_ms=500).ids == ("a",)
+        assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
+
+
 def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -105,6 +114,7 @@ def test_a_server_whose_memory_is_full_still_knows_its_workers(
         assert [status.id for status in queue.workers()] == ["w1"]
 
 
+@every_producer
 def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_dropped(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -206,6 +216,7 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
 }
 
 
+@every_producer
 @pytest.mark.parametrize(("key", "use"), USES.items(), ids=USES)
 def test_a_key_of_another_type_raises_a_redis_error(
     client: redis.Redis, queue: DelayQueue, key: str, use: Callable[[DelayQueue], object]

@@ -43,6 +43,15 @@ def test_a_scheduled_task_is_brought_forward_and_never_put_back(queue: DelayQueu
     assert state(queue) == {"scheduled": {"late": 2000, "soon": 1500, "due": 900}}
 
 
+def test_a_scheduled_task_that_is_late_by_a_moment_is_as_good_as_on_time(queue: DelayQueue) -> None:
+    """It was scheduled after a delay, which began a moment after its record was written."""
+    queue.schedule_many([("soon", 2100, b""), ("overdue", 1050, b""), ("late", 2101, b"")])
+    waiting = [Due("soon", 1000), Due("overdue", -50), Due("late", 1000)]
+    assert queue.restore(waiting, look_only=True, now_ms=1000).lost == ("late",)
+    assert queue.restore(waiting, now_ms=1000) == nothing()
+    assert state(queue) == {"scheduled": {"soon": 2100, "overdue": 1050, "late": 2000}}
+
+
 def test_restoring_leaves_leased_and_dead_tasks_as_they_are(queue: DelayQueue) -> None:
     bury(queue, "dead")
     queue.schedule("leased", 1000, b"x")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -17,6 +18,7 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
 from devtools.valkey import Valkey
 from orders.config import Settings
+from worker import DelayQueue
 
 README = (ROOT / "README.md").read_text()
 FLOWS = (ROOT / "docs" / "writing-a-flow.md").read_text()
@@ -124,6 +126,35 @@ def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Pa
         output = bash(f"python {tmp_path}/plain.py", {"PYTHONPATH": str(ROOT)})
         assert "to ada@example.org\n" in output
         assert client.keys("*") == []
+
+
+def test_the_plain_delay_queue_of_asyncio_runs_as_it_is_pasted(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    script = the_block("python", "AsyncDelayQueue", FLOWS)
+    (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+        output = bash(f"python {tmp_path}/plain.py", {"PYTHONPATH": str(ROOT)})
+        assert output == "1 waiting\nremoved\n"
+        assert client.keys("*") == []
+
+
+def test_the_recurring_flow_runs_as_it_is_pasted(
+    valkey: Valkey, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    (tmp_path / "nightly.py").write_text(the_block("python", "Recurring(", FLOWS))
+    env = {"REDIS_URL": valkey.url, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONUNBUFFERED": "1"}
+    log = tmp_path / "worker.log"
+    queue = DelayQueue(redis_client, "report")
+    worker = processes.python(["worker", "run", "nightly:flows"], env, log)
+    wait_until(lambda: queue.stats().scheduled, "the next run to be scheduled")
+    entries: Any = redis_client.zrange(queue.keys.scheduled, 0, -1)
+    [tonight] = [entry.decode() for entry in entries]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT02:00:00\+0[12]:00", tonight)
+    queue.schedule(tonight, delay_ms=0)
+    wait_until(lambda: f"report for {tonight}" in log.read_text(), "the report")
+    assert worker.stop() == 0
 
 
 def test_the_table_of_settings_is_complete() -> None:

@@ -5,8 +5,8 @@ somebody continues it; ``moment:hang`` goes no further. It happens once.
 
 ``SLOW_POLL_SECONDS`` is how long a worker waits that nothing wakes.
 
-``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong. Redis's, as the scripts of workers read it, is
-wrong by as many seconds as the key `REDIS_CLOCK_OFFSET` says, at any time.
+``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong. Redis's, as the scripts of these processes read
+it, is wrong by as many seconds as the key `REDIS_CLOCK_OFFSET` says, at any time.
 
 All of it is put around the real thing from outside, so the service itself has none of it.
 """
@@ -72,6 +72,7 @@ def flows() -> list[Flow]:
 
 def create_app() -> Flask:
     """The API under test."""
+    _set_clocks()
     made = app.create_app()
     services = made.extensions["orders"]
     _watch(services.engine)
@@ -85,9 +86,9 @@ class _Scheduler:
         self._scheduler = scheduler
         self.cancel = scheduler.cancel
 
-    def schedule(self, order_id: str, due_at_ms: int) -> None:
+    def schedule(self, order_id: str, *, delay_ms: float) -> None:
         _pass("after_commit")
-        self._scheduler.schedule(order_id, due_at_ms)
+        self._scheduler.schedule(order_id, delay_ms=delay_ms)
 
 
 def _watch(engine: sa.Engine) -> None:

@@ -34,6 +34,7 @@ class Proxy:
         self._target_port = target_port
         self._refusing = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._forgotten: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -47,6 +48,14 @@ class Proxy:
     def reset(self) -> None:
         """End all connections with RST; new ones are served."""
         self._close(reset=True)
+
+    def forget(self) -> None:
+        """Let nothing pass any more on the connections that are open, as a firewall does with idle ones.
+
+        Nobody is told. New connections are served.
+        """
+        with self._lock:
+            self._forgotten.update(end for pair in self._pairs for end in pair)
 
     def heal(self) -> None:
         """Serve again. What was stalled is closed: those bytes are lost."""
@@ -100,10 +109,12 @@ class Proxy:
                     time.sleep(self.delay_seconds)  # the fault itself
                 if not answers:
                     (waits.set if b"EVALSHA" in chunk else waits.clear)()
-                if self._passes(answers=answers, to_script=waits.is_set()):
+                if source not in self._forgotten and self._passes(
+                    answers=answers, to_script=waits.is_set()
+                ):
                     sink.sendall(chunk)
         # A stalled peer is not told that the other side has closed.
-        if self.mode is Mode.PASS:
+        if self.mode is Mode.PASS and source not in self._forgotten:
             for end in (source, sink):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

@@ -132,10 +132,10 @@ class Site:
             wait_until(lambda: _works(process), "the worker to be at work")
         return process
 
-    def start_api(self, port: int, **env: str) -> Process:
+    def start_api(self, port: int, app: str = "orders.app:create_app", **env: str) -> Process:
         """Start an API process, and wait until it serves."""
         log = self.folder / f"api-{port}.log"
-        process = processes.api({**self.env, **env}, port, log)
+        process = processes.api({**self.env, **env}, port, log, app)
         self._processes.append(process)
         self.wait_until_it_serves(port, process)
         return process
@@ -195,7 +195,7 @@ class Site:
         return ids
 
     def set_redis_clock(self, seconds: int) -> None:
-        """Put Redis's clock wrong by so many seconds, for workers."""
+        """Put Redis's clock wrong by so many seconds, for workers and `failpoints.create_app`."""
         self.client.set(REDIS_CLOCK_OFFSET, seconds)
 
     # -- looking ---------------------------------------------------------------------------

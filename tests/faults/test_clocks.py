@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from devtools.processes import Process, events, wait_until
+from devtools.processes import Process, events, free_port, wait_until
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
-from tests.faults.site import HURRIED, LEASE_SECONDS, Site
+from tests.faults.site import HURRIED, LEASE_SECONDS, Customer, Site
 
 HOUR = 3600
 LATEST_MS = 3000
@@ -44,6 +44,27 @@ def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) 
     # Their clocks are wrong indeed.
     assert clock(fast) > time.time() + HOUR / 2
     assert clock(slow) < time.time() - HOUR / 2
+
+
+@pytest.mark.parametrize("wrong", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_a_redis_whose_clock_is_wrong_by_an_hour_matters_to_no_order_that_the_api_takes(
+    build: Build, wrong: int
+) -> None:
+    site = build(SWEEP_SECONDS="3600", LOOKAHEAD_SECONDS="3600")  # the sweep would make good for it
+    site.set_redis_clock(wrong)
+    worker = site.start_worker()
+    port = free_port()
+    site.start_api(port, "tests.faults.failpoints:create_app")
+    customer = Customer(site)
+    for _ in range(20):
+        assert customer.order(port, timeout_seconds=1).status == 201
+    site.wait_until_drained()
+
+    assert site.latest_ms() <= bound(LATEST_MS)
+    assert site.violations(customer, drained=True) == []
+    handled = batches(worker)
+    assert sum(batch["tasks"] for batch in handled) == 20, "none came too early"
+    assert sum(batch["retries"] for batch in handled) == 0
 
 
 @on_sqlite

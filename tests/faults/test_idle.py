@@ -4,8 +4,12 @@ from typing import Any
 
 import redis
 
+from devtools.processes import wait_until
+from devtools.valkey import Valkey
 from tests.faults.conftest import Build, on_sqlite
 from tests.faults.site import last
+from tests.integration.workers import running
+from worker import Consumer, DelayQueue, Recurring, Worker
 
 #: Not those that scripts call.
 TOP_LEVEL = ("evalsha", "eval", "script|load", "ping", "subscribe")
@@ -26,6 +30,24 @@ def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: B
     # A claim, a turn to sweep, a beat, a ping of the wake channel: each kind may fall into the window
     # once more than its pace says.
     assert commands(site.client) - before <= WORKERS * MOST * WATCHED_SECONDS + 4
+
+
+def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    flows = [
+        Recurring(name, cron="0 0 29 2 *", timezone="UTC", handler=lambda _: None)
+        for name in ("a", "b")
+    ]
+    stats = [DelayQueue(redis_client, flow.name).stats for flow in flows]
+    with running(Worker(flows, valkey.url)), Consumer(valkey.url, "c") as consumer:
+        wait_until(lambda: all(each().scheduled for each in stats), "both to be seeded")
+        with consumer.take(timeout_seconds=2):
+            before = commands(redis_client)
+        # Two slow polls of a recurring task, three beats, two or three pings of each wake channel.
+        with consumer.take(timeout_seconds=2 * WATCHED_SECONDS) as task:
+            assert task is None
+        assert commands(redis_client) - before <= MOST * 2 * WATCHED_SECONDS
 
 
 def commands(client: redis.Redis) -> int:

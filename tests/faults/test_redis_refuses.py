@@ -224,7 +224,7 @@ def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Bui
         with full(server):
             with frozen(worker):
                 place_ten()
-                wait_until(lambda: "left to the sweep" in site.log(api), "them to be refused")
+                wait_until(lambda: "changes not sent" in site.log(api), "them to be refused")
                 assert site.queue.stats().scheduled == 10
             site.wait_until_drained()
 

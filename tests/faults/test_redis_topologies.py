@@ -1,7 +1,10 @@
-"""A worker behind Sentinel, and one on a cluster: the primary dies, and orders do not notice."""
+"""Workers and consumers behind Sentinel, and on a cluster: the primary dies, and they go on."""
 
+import statistics
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,12 +19,15 @@ from orders.bootstrap import QUEUE
 from tests.clock import bound
 from tests.faults.site import Site
 from tests.integration.workers import running
-from worker import DelayQueue, Flow, Worker, connect, events
+from tests.unit.engine import Heard
+from worker import Consumer, DelayQueue, Flow, Worker, connect, events
 
 #: After this long without an answer a server counts as down.
 NODE_TIMEOUT_MS = 1000
 SLOTS = 16384
 LATEST_MS = 3000
+#: How late a consumer takes what it was woken for.
+WOKEN_MS = 10
 
 
 def client(server: Valkey) -> redis.Redis:
@@ -47,26 +53,28 @@ def servers() -> Iterator[Servers]:
 def test_sentinel_promotes_another_and_claims_go_on(
     tmp_path: Path, postgres_url: str, servers: Servers
 ) -> None:
-    primary, replica = (Valkey(tmp_path / name, "--save", "") for name in ("primary", "replica"))
-    servers += [primary.start(), replica.start()]
-    client(replica).replicaof("127.0.0.1", str(primary.port))
-    wait_until(
-        lambda: client(replica).info()["master_link_status"] == "up", "the replica to follow"
-    )
-    ports = [free_port() for _ in range(3)]
-    servers += [_sentinel(tmp_path / f"sentinel-{port}", port, primary.port) for port in ports]
-    wait_until(
-        lambda: all(_quorum(port) for port in ports),
-        "the sentinels to meet",
-        ignoring=redis.RedisError,
-    )
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    url = f"redis+sentinel://{hosts}/orders/0"
+    url, primary = _behind_sentinels(tmp_path, servers)
     site = Site(tmp_path, postgres_url, {"REDIS_URL": url})
     try:
         _orders_survive(site, primary)
     finally:
         site.close()
+
+
+def test_a_consumer_behind_sentinels_is_woken_before_and_after_a_failover(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, primary = _behind_sentinels(tmp_path, servers)
+    _a_consumer_survives(url, primary, monkeypatch)
+
+
+def test_a_consumer_on_a_cluster_is_woken_before_and_after_a_failover(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = _cluster(tmp_path, servers)
+    slot = run(nodes[0], "CLUSTER KEYSLOT", "{q}")
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    _a_consumer_survives(url, nodes[slot * 3 // SLOTS], monkeypatch)
 
 
 def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
@@ -161,6 +169,62 @@ def _orders_survive(site: Site, doomed: Valkey) -> None:
     assert site.log(worker).rindex('"event": "batch"') > site.log(worker).rindex(
         "serves claims again"
     )
+
+
+def _a_consumer_survives(url: str, doomed: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill the primary under a consumer that waits, and that looks only when it is woken."""
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    heard = Heard()
+    with (
+        connect(url, timeout_seconds=2, reconnect=True) as producer,
+        Consumer(url, "q", listeners=[heard]) as consumer,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        queue = DelayQueue(producer, "q")
+
+        def next_id() -> str | None:
+            with consumer.take(60) as task:
+                return task and task.id
+
+        def offer(task_id: str) -> None:
+            heard.clear()
+            taken = thread.submit(next_id)
+            wait_until(lambda: heard.of(events.Waiting), "it to wait")
+            offered = partial(queue.schedule, task_id, delay_ms=0)
+            wait_until(offered, "Redis to take it", ignoring=redis.RedisError)
+            assert taken.result() == task_id
+
+        offer("as it begins")
+        late_ms = []
+        for n in range(11):
+            offer(f"{n}")
+            late_ms.append(heard.of(events.Claimed)[0].late_ms)
+        assert statistics.median(late_ms) <= bound(WOKEN_MS)
+
+        doomed.kill()
+        for n in range(3):
+            offer(f"after the failover {n}")
+            assert heard.of(events.Claimed)[0].late_ms <= bound(LATEST_MS)
+        wait_until(lambda: queue.stats().leased == 0, "the last ack", ignoring=redis.RedisError)
+
+
+def _behind_sentinels(folder: Path, servers: Servers) -> tuple[str, Valkey]:
+    """A primary with a replica, and three sentinels: their URL, and the primary."""
+    primary, replica = (Valkey(folder / name, "--save", "") for name in ("primary", "replica"))
+    servers += [primary.start(), replica.start()]
+    client(replica).replicaof("127.0.0.1", str(primary.port))
+    wait_until(
+        lambda: client(replica).info()["master_link_status"] == "up", "the replica to follow"
+    )
+    ports = [free_port() for _ in range(3)]
+    servers += [_sentinel(folder / f"sentinel-{port}", port, primary.port) for port in ports]
+    wait_until(
+        lambda: all(_quorum(port) for port in ports),
+        "the sentinels to meet",
+        ignoring=redis.RedisError,
+    )
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return f"redis+sentinel://{hosts}/orders/0", primary
 
 
 def _sentinel(folder: Path, port: int, primary_port: int) -> Process:

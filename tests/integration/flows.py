@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from worker import Backoff, Due, Flow, Task, Unavailable, connect, lane, one_at_a_time
+from worker import Backoff, Due, Flow, Recurring, Task, Unavailable, connect, lane, one_at_a_time
 
 HANDLED = "handled"
 DOWN = "down"
@@ -119,3 +119,18 @@ def dependent() -> list[Flow]:
         note(client, tasks)
 
     return [Flow(name="dependent", handler=handler, probe=probe)]
+
+
+def ticking() -> list[Flow]:
+    """Writes down every second. Whoever deletes `hold` waits in the middle."""
+    client = connect(os.environ["REDIS_URL"])
+    patient = connect(os.environ["REDIS_URL"], timeout_seconds=60)
+
+    def handler(task: Task) -> None:
+        if client.delete("hold"):
+            client.rpush("blocked", json.dumps({"pid": os.getpid(), "id": task.id}))
+            patient.blpop(["unblock"], timeout=0)
+        note(client, [task])
+
+    settings: Any = {"lease_seconds": 3, "backoff": QUICK}
+    return [Recurring("tick", cron="* * * * * *", timezone="UTC", handler=handler, **settings)]

@@ -1,9 +1,11 @@
 """Plain queue use, on a real Valkey: what a block settles, what ends a wait, what survives."""
 
 import dataclasses
+import statistics
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,7 @@ import redis
 
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey, private_valkey
+from tests.clock import bound
 from tests.conftest import DURABLE
 from tests.contract.state import attempts, state
 from tests.faults.proxy import Mode, Proxy
@@ -161,6 +164,37 @@ def test_what_is_due_is_taken_without_a_wait_by_the_first_look(
     with consumer.take(0) as task:
         assert task is not None
         assert (task.id, task.payload) == ("a", b"x")
+
+
+@pytest.mark.clock
+@pytest.mark.usefixtures("no_slow_poll")
+def test_an_offer_from_another_process_wakes_within_five_milliseconds(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    offer = """
+import sys, worker
+client = worker.connect(sys.argv[1], timeout_seconds=60)
+while client.blpop("waits", 60)[1] != b"no more":
+    worker.DelayQueue(client, "q").schedule("a", delay_ms=0)
+"""
+    late_ms: list[int] = []
+
+    def listener(event: events.Event) -> None:
+        if isinstance(event, events.Waiting):
+            redis_client.rpush("waits", "for an offer")
+        elif isinstance(event, events.Claimed):
+            late_ms.append(event.late_ms)
+
+    with (
+        Consumer(valkey.url, "q", listeners=[listener]) as consumer,
+        subprocess.Popen([sys.executable, "-c", offer, valkey.url], cwd=ROOT) as offering,
+    ):
+        for _ in range(21):
+            with consumer.take(LONG) as task:
+                assert task is not None
+        redis_client.lpush("waits", "no more")
+        assert offering.wait(LONG) == 0
+    assert statistics.median(late_ms) <= bound(5)
 
 
 @pytest.mark.usefixtures("no_slow_poll")
@@ -553,6 +587,56 @@ def test_a_wait_survives_a_firewall(
     wait_until(lambda: stored(queue) == {}, "the ack")
     waiting.close()
     proxy.close()
+
+
+@pytest.mark.usefixtures("no_slow_poll")
+def test_a_wait_survives_a_firewall_that_forgets_idle_connections(
+    valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.waker.LISTEN_SECONDS", 0.5)
+    proxy = Proxy(valkey.port)
+    waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0?health_check_interval=1", "q")
+    taken = waiting.take(LONG)
+    waiting.listens(redis_client)
+    proxy.forget()
+    queue.schedule("a", 1)  # the message does not arrive, and the next claim has no answer
+    assert taken.result(LONG) == "a"
+    wait_until(lambda: stored(queue) == {}, "the ack")
+    waiting.close()
+    proxy.close()
+
+
+def test_three_queues_are_taken_from_in_strict_order_while_others_offer(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    """No task is taken while one that was offered before the claim waits in a queue named earlier."""
+    names = ["high", "medium", "low"]
+    queues = [DelayQueue(redis_client, name) for name in names]
+    offering = threading.Event()
+
+    def offer(queue: DelayQueue) -> None:
+        for n in range(20):
+            queue.schedule_many((f"{n} {m}", 1, b"") for m in range(5))
+            offering.set()
+
+    with (
+        Consumer(valkey.url, names) as consumer,
+        ThreadPoolExecutor(len(names)) as executor,
+    ):
+        offers = [executor.submit(offer, queue) for queue in queues]
+        offering.wait(LONG)
+        taken = Counter[str]()
+        while sum(taken.values()) < 300:
+            before = [queue.stats().due for queue in queues]
+            with consumer.take_many(1, LONG) as tasks:
+                after = [queue.stats() for queue in queues]
+                [name] = [q.name for q, s in zip(queues, after, strict=True) if s.leased]
+                first = next((n for n, due in enumerate(before) if due), len(names) - 1)
+                assert names.index(name) <= first
+                taken[name] += len(tasks)
+        for each in offers:
+            each.result(LONG)
+    assert taken == dict.fromkeys(names, 100)
 
 
 def test_a_wait_and_an_ack_survive_a_restart_of_redis(

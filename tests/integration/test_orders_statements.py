@@ -18,7 +18,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from devtools.processes import wait_until
 from orders import operations
-from orders.database import sqlstate
+from orders.database import clock, sqlstate
 from orders.domain import Order
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
 from orders.models import order_events, orders, stock_items
@@ -151,7 +151,9 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
     shop.stock("tea", 100, 250)
     with waiting(shop, lambda: shop.place(tea=10)) as (other, found):
         other.execute(sa.update(stock_items).values(reserved=90, price_minor=300))
+        still_locked = other.execute(sa.select(clock())).scalar_one()
     assert found[0].total_minor == 3000
+    assert found[0].created_at >= still_locked, "its time was to begin with its stock"
     with waiting(shop, lambda: shop.place(tea=1)) as (other, found):
         other.execute(sa.update(stock_items).values(on_hand=101, reserved=101))
     assert isinstance(found[0], OutOfStock)
@@ -167,6 +169,15 @@ def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Sh
         )
     assert found == [Placed(order, replayed=True)]
     assert shop.shelf() == (1, 1)
+
+
+@on_postgresql
+def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
+    shop.stock()
+    placed = replay(shop, "one")
+    with shop.engine.begin() as other:
+        other.execute(sa.select(stock_items).with_for_update())
+        assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
 @on_postgresql

@@ -38,7 +38,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 OLDEST = NOW - timedelta(seconds=COUNT)
 #: Filling a table takes longer than a statement may.
 PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
-GROWING = ("orders", "order_items", "order_events", "payments", "stock_items")
+GROWING = ("orders", "order_items", "order_events", "payments", "stock_items", "seats")
 
 
 class Read(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import worker
+import worker.records
 from devtools.processes import ROOT
 from worker import events
 
@@ -41,7 +42,7 @@ def names_in(parameters: str) -> list[str]:
 
 def parameters_of(function: Any) -> list[str]:
     kinds = inspect.signature(function).parameters.values()
-    return [kind.name for kind in kinds if kind.name not in ("self", "now_ms", "settings")]
+    return [kind.name for kind in kinds if kind.name not in ("self", "now_ms")]
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -52,8 +53,8 @@ def test_every_public_name_is_in_the_reference() -> None:
     ("name", "parameters"), [item for item in documented("name").items() if item[1]]
 )
 def test_what_is_called_is_documented_with_its_parameters(name: str, parameters: str) -> None:
-    actual = parameters_of(PUBLIC[name])
-    assert names_in(parameters) == actual if "…" not in parameters else actual[:2]
+    written, actual = names_in(parameters), parameters_of(PUBLIC[name])
+    assert written == (actual[: len(written)] if "…" in parameters else actual)
 
 
 def test_every_method_of_a_queue_is_documented_with_its_parameters() -> None:
@@ -64,6 +65,18 @@ def test_every_method_of_a_queue_is_documented_with_its_parameters() -> None:
     }
     written = documented("method of a `DelayQueue`")
     assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods
+
+
+def test_records_are_documented_with_their_parameters() -> None:
+    [(name, parameters)] = documented("name in `worker.records`").items()
+    assert names_in(parameters or "") == parameters_of(getattr(worker.records, name))
+    methods = {
+        name: parameters_of(method)
+        for name, method in vars(worker.records.Records).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    written = documented("method of `Records`")
+    assert {name: names_in(parameters or "") for name, parameters in written.items()} == methods
 
 
 def test_every_setting_of_a_flow_is_documented_with_its_default() -> None:

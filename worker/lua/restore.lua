@@ -25,10 +25,14 @@
 -- late if this server's clock was behind, or was set back. If it was postponed after it was due, its
 -- handler or its backoff meant that, and it stays. A paused queue is not touched.
 --
+-- A score may be later than the records by SLACK_MS: whoever scheduled it sent a delay a moment after writing
+-- the record. To bring each of those forward would mean to read all records twice.
+--
 -- The first ZREM removes nothing, because no id is empty. But a server that refuses writes, and so every
 -- claim, must refuse this too. Otherwise one that is read-only, short of replicas or out of disk would
 -- report due tasks as about to be claimed.
 
+local SLACK_MS = 100
 redis.call('ZREM', scheduled, '')
 local turn = 1
 if ARGV[3] ~= '' then
@@ -55,7 +59,7 @@ for i = 7, #ARGV, 3 do
     local kept = redis.call('HGET', tokens, id)
     local postponed_at = kept and score - attempts_in(kept, '0').span
     is_parked = postponed_at and postponed_at <= now and due <= postponed_at
-    if not is_parked and due < score then
+    if not is_parked and due < score - SLACK_MS then
       if look_only then
         reply[#reply + 1] = id
       else

@@ -1,0 +1,1014 @@
+"""A table as a flow's truth: on both databases, with the engine as an application has it."""
+
+import enum
+import os
+import random
+import signal
+import threading
+import time
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import redis
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from structlog.testing import capture_logs
+
+from devtools.postgres import Postgres
+from devtools.processes import ROOT, wait_until
+from devtools.valkey import Valkey
+from tests.clock import bound
+from tests.integration.test_sql_plans import watched
+from tests.integration.theatre import EXAMPLE, Theatre, theatre
+from worker import DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Unavailable, connect
+from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+#: Nobody answers there.
+NOWHERE = "redis://127.0.0.1:1"
+
+
+def queue_of(url: str = NOWHERE) -> DelayQueue:
+    return DelayQueue(connect(url), "seat-holds")
+
+
+class Hall:
+    """A table of seats and its records; ``handled`` are the batches that the handler got."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        id_type: Any = sa.Text,
+        status_type: Any = sa.Text,
+        queue: DelayQueue | None = None,
+        **options: Any,
+    ) -> None:
+        self.engine = engine
+        self.seats = sa.Table(
+            "seats",
+            sa.MetaData(),
+            sa.Column("id", id_type, primary_key=True, autoincrement=False),
+            sa.Column("status", status_type, nullable=False),
+            sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
+        )
+        self.handled: list[list[Any]] = []
+        self.handle: Callable[[sa.Connection, Sequence[Any]], object] = self.release
+        settings = {"pending": self.seats.c.status == "held", **options}
+        self.records = Records(
+            engine,
+            id=self.seats.c.id,
+            due=self.seats.c.held_until,
+            handle=self._handle,
+            queue=queue or queue_of(),
+            **settings,
+        )
+        self.records.index()
+        self.seats.metadata.create_all(engine)
+        self.flow = self.records.flow()
+
+    def _handle(self, connection: sa.Connection, ids: Sequence[Any]) -> None:
+        self.handled.append([*ids])
+        self.handle(connection, ids)
+
+    def release(self, connection: sa.Connection, ids: Sequence[Any]) -> None:
+        chosen = self.seats.c.id.in_(ids)
+        connection.execute(self.seats.update().where(chosen).values(status="free"))
+
+    def add(self, *ids: Any, seconds: float = -1, status: str = "held") -> None:
+        """Seats that are held for so many seconds from now."""
+        row = self.seats.insert().values(held_until=self.records.after(seconds))
+        with self.engine.begin() as connection:
+            connection.execute(row, [{"id": each, "status": status} for each in ids])
+
+    def run(self, *ids: str) -> dict[str, Outcome]:
+        return {**(self.flow.handler([Task(each) for each in ids]) or {})}
+
+    def sweep(self, after: float | None = None, before: float = 0.0) -> list[Due]:
+        assert self.flow.sweep is not None
+        return [due for page in self.flow.sweep(after, before) for due in page]
+
+    def probe(self) -> None:
+        assert self.flow.probe is not None
+        self.flow.probe()
+
+    def statuses(self) -> dict[Any, str]:
+        with self.engine.connect() as connection:
+            rows = connection.execute(sa.select(self.seats.c.id, self.seats.c.status))
+            return {row.id: row.status for row in rows}
+
+
+@contextmanager
+def made(url: str, **options: Any) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(url, **options)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[sa.Engine]:
+    """An engine as anybody makes it."""
+    with made(database_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def hall(engine: sa.Engine) -> Hall:
+    return Hall(engine)
+
+
+# -- the example ---------------------------------------------------------------------------
+
+
+def code_lines(path: Path) -> int:
+    """Lines with code on them: no comments, blank lines and docstrings."""
+    lines: set[int] = set()
+    ignored = (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENCODING,
+        tokenize.ENDMARKER,
+    )
+    with path.open("rb") as file:
+        tokens = list(tokenize.tokenize(file.readline))
+    before = tokenize.NEWLINE
+    for token in tokens:
+        docstring = token.type == tokenize.STRING and before in (
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.ENCODING,
+        )
+        if token.type not in ignored and not docstring:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            before = token.type
+    return len(lines)
+
+
+def test_a_seat_reservation_takes_thirty_lines() -> None:
+    assert code_lines(EXAMPLE) <= 30
+
+
+def test_the_guide_shows_the_example() -> None:
+    guide = (ROOT / "docs" / "writing-a-flow.md").read_text()
+    block = guide.split("holds = Records(")[0].rpartition("```python\n")[2]
+    rest = guide.split("holds = Records(")[1].partition("```")[0]
+    assert f"{block}holds = Records({rest}" in EXAMPLE.read_text()
+
+
+@pytest.fixture
+def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
+    """The example, and whatever its seats go through."""
+    with connect(valkey.url) as client:
+        client.flushall()
+    with theatre(database_url, valkey.url, tmp_path) as house:
+        yield house
+
+
+def test_seats_are_held_paid_for_and_released_by_a_real_worker(house: Theatre) -> None:
+    house.start_worker()
+    ids = ["A1", "A2", "A3"]
+    with house.engine.begin() as connection:
+        connection.execute(house.seats.insert(), [{"id": seat} for seat in ids])
+
+    def hold(seat: str, seconds: float) -> bool:
+        with house.engine.begin() as connection:
+            return bool(house.example.hold(connection, seat, seconds))
+
+    assert hold("A1", 1)
+    assert hold("A2", 1)
+    assert hold("A3", 600)
+    assert not hold("A1", 1)
+    with house.engine.begin() as connection:
+        assert house.example.pay(connection, "A2")
+
+    wait_until(lambda: house.statuses()["A1"] == "free", "the first seat to be free")
+    wait_until(lambda: house.queue.stats().scheduled == 1, "the paid seat's task to end")
+
+    assert house.statuses() == {"A1": "free", "A2": "sold", "A3": "held"}
+    house.assert_each_was_freed_once(["A1"], latest_ms=bound(3000))
+    assert hold("A1", 600)
+
+
+# -- one batch -----------------------------------------------------------------------------
+
+
+def test_only_what_is_pending_and_due_is_handled(hall: Hall) -> None:
+    hall.add("due", "also due")
+    hall.add("sold", status="sold")
+    hall.add("later", seconds=60)
+    outcomes = hall.run("sold", "later", "due", "absent", "also due")
+    assert hall.handled == [["also due", "due"]]
+    assert outcomes.keys() == {"later"}
+    assert isinstance(retry := outcomes["later"], Retry)
+    assert 55_000 < retry.delay_ms <= 60_000
+    assert hall.statuses() == {"due": "free", "also due": "free", "sold": "sold", "later": "held"}
+
+
+def test_a_record_is_never_handled_early(hall: Hall) -> None:
+    hall.add("soon", seconds=0.3)
+    began = time.monotonic()
+    while outcomes := hall.run("soon"):
+        [retry] = outcomes.values()
+        assert isinstance(retry, Retry)
+        assert retry.delay_ms >= 1
+    assert time.monotonic() - began >= 0.28
+    assert hall.handled == [["soon"]]
+
+
+def test_what_the_handler_leaves_pending_and_due_fails_and_changes_nothing(hall: Hall) -> None:
+    hall.add("A1", "A2")
+    hall.handle = lambda connection, ids: hall.release(connection, ids[:1])
+    with pytest.raises(RuntimeError, match="1 of 2 records are still pending and due: A2"):
+        hall.run("A1", "A2")
+    assert hall.statuses() == {"A1": "held", "A2": "held"}
+
+
+def test_a_handler_may_move_the_deadline(hall: Hall) -> None:
+    hall.add("A1")
+    hall.handle = lambda connection, _ids: connection.execute(
+        hall.seats.update().values(held_until=hall.records.after(30))
+    )
+    [retry] = hall.run("A1").values()
+    assert isinstance(retry, Retry)
+    assert 25_000 < retry.delay_ms <= 30_000
+
+
+def test_a_handler_that_raises_changes_nothing(hall: Hall) -> None:
+    hall.add("A1")
+
+    def fail(connection: sa.Connection, ids: Sequence[Any]) -> None:
+        hall.release(connection, ids)
+        raise DeadLetter("no such hall")
+
+    hall.handle = fail
+    with pytest.raises(DeadLetter, match="no such hall"):
+        hall.run("A1")
+    assert hall.statuses() == {"A1": "held"}
+
+
+def test_a_due_time_that_is_none_or_a_century_away_is_no_appointment(hall: Hall) -> None:
+    hall.add("century", seconds=100 * 366 * 86_400)
+    with hall.engine.begin() as connection:
+        connection.execute(hall.seats.insert().values(id="never", status="held"))
+    assert hall.run("century", "never") == {}
+    assert hall.sweep(None, 3600) == []
+    assert hall.handled == []
+
+
+@on_postgresql
+def test_what_somebody_else_has_locked_is_looked_at_again(hall: Hall) -> None:
+    hall.add("A1", "A2")
+    with hall.engine.begin() as paying:
+        paying.execute(hall.seats.update().where(hall.seats.c.id == "A1").values(status="sold"))
+        outcomes = hall.run("A1", "A2")
+    [retry] = outcomes.values()
+    assert isinstance(retry, Retry)
+    assert (*outcomes, retry.delay_ms) == ("A1", LOOK_AGAIN_MS)
+    assert hall.run("A1") == {}
+    assert hall.statuses() == {"A1": "sold", "A2": "free"}
+
+
+# -- types ---------------------------------------------------------------------------------
+
+
+class Seat(sa.types.TypeDecorator[str]):
+    """A UUID that the application has as text."""
+
+    impl = sa.Uuid
+    cache_ok = True
+
+    def load_dialect_impl(self, _dialect: Any) -> sa.types.TypeEngine[Any]:
+        return sa.Uuid(as_uuid=False)
+
+
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+TYPES: dict[str, tuple[Any, list[Any]]] = {
+    "text": (sa.Text(), ["b", "ä 'x\",{}\\"]),
+    "varchar": (sa.String(10), ["b", "ten letter"]),
+    "integer": (sa.Integer(), [7, -8]),
+    "bigint": (sa.BigInteger(), [7, 2**62]),
+    "uuid": (sa.Uuid(), [ONE, TWO]),
+    "uuid as text": (sa.Uuid(as_uuid=False), [str(ONE), str(TWO)]),
+    "an application's type": (Seat(), [str(ONE), str(TWO)]),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_ids_of_any_type_become_task_ids_and_come_back(engine: sa.Engine, kind: str) -> None:
+    id_type, ids = TYPES[kind]
+    hall = Hall(engine, id_type=id_type)
+    hall.add(*ids)
+    found = [due.id for due in hall.sweep()]
+    assert {*found} == {str(each) for each in ids}
+    pages = Records.flow(hall.records, batch_size=1).sweep
+    assert pages is not None
+    assert [due.id for page in pages(None, 0) for due in page] == found
+    assert hall.run(*found) == {}
+    [handled] = hall.handled
+    assert sorted(handled, key=str) == sorted(ids, key=str)
+    assert {type(each) for each in handled} == {type(each) for each in ids}
+    assert {*hall.statuses().values()} == {"free"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "task_id"),
+    [
+        ("text", "a\0b"),
+        ("text", "\udc80"),
+        ("integer", "x"),
+        ("integer", "07"),
+        ("integer", "1_0"),
+        ("integer", str(2**64)),
+        ("uuid", "x"),
+        ("uuid", str(UUID(int=2**127 + 10)).upper()),
+        ("uuid", TWO.hex),
+    ],
+)
+def test_an_id_that_no_record_has_is_a_dead_letter(
+    engine: sa.Engine, kind: str, task_id: str
+) -> None:
+    id_type, [good, _] = TYPES[kind]
+    hall = Hall(engine, id_type=id_type)
+    hall.add(good)
+    outcomes = hall.run(task_id, str(good))
+    assert [type(outcome) for outcome in outcomes.values()] == [DeadLetter]
+    assert [*outcomes] == [task_id]
+    assert hall.handled == [[good]]
+
+
+def test_a_long_text_is_not_cut_to_another_records_id(engine: sa.Engine) -> None:
+    hall = Hall(engine, id_type=sa.String(5))
+    hall.add("12345")
+    assert hall.run("123456") == {}
+    assert hall.handled == []
+
+
+class Status(enum.Enum):
+    held = 1
+    free = 2
+
+
+def test_pending_is_any_condition(engine: sa.Engine) -> None:
+    column: sa.ColumnClause[Any] = sa.column("status", sa.Enum(Status))
+    chosen = sa.and_(column.in_([Status.held]), sa.column("id", sa.Text).not_like("%'x"))
+    hall = Hall(engine, status_type=sa.Enum(Status), pending=chosen)
+    hall.add("50%", "50%'x")
+    assert [due.id for due in hall.sweep()] == ["50%"]
+    assert hall.run("50%", "50%'x") == {}
+    assert hall.handled == [["50%"]]
+
+
+def test_a_mapped_class_will_do(engine: sa.Engine) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Seat(Base):
+        __tablename__ = "seats"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        sold: Mapped[bool]
+        until: Mapped[datetime] = mapped_column(sa.TIMESTAMP(timezone=True))
+
+    def release(connection: sa.Connection, ids: Sequence[int]) -> None:
+        connection.execute(sa.delete(Seat).where(Seat.id.in_(ids)))
+
+    queue = queue_of()
+    holds = Records(
+        engine, id=Seat.id, due=Seat.until, pending=~Seat.sold, handle=release, queue=queue
+    )
+    holds.index()
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Seat(id=7, sold=False, until=holds.after(-1)))
+    flow = holds.flow()
+    assert flow.sweep is not None
+    assert [due.id for page in flow.sweep(None, 0) for due in page] == ["7"]
+    assert flow.handler([Task("7")]) == {}
+    assert [page for page in flow.sweep(None, 0) if page] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "id_type", "due_type"),
+    [
+        ("postgresql+psycopg://", sa.Text, sa.DateTime),
+        ("postgresql+psycopg://", sa.Text, sa.BigInteger),
+        ("postgresql+psycopg://", sa.CHAR(5), sa.TIMESTAMP(timezone=True)),
+        ("postgresql+psycopg://", sa.Numeric, sa.TIMESTAMP(timezone=True)),
+        ("sqlite://", sa.Text, sa.BigInteger),
+        ("sqlite://", sa.Enum("a"), sa.DateTime),
+    ],
+)
+def test_a_column_of_another_type_is_refused(url: str, id_type: Any, due_type: Any) -> None:
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", id_type), sa.Column("due", due_type))
+    with pytest.raises(TypeError, match=r"t\.(id|due) must be "):
+        Records(
+            sa.create_engine(url),
+            id=table.c.id,
+            due=table.c.due,
+            pending=sa.true(),
+            handle=lambda _connection, _ids: None,
+            queue=queue_of(),
+        )
+
+
+# -- the sweep -----------------------------------------------------------------------------
+
+
+def test_the_sweep_pages_by_due_time_and_id(hall: Hall) -> None:
+    with hall.engine.begin() as connection:
+        same = datetime(2026, 1, 1, tzinfo=UTC)
+        rows = [{"id": f"s{n:02}", "status": "held", "held_until": same} for n in range(25)]
+        connection.execute(hall.seats.insert(), rows)
+    hall.add("soon", seconds=20)
+    hall.add("latest", seconds=100)
+    hall.add("sold", status="sold")
+    sweep = hall.records.flow(batch_size=10).sweep
+    assert sweep is not None
+    pages = [[due.id for due in page] for page in sweep(None, 60)]
+    assert [len(page) for page in pages] == [10, 10, 6]
+    assert [seat for page in pages for seat in page] == [*(f"s{n:02}" for n in range(25)), "soon"]
+    [soon] = hall.sweep(0, 60)
+    assert 15_000 < soon.delay_ms <= 20_000
+
+
+@on_sqlite
+def test_text_that_another_program_wrote_is_paged_as_it_is(hall: Hall) -> None:
+    """As CURRENT_TIMESTAMP does, without a fraction: SQLite compares the text."""
+    with hall.engine.begin() as connection:
+        for number in range(5):
+            row = f"'{number}', 'held', '2026-01-01 00:00:00'"
+            connection.exec_driver_sql(f"INSERT INTO seats VALUES ({row})")  # noqa: S608  not input
+    sweep = hall.records.flow(batch_size=2).sweep
+    assert sweep is not None
+    assert [due.id for page in sweep(None, 0) for due in page] == [*"01234"]
+
+
+# -- races ---------------------------------------------------------------------------------
+
+
+class Duel:
+    """A payment against an expiry, again and again, each released by a barrier.
+
+    The winner starts a little later the next time, so that both stay neck and neck.
+    """
+
+    STEP_SECONDS = 0.00002
+    JITTER_SECONDS = 0.0001
+
+    def __init__(self, house: Theatre, ids: Sequence[str]) -> None:
+        self._house = house
+        self._flow: Flow = house.example.flows()[0]
+        self._ids = ids
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._rng = random.Random(len(ids))
+        self._lead = self._next_lead = 0.0  # how much earlier than the expiry the payment starts
+        self.paid: list[str] = []
+
+    def pay(self) -> None:
+        for seat in self._ids:
+            self._release(-self._lead)
+            with self._house.engine.begin() as connection:
+                paid = self._house.example.pay(connection, seat)
+            self.paid += [seat] * paid
+            self._next_lead = self._lead + (-self.STEP_SECONDS if paid else self.STEP_SECONDS)
+
+    def expire(self) -> None:
+        for seat in self._ids:
+            self._release(self._lead)
+            self._flow.handler([Task(seat)])
+
+    def _release(self, seconds: float) -> None:
+        # Twice: between the two, one thread alone moves the lead.
+        if self._barrier.wait() == 0:
+            self._lead = self._next_lead
+        self._barrier.wait()
+        start = time.perf_counter() + seconds + self._rng.uniform(0, self.JITTER_SECONDS)
+        while time.perf_counter() < start:
+            time.sleep(0)  # hands the interpreter to the other threads
+
+
+def together(*tasks: Callable[[], Any]) -> list[Any]:
+    """Run them at once, a thread each. Raises what any of them raised."""
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        return [running.result() for running in [pool.submit(task) for task in tasks]]
+
+
+def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre) -> None:
+    pairs = 1_000
+    ids = house.hold_many(pairs, -60, -60, scheduled=False)
+    duels = Duel(house, ids[::2]), Duel(house, ids[1::2])
+    together(*(side for duel in duels for side in (duel.pay, duel.expire)))
+
+    paid = {seat for duel in duels for seat in duel.paid}
+    statuses = house.statuses()
+    assert {seat for seat, status in statuses.items() if status == "sold"} == paid
+    assert {*statuses.values()} == {"sold", "free"}
+    assert pairs // 10 <= len(paid) <= pairs - pairs // 10
+    assert sorted(seat for seat, _ in house.freed()) == sorted({*ids} - paid)
+
+
+def test_overlapping_batches_free_each_seat_once(house: Theatre) -> None:
+    ids = house.hold_many(300, -60, -60, scheduled=False)
+    flow: Flow = house.example.flows()[0]
+
+    def expire(seed: int) -> None:
+        left = random.Random(seed).sample(ids, len(ids))
+        while left:
+            batch, left = left[:40], left[40:]
+            left += flow.handler([Task(seat) for seat in batch]) or {}
+
+    together(*(lambda seed=seed: expire(seed) for seed in range(4)))
+    assert sorted(seat for seat, _ in house.freed()) == sorted(ids)
+
+
+# -- scheduling after a commit -------------------------------------------------------------
+
+
+@pytest.fixture
+def queue(redis_client: redis.Redis) -> DelayQueue:
+    return DelayQueue(redis_client, "seat-holds")
+
+
+@pytest.fixture
+def booked(engine: sa.Engine, queue: DelayQueue) -> Hall:
+    """A hall whose queue answers, with three seats that are held for a minute."""
+    hall = Hall(engine, queue=queue)
+    hall.add("A1", "A2", "A3", seconds=60)
+    return hall
+
+
+def scheduled(queue: DelayQueue) -> set[str]:
+    found: Any = queue._redis.zrange(queue.keys.scheduled, 0, -1)
+    return {task_id.decode() for task_id in found}
+
+
+def test_records_are_scheduled_once_they_are_committed(booked: Hall, queue: DelayQueue) -> None:
+    with booked.engine.begin() as connection:
+        booked.records.schedule(connection, "A1", "A2", "absent")
+        booked.records.schedule(connection, "A1")
+        assert scheduled(queue) == set()
+    assert scheduled(queue) == {"A1", "A2"}
+    next_due_in_ms = queue.stats().next_due_in_ms
+    assert next_due_in_ms is not None
+    assert 55_000 < next_due_in_ms <= 60_000
+    queue.destroy()
+    with booked.engine.begin() as connection:  # nothing is left over for the next transaction
+        connection.execute(sa.select(booked.seats))
+    assert scheduled(queue) == set()
+
+
+def test_records_that_are_rolled_back_are_not_scheduled(booked: Hall, queue: DelayQueue) -> None:
+    with booked.engine.connect() as connection:
+        booked.records.schedule(connection, "A1")
+        connection.rollback()
+        booked.records.schedule(connection, "A2")
+        connection.commit()
+        booked.records.schedule(connection, "A3")
+    with booked.engine.begin() as connection:
+        connection.execute(sa.select(booked.seats))
+    assert scheduled(queue) == {"A2"}
+
+
+def test_savepoints_keep_and_drop_what_was_scheduled_in_them(
+    booked: Hall, queue: DelayQueue
+) -> None:
+    with booked.engine.begin() as connection:
+        with connection.begin_nested():
+            booked.records.schedule(connection, "A1")
+        outer = connection.begin_nested()
+        with connection.begin_nested():
+            booked.records.schedule(connection, "A2")
+        outer.rollback()
+        booked.records.schedule(connection, "A3")
+        assert scheduled(queue) == set()
+    assert scheduled(queue) == {"A1", "A3"}
+
+
+def test_a_session_schedules_what_it_has_not_flushed_yet(booked: Hall, queue: DelayQueue) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Seat(Base):
+        __table__ = booked.seats
+
+    with Session(booked.engine) as session:
+        session.add(Seat(id="B1", status="held", held_until=booked.records.after(60)))
+        booked.records.schedule(session, "B1")
+        assert scheduled(queue) == set()
+        session.commit()
+        booked.records.schedule(session, "A1")
+        session.rollback()
+    assert scheduled(queue) == {"B1"}
+
+
+def test_a_commit_that_the_database_refuses_schedules_nothing(
+    booked: Hall, queue: DelayQueue
+) -> None:
+    """A deferred constraint is checked by the COMMIT itself."""
+    with booked.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+        connection.exec_driver_sql(
+            "CREATE TABLE tickets (seat TEXT REFERENCES seats (id) DEFERRABLE INITIALLY DEFERRED)"
+        )
+        connection.commit()
+        connection.exec_driver_sql("INSERT INTO tickets VALUES ('no such seat')")
+        booked.records.schedule(connection, "A1")
+        with pytest.raises(sa.exc.IntegrityError):
+            connection.commit()
+    assert scheduled(queue) == set()
+
+
+@pytest.mark.clock
+def test_a_silent_redis_neither_fails_a_commit_nor_holds_it_up(
+    engine: sa.Engine, tmp_path: Path
+) -> None:
+    server = Valkey(tmp_path / "valkey", "--save", "").start()
+    try:
+        hall = Hall(engine, queue=queue_of(server.url))
+        hall.add(*map(str, range(2000)), seconds=60)
+        assert server.process is not None
+        server.process.signal(signal.SIGSTOP)
+        with capture_logs() as logs, engine.connect() as connection:
+            connection.execute(hall.seats.update().values(status="held"))
+            hall.records.schedule(connection, *map(str, range(2000)))
+            began = time.monotonic()
+            connection.commit()
+            assert time.monotonic() - began <= bound(2)
+        assert [(each["event"], each["tasks"]) for each in logs] == [
+            ("tasks left to the sweep", 2000)
+        ]
+        assert len(hall.sweep(0, 120)) == 2000
+    finally:
+        server.stop()
+
+
+def test_another_scheduler_gets_each_task(engine: sa.Engine) -> None:
+    class Recording:
+        def __init__(self) -> None:
+            self.tasks: dict[str, float] = {}
+
+        def schedule(self, task_id: str, *, delay_ms: float) -> None:
+            self.tasks[task_id] = delay_ms
+
+    scheduler = Recording()
+    hall = Hall(engine, scheduler=scheduler)
+    hall.add("A1", "A2", seconds=60)
+    with engine.begin() as connection:
+        hall.records.schedule(connection, "A1", "A2")
+    assert scheduler.tasks.keys() == {"A1", "A2"}
+    assert all(55_000 < delay_ms <= 60_000 for delay_ms in scheduler.tasks.values())
+
+
+# -- engines -------------------------------------------------------------------------------
+
+
+def begin(connection: sa.Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def by_hand(engine: sa.Engine) -> sa.Engine:
+    """As SQLAlchemy's documentation has it for SQLite."""
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+
+    sa.event.listen(engine, "begin", begin)
+    return engine
+
+
+ENGINES: dict[str, Callable[[str], sa.Engine]] = {
+    "autocommit": lambda url: sa.create_engine(url, isolation_level="AUTOCOMMIT"),
+    "autocommit option": lambda url: sa.create_engine(url).execution_options(
+        isolation_level="AUTOCOMMIT"
+    ),
+    "serializable": lambda url: sa.create_engine(url, isolation_level="SERIALIZABLE"),
+    "one connection": lambda url: sa.create_engine(url, pool_size=1, max_overflow=0),
+    "no pool": lambda url: sa.create_engine(url, poolclass=sa.NullPool),
+    "by hand": lambda url: (
+        by_hand(sa.create_engine(url)) if "sqlite" in url else sa.create_engine(url)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_batch_is_one_transaction_whatever_the_engine(database_url: str, kind: str) -> None:
+    engine = ENGINES[kind](database_url)
+    hall = Hall(engine)
+    hall.add("A1", "A2")
+
+    def fail(connection: sa.Connection, ids: Sequence[Any]) -> None:
+        hall.release(connection, ids)
+        with engine.connect() if kind != "one connection" else connection as other:
+            found = other.execute(sa.select(hall.seats.c.status)).scalars().all()
+            assert kind == "one connection" or {*found} == {"held"}
+        raise ValueError("at the end")
+
+    hall.handle = fail
+    with pytest.raises(ValueError, match="at the end"):
+        hall.run("A1", "A2")
+    assert {*hall.statuses().values()} == {"held"}
+    hall.handle = hall.release
+    assert hall.run("A1", "A2") == {}
+    assert {*hall.statuses().values()} == {"free"}
+    assert hall.sweep() == []
+    hall.probe()
+    engine.dispose()
+
+
+@on_sqlite
+@pytest.mark.parametrize("kind", ["plain", "by hand"])
+def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: str) -> None:
+    engine = sa.create_engine(database_url, connect_args={"timeout": 0.05})
+    hall = Hall(by_hand(engine) if kind == "by hand" else engine)
+    hall.add("A1")
+    with sa.create_engine(database_url).connect() as writer:
+        writer.exec_driver_sql("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="locked"):
+            hall.run("A1")
+        assert hall.handled == []
+        writer.rollback()
+
+    def release(connection: sa.Connection, ids: Sequence[Any]) -> None:
+        with pytest.raises(sa.exc.OperationalError, match="locked"):
+            write(database_url)
+        hall.release(connection, ids)
+
+    hall.handle = release
+    assert hall.run("A1") == {}
+    engine.dispose()
+
+
+def write(url: str) -> None:
+    engine = sa.create_engine(url, connect_args={"timeout": 0}, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE seats SET status = 'stolen'")
+
+
+def test_other_databases_are_refused() -> None:
+    engine = sa.create_mock_engine("mysql://", lambda *_: None)
+    with pytest.raises(ValueError, match="not in mysql"):
+        Records(engine, id=None, due=None, pending=None, handle=None, queue=None)  # type: ignore[arg-type]
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that the tests of this module may stop."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def own_hall(server: Postgres, **options: Any) -> Iterator[Hall]:
+    name = f"hall_{uuid4().hex}"
+    server.execute(f"CREATE DATABASE {name}")
+    with made(f"{server.url(name)}?connect_timeout=3") as engine:
+        yield Hall(engine, **options)
+
+
+def assert_unavailable(hall: Hall, *ids: str) -> None:
+    for call in (lambda: hall.run(*ids), hall.sweep, hall.probe):
+        with pytest.raises(Unavailable):
+            call()
+
+
+def test_a_server_that_is_down_is_an_outage(own_postgres: Postgres) -> None:
+    with own_hall(own_postgres) as hall:
+        hall.add("A1")
+        hall.probe()
+        own_postgres.stop()
+        try:
+            assert_unavailable(hall, "A1")
+        finally:
+            own_postgres.start()
+        hall.probe()
+        assert hall.run("A1") == {}
+        assert hall.handled == [["A1"]]
+
+
+@pytest.mark.parametrize("noticed_by", ["the probe", "a batch"])
+def test_a_read_only_server_is_an_outage_and_ends_with_it(
+    own_postgres: Postgres, noticed_by: str
+) -> None:
+    with own_hall(own_postgres) as hall:
+        hall.add("A1")
+        name = hall.engine.url.database
+        own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        hall.engine.dispose()
+        with pytest.raises(Unavailable, match="read-only"):
+            hall.probe() if noticed_by == "the probe" else hall.run("A1")
+        own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+        assert hall.run("A1") == {}  # on a new connection: those that were open stay read-only
+        hall.probe()
+
+
+def test_a_frozen_backend_is_given_up(own_postgres: Postgres) -> None:
+    with own_hall(own_postgres, timeout_seconds=0.5) as hall:
+        hall.add("A1")
+        with psycopg.connect(own_postgres.url("postgres").replace("+psycopg", "")) as connection:
+            rows = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = %s", [hall.engine.url.database]
+            ).fetchall()
+        assert rows
+        for (pid,) in rows:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                hall.run("A1")
+            assert hall.run("A1") == {}
+        finally:
+            for (pid,) in rows:
+                os.kill(pid, signal.SIGCONT)
+
+
+@on_postgresql
+def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) -> None:
+    hall = Hall(engine, timeout_seconds=0.3)
+    hall.add("A1")
+    hall.handle = lambda connection, _ids: connection.exec_driver_sql("SELECT pg_sleep(60)")
+    with pytest.raises(Unavailable, match="statement timeout"):
+        hall.run("A1")
+    hall.handle = lambda connection, _ids: connection.exec_driver_sql("LOCK TABLE seats")
+    with engine.begin() as other:
+        other.execute(sa.select(hall.seats))
+        with pytest.raises(Unavailable, match="timeout"):
+            hall.run("A1")
+
+
+@on_postgresql
+def test_the_engines_own_bounds_stay(database_url: str) -> None:
+    options = {"options": "-c lock_timeout=1234 -c statement_timeout=2345"}
+    with made(database_url, connect_args=options) as engine:
+        hall = Hall(engine)
+        hall.add("A1")
+        seen: list[Any] = []
+
+        def look(connection: sa.Connection, ids: Sequence[Any]) -> None:
+            for name in ("lock_timeout", "statement_timeout"):
+                seen.append(connection.exec_driver_sql(f"SHOW {name}").scalar_one())  # noqa: PERF401
+            hall.release(connection, ids)
+
+        hall.handle = look
+        assert hall.run("A1") == {}
+        assert seen == ["1234ms", "2345ms"]
+
+
+@on_postgresql
+def test_a_conflict_is_tried_again_and_an_outage_if_it_goes_on(hall: Hall) -> None:
+    hall.add("A1")
+    raise_conflict = "DO $$ BEGIN RAISE SQLSTATE '40P01'; END $$"
+
+    def lose_once(connection: sa.Connection, ids: Sequence[Any]) -> None:
+        if len(hall.handled) == 1:
+            connection.exec_driver_sql(raise_conflict)
+        hall.release(connection, ids)
+
+    hall.handle = lambda connection, _ids: connection.exec_driver_sql(raise_conflict)
+    with pytest.raises(Unavailable):
+        hall.run("A1")
+    assert len(hall.handled) == CONFLICT_RETRIES + 1
+    hall.handled.clear()
+    hall.handle = lose_once
+    assert hall.run("A1") == {}
+    assert len(hall.handled) == 2
+
+
+def test_a_statement_that_is_wrong_is_no_outage(hall: Hall) -> None:
+    hall.add("A1")
+    hall.handle = lambda connection, _ids: connection.exec_driver_sql("SELECT * FROM nowhere")
+    with pytest.raises(sa.exc.DBAPIError):
+        hall.run("A1")
+
+
+def test_the_probe_fails_without_the_table(engine: sa.Engine) -> None:
+    hall = Hall(engine)
+    hall.seats.drop(engine)
+    with pytest.raises(sa.exc.DBAPIError):
+        hall.probe()
+
+
+def test_an_empty_pool_is_an_outage(database_url: str) -> None:
+    with made(database_url, pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
+        hall = Hall(engine)
+        with engine.connect():
+            assert_unavailable(hall, "A1")
+
+
+# -- plans ---------------------------------------------------------------------------------
+
+ROWS = int(os.environ.get("RECORDS", "20000"))
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def cold_and_analysed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Hall, Hall]]:
+    """Two halls with the same seats: one's database was never analysed, the other's was."""
+    with ExitStack() as stack:
+        halls = []
+        for name in ("cold", "analysed"):
+            if request.param == "sqlite":
+                url = f"sqlite:///{tmp_path_factory.mktemp('records')}/{name}.db"
+            else:
+                postgres: Postgres = request.getfixturevalue("postgres")
+                database = f"records_{name}_{os.getpid()}"
+                postgres.execute(f"CREATE DATABASE {database}")
+                drop = f"DROP DATABASE {database} WITH (FORCE)"
+                stack.callback(postgres.execute, drop)
+                url = postgres.url(database)
+            halls.append(Hall(stack.enter_context(made(url)), id_type=sa.Uuid))
+            fill(halls[-1])
+        with halls[1].engine.connect() as connection:
+            autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
+            autocommit.exec_driver_sql("ANALYZE")
+        yield halls[0], halls[1]
+
+
+def fill(hall: Hall) -> None:
+    """Many seats, a quarter of them sold, one due each second until half an hour from now."""
+    start = time.time() + 1800 - ROWS
+    with hall.engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("ALTER TABLE seats SET (autovacuum_enabled = off)")
+        rows = [
+            {
+                "id": uuid4(),
+                "status": "held" if number % 4 else "sold",
+                "held_until": datetime.fromtimestamp(start + number, UTC),
+            }
+            for number in range(ROWS)
+        ]
+        connection.execute(hall.seats.insert(), rows)
+
+
+def assert_alike(halls: tuple[Hall, Hall], use: Callable[[Hall], object], rows: int) -> None:
+    """It reads no table from end to end, and about as much on both databases: a few pages for each row."""
+    costs = []
+    for hall in halls:
+        with watched(hall.engine) as reads:
+            use(hall)
+        own = [read for read in reads if "seats" in read.statement]
+        assert own
+        # A bitmap of the rows with these ids is as good as an index scan, and told from others by its cost;
+        # the handler's own UPDATE has its ids as constants.
+        found = [read for read in own if read.faults and not read.statement.startswith("UPDATE")]
+        assert [read for read in found if not read.faults[0].startswith("Bitmap Heap Scan")] == []
+        costs.append(sum(read.cost for read in own))
+    cold, analysed = costs
+    assert cold <= 3 * analysed + 20
+    assert cold <= 20 * len(own) + 30 * rows
+
+
+@pytest.mark.parametrize("size", [1, 20, 500])
+def test_a_batch_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall], size: int) -> None:
+    batches = {id(hall): [due.id for due in hall.sweep()][:size] for hall in cold_and_analysed}
+    assert_alike(cold_and_analysed, lambda hall: hall.run(*batches[id(hall)]), size)
+    for hall in cold_and_analysed:
+        assert not {*batches[id(hall)]} & {due.id for due in hall.sweep()}
+
+
+def test_the_sweep_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall]) -> None:
+    def use(hall: Hall) -> None:
+        assert hall.flow.sweep is not None
+        for after, before in ((None, 0.0), (-1.0, 60.0), (-100.0, 900.0)):
+            pages = hall.flow.sweep(after, before)
+            assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
+
+    assert_alike(cold_and_analysed, use, 9 * 500)
+
+
+def test_the_sweep_names_what_is_pending_as_the_index_does(hall: Hall) -> None:
+    """With a parameter in its place, the plan of a prepared statement could not use the index."""
+    with watched(hall.engine) as reads:
+        hall.sweep()
+    assert [read for read in reads if "status = 'held'" in read.statement]
+
+
+def test_scheduling_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall]) -> None:
+    def use(hall: Hall) -> None:
+        with hall.engine.connect() as connection:
+            hall.records.schedule(connection, *(UUID(due.id) for due in hall.sweep(0, 600)))
+
+    assert_alike(cold_and_analysed, use, 600)

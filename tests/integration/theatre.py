@@ -1,0 +1,138 @@
+"""examples/seats.py on a database of its own, which notes whenever a seat becomes free."""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy as sa
+
+from devtools import processes
+from devtools.processes import ROOT, Process, wait_until
+from worker import DelayQueue, connect
+
+EXAMPLE = ROOT / "examples" / "seats.py"
+
+#: By triggers, so that it is the example itself that is under test.
+NOTE_FREED = {
+    "sqlite": [
+        "CREATE TABLE freed (id TEXT, late_ms FLOAT)",
+        """
+        CREATE TRIGGER note_freed AFTER UPDATE ON seats
+        WHEN OLD.status = 'held' AND NEW.status = 'free'
+        BEGIN
+            INSERT INTO freed
+            VALUES (NEW.id, (julianday('now') - julianday(NEW.held_until)) * 86400000);
+        END
+        """,
+    ],
+    "postgresql": [
+        "CREATE TABLE freed (id text, late_ms double precision)",
+        """
+        CREATE FUNCTION note_freed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO freed
+            VALUES (NEW.id, extract(epoch FROM statement_timestamp() - NEW.held_until) * 1000);
+            RETURN NEW;
+        END $$
+        """,
+        """
+        CREATE TRIGGER note_freed AFTER UPDATE ON seats FOR EACH ROW
+        WHEN (OLD.status = 'held' AND NEW.status = 'free') EXECUTE FUNCTION note_freed()
+        """,
+    ],
+}
+
+
+class Theatre:
+    """The example with its table, wired to these servers, and real workers on it."""
+
+    def __init__(self, database_url: str, redis_url: str, folder: Path) -> None:
+        self._env = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        self._folder = folder
+        self._workers: list[Process] = []
+        spec = importlib.util.spec_from_file_location("examples_seats", EXAMPLE)
+        assert spec is not None
+        assert spec.loader is not None
+        self.example: Any = importlib.util.module_from_spec(spec)
+        with patch.dict(os.environ, self._env):
+            spec.loader.exec_module(self.example)
+        self.engine: sa.Engine = self.example.engine
+        self.queue = DelayQueue(connect(redis_url, timeout_seconds=10), self.example.queue.name)
+        self.seats: sa.Table = self.example.seats
+        with self.engine.begin() as connection:
+            if self.engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            self.seats.metadata.create_all(connection)
+            for statement in NOTE_FREED[self.engine.dialect.name]:
+                connection.exec_driver_sql(statement)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        self.engine.dispose()
+
+    def start_worker(self) -> Process:
+        """Start a worker on the example, and wait until it is at work."""
+        log = self._folder / f"worker-{len(self._workers)}.log"
+        worker = processes.python(["worker", "run", "examples.seats:flows"], self._env, log)
+        self._workers.append(worker)
+        wait_until(lambda: '"available"' in log.read_text(), "the worker to be at work")
+        return worker
+
+    def hold_many(
+        self, count: int, first_seconds: float, last_seconds: float, *, scheduled: bool = True
+    ) -> list[str]:
+        """Hold new seats in one transaction, their deadlines spread evenly between two times from now."""
+        step = (last_seconds - first_seconds) / max(1, count - 1)
+        ids = [f"seat-{number:04}" for number in range(count)]
+        holds = self.example.holds
+        deadline = holds.after(sa.bindparam("seconds", type_=sa.Double))
+        row = self.seats.insert().values(
+            id=sa.bindparam("seat"), status="held", held_until=deadline
+        )
+        with self.engine.begin() as connection:
+            connection.execute(
+                row,
+                [{"seat": seat, "seconds": first_seconds + n * step} for n, seat in enumerate(ids)],
+            )
+            if scheduled:
+                holds.schedule(connection, *ids)
+        return ids
+
+    def statuses(self) -> dict[str, str]:
+        with self.engine.connect() as connection:
+            query = sa.select(self.seats.c.id, self.seats.c.status)
+            return {row.id: row.status for row in connection.execute(query)}
+
+    def freed(self) -> list[tuple[str, float]]:
+        """Which seat became free how many ms after its deadline, each time."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(sa.text("SELECT id, late_ms FROM freed")).all()
+        return [(row.id, row.late_ms) for row in rows]
+
+    def wait_until_all_are_free(self, seconds: float = 60) -> None:
+        wait_until(
+            lambda: {*self.statuses().values()} == {"free"},
+            "every seat to be free",
+            seconds=seconds,
+        )
+
+    def assert_each_was_freed_once(self, ids: Sequence[str], *, latest_ms: float) -> None:
+        """None early, none twice, none later than that."""
+        freed = self.freed()
+        assert sorted(seat for seat, _ in freed) == sorted(ids)
+        late = [late_ms for _, late_ms in freed]
+        assert min(late) >= -0.1  # SQLite's days are doubles
+        assert max(late) <= latest_ms
+
+
+@contextmanager
+def theatre(database_url: str, redis_url: str, folder: Path) -> Iterator[Theatre]:
+    made = Theatre(database_url, redis_url, folder)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,99 @@
+"""The times of a cron expression in a time zone. Pure: now is an argument."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+#: What has no time within fifty years of some day has none at all.
+SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  a wall clock's time
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+#: No clock is set back by more.
+MOST_REPEATED = timedelta(hours=3)
+
+
+class Occurrence(NamedTuple):
+    """One time of a recurring task."""
+
+    #: The local time with its offset from UTC, such as ``2026-11-22T02:00:00+01:00``.
+    id: str
+    #: ms since the epoch.
+    due_at_ms: int
+
+
+class Cron:
+    """Tells when the next time of a cron expression is, by the wall clock of a time zone::
+
+        Cron("0 2 * * *", "Europe/Berlin").after(now_ms).id  # "2026-11-22T02:00:00+01:00"
+
+    An expression has the five fields of cron, or six with seconds in front; `cronsim
+    <https://pypi.org/project/cronsim/>`_ lists what they may hold. On the nights when clocks change, it does
+    what Debian's cron does:
+
+    - If neither the minute nor the hour begins with ``*``, each time comes once. One that is skipped comes
+      when the skipped hour would have begun (02:30 comes at 03:00, the moment after 01:59), and one that is
+      repeated comes the first time.
+    - Otherwise it comes whenever the clock shows it: not in a skipped hour, and twice in a repeated one.
+
+    Raises ValueError for a bad expression, one that has no time at all, and an unknown time zone.
+    """
+
+    def __init__(self, expression: str, timezone: str) -> None:
+        try:
+            next(CronSim(expression, SOME_DAY))
+        except (CronSimError, ValueError) as error:
+            raise ValueError(
+                f"cron is an expression such as '0 2 * * *', not {expression!r}: {error}"
+            ) from error
+        except StopIteration:
+            raise ValueError(f"there is no time that {expression!r} means") from None
+        try:
+            self._zone = ZoneInfo(timezone)
+        except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder
+            raise ValueError(f"timezone is one such as Europe/Berlin, not {timezone!r}") from error
+        self._expression = " ".join(expression.split())
+        minute, hour = expression.split()[-5:-3]
+        self._once = not minute.startswith("*") and not hour.startswith("*")
+
+    def __str__(self) -> str:
+        return f"{self._expression} {self._zone.key}"
+
+    def after(self, now_ms: int) -> Occurrence:
+        """The first time that is later than ``now_ms``, in ms since the epoch."""
+        now = EPOCH + now_ms * MILLISECOND
+        # Times of an hour that is about to be repeated may be earlier on the clock than now.
+        offsets = [self._offset(now), self._offset(now + MOST_REPEATED)]
+        first: datetime | None = None
+        for wall in CronSim(self._expression, (now + min(offsets)).replace(tzinfo=None)):
+            for moment in self._moments(wall):
+                if moment > now and (first is None or moment < first):
+                    first = moment
+            if first is not None and first <= self._moment(wall):  # and later ones are later
+                break
+        assert first is not None, self  # the constructor has found a time
+        local = first.astimezone(self._zone)
+        return Occurrence(local.isoformat(), (first - EPOCH) // MILLISECOND)
+
+    def _moments(self, wall: datetime) -> Iterator[datetime]:
+        """When it comes at the time ``wall`` of the clock."""
+        first, second = self._moment(wall), self._moment(wall, fold=1)
+        if first == second:
+            yield first
+        elif first < second:  # the clock shows it twice
+            yield first
+            if not self._once:
+                yield second
+        elif self._once:  # the clock never shows it
+            end = wall.replace(second=0)
+            while self._moment(end) != self._moment(end, fold=1):
+                end += timedelta(minutes=1)
+            yield self._moment(end)
+
+    def _moment(self, wall: datetime, fold: int = 0) -> datetime:
+        return wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self._zone).utcoffset() or timedelta()

@@ -1,0 +1,65 @@
+-- Put the next occurrence of a recurring task on the schedule, once.
+--
+-- include: clock, attempts
+-- KEYS[1] scheduled   zset    task id -> due time, ms
+-- KEYS[2] tokens      hash    task id -> token of its lease, and a record of its attempts
+-- KEYS[3] seeded      zset    occurrence -> due time, ms: the last that were scheduled here
+-- KEYS[4] recurrence  string  when the worker whose schedule is in force was started in ms, a space, schedule
+-- ARGV[1] now_ms   ARGV[2] started_at_ms   ARGV[3] schedule
+-- ARGV[4] id and ARGV[5] due of the upcoming occurrence: the first after the time of the caller's claim
+-- ARGV[6] id and ARGV[7] due of the expected one, if it is due: the last that the caller had seeded
+--
+-- Returns {in_force, id, ...}: 1 if the caller's schedule is in force, else 0; the occurrences that were put
+-- on the schedule
+--
+-- An occurrence is seeded before the one before it runs. So while anything is recorded as seeded, Redis has lost
+-- nothing, and what was seeded is scheduled, leased, dead, done, or was cancelled: it is never seeded again, even
+-- if the clock is set back. Once nothing is recorded, everything is lost, and the expected one did not begin.
+--
+-- An upcoming one that is past is seeded only if no later one was: the caller was frozen since its claim.
+--
+-- The first ZREM removes nothing, because no id is empty. A server whose memory is full refuses a ZADD only as
+-- the first write of a script.
+
+local RECORDED = 100
+local started, schedule = tonumber(ARGV[2]), ARGV[3]
+
+local function last_seeded()
+  return tonumber(redis.call('ZRANGE', seeded, -1, -1, 'WITHSCORES')[2])
+end
+
+redis.call('ZREM', scheduled, '')
+local last = last_seeded()
+local all_lost = not last
+
+local since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (.*)$')
+since = tonumber(since or 0)
+if in_force and in_force ~= schedule then
+  local is_newer = started > since or (started == since and schedule > in_force)
+  -- Those who have the other schedule are gone once they have let an occurrence pass without seeding the next.
+  if not is_newer and last and last > now then return {0} end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
+    if redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed
+      redis.call('ZREM', scheduled, id)
+      redis.call('ZREM', seeded, id)
+    end
+  end
+  since, last = 0, last_seeded()
+end
+if in_force ~= schedule or started > since then
+  redis.call('SET', recurrence, whole(started) .. ' ' .. schedule)
+end
+
+local reply = {1}
+local function seed(id, due)
+  redis.call('ZADD', scheduled, due, id)
+  redis.call('ZADD', seeded, due, id)
+  reply[#reply + 1] = id
+end
+
+if ARGV[6] and all_lost then seed(ARGV[6], ARGV[7]) end
+local id, due = ARGV[4], tonumber(ARGV[5])
+local is_past = last and due <= last and due <= now
+if not is_past and not redis.call('ZSCORE', seeded, id) then seed(id, ARGV[5]) end
+redis.call('ZREMRANGEBYRANK', seeded, 0, -1 - RECORDED)
+return reply

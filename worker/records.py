@@ -1,0 +1,651 @@
+"""A SQL table as a flow's truth: its sweep, its probe, its batches, and scheduling after a commit.
+
+A record is a row with an id, a time at which it is due, and a condition that says whether it is still
+pending. `Records` makes a flow of such a table::
+
+    holds = Records(
+        engine,
+        id=seats.c.id,
+        due=seats.c.held_until,
+        pending=seats.c.status == "held",
+        handle=release,
+        queue=DelayQueue(client, "seat-holds"),
+    )
+
+    def release(connection, ids):
+        connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
+
+    with engine.begin() as connection:
+        connection.execute(seats.insert().values(id="A1", held_until=holds.after(600)))
+        holds.schedule(connection, "A1")
+
+A record's id, as text, is its task's id. The only module of this package that needs SQLAlchemy.
+"""
+
+import math
+import os
+import re
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import QueryableAttribute, Session
+from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.sql.visitors import replacement_traverse
+
+from .errors import Unavailable, described
+from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Outcome, Retry, Task
+from .queue import DelayQueue
+
+log = structlog.get_logger("worker")
+
+#: When to look again at a record that somebody else has locked, in ms.
+LOOK_AGAIN_MS = 50
+#: How often a transaction is run again that lost against another one.
+CONFLICT_RETRIES = 3
+#: How much longer than its transaction's time-out a server is waited for.
+GRACE_SECONDS = 0.5
+
+Column = sa.Column[Any] | QueryableAttribute[Any]
+#: ``handle(connection, ids)`` settles records in the transaction that has locked them.
+HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
+
+
+class Scheduler(Protocol):
+    """Whatever schedules a task after a delay in ms, such as one that does so in the background."""
+
+    def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
+
+
+class Records:
+    """The records of a table that wait for a time, as a flow.
+
+    Works on PostgreSQL and SQLite, with the engine as it is. Every wait ends after ``timeout_seconds``,
+    but for those of the engine's own settings: its pool's ``pool_timeout``, its driver's
+    ``connect_timeout``, and on SQLite the driver's ``timeout``.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        id: Column,  # noqa: A002  what everybody calls it
+        due: Column,
+        pending: sa.ColumnElement[bool],
+        handle: HandleRecords,
+        queue: DelayQueue,
+        scheduler: Scheduler | None = None,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        """Opens no connection.
+
+        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone; on SQLite
+        a DateTime, in UTC. ``pending`` is any condition on the row. The sweep needs an index: see `index`.
+
+        ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
+        pending, and due by the database's clock, and after it they must not be: change what ``pending``
+        says, or move ``due`` into the future. It must not end the transaction, which commits when it
+        returns and is rolled back when it raises. `DeadLetter` and other outcomes may be raised.
+
+        ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
+        how long one transaction may take; a longer one counts as an outage.
+
+        Raises TypeError for a column of another type, and ValueError for another database.
+        """
+        if engine.dialect.name not in _DATABASES or engine.dialect.is_async:
+            raise ValueError(
+                f"records are in PostgreSQL or SQLite, not in {engine.dialect.name}, and not asyncio's"
+            )
+        self._engine = engine
+        self._id, self._due = _column(id), _column(due)
+        self._pending = pending
+        self._handle = handle
+        self._queue = queue
+        self._scheduler = scheduler
+        self._timeout_seconds = timeout_seconds
+        self._sql = _DATABASES[engine.dialect.name](engine.dialect, self._id, self._due)
+        self._statements = _Statements(self._sql, self._id, pending)
+        _hook(engine.dialect)
+
+    def index(self, name: str | None = None) -> sa.Index:
+        """The index that the sweep reads, added to the table's metadata: on due and id, of pending records.
+
+        In a migration: ``CREATE INDEX ... ON seats (held_until, id) WHERE status = 'held'``.
+        """
+        return sa.Index(
+            name or f"ix_{self._id.table.name}_{self._due.name}_pending",
+            self._due,
+            self._id,
+            postgresql_where=self._pending,
+            sqlite_where=self._pending,
+        )
+
+    def flow(self, **settings: Any) -> Flow:
+        """The flow of the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``."""
+        page_size = settings.get("batch_size", Flow.batch_size)
+        # Several workers may get a record at once: the lock on its row decides.
+        settings = {"without_redis": "handle", **settings}
+        return Flow(
+            name=self._queue.name,
+            handler=self._run,
+            sweep=partial(self._sweep, page_size),
+            probe=self._probe,
+            **settings,
+        )
+
+    def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
+        """A value for the due column: so many seconds from now, by the database's clock."""
+        if not isinstance(seconds, sa.ColumnElement):
+            seconds = sa.literal(seconds, sa.Double)
+        return sa.type_coerce(self._sql.after(seconds), self._due.type)
+
+    def schedule(self, connection: sa.Connection | Session, *ids: Any) -> None:
+        """Schedule these records once the connection's transaction, or the session's, has committed.
+
+        After a rollback, also to a savepoint, nothing is sent. Call it after you have written the records:
+        it reads when they are due. The commit waits for Redis as long as the client's time-out, and
+        succeeds in any case: what Redis did not take is logged, and the sweep finds it.
+        """
+        if isinstance(connection, Session):
+            connection.flush()
+            connection = connection.connection(bind_arguments={"clause": self._id.table})
+        _hook(connection.dialect)
+        found = connection.execute(
+            self._statements.look, {"ids": [self._sql.parse(str(each)) for each in ids]}
+        )
+        read_at = time.monotonic()
+        entries = [_Entry(self._send, str(row.key), read_at + row.ms / 1000) for row in found]
+        _outbox(connection.info).entries += entries
+
+    def _send(self, tasks: Sequence[Due]) -> None:
+        if self._scheduler is None:
+            self._queue.schedule_many(tasks)
+            return
+        for task in tasks:
+            self._scheduler.schedule(task.id, delay_ms=task.delay_ms)
+
+    # -- the flow --------------------------------------------------------------------------
+
+    def _run(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        ids = []
+        for task in tasks:
+            try:
+                ids.append(self._sql.parse(task.id))
+            except ValueError as error:
+                outcomes[task.id] = DeadLetter(error)
+        if ids:
+            outcomes |= self._settle(ids)
+        return outcomes
+
+    def _settle(self, ids: Sequence[Any]) -> Mapping[str, Outcome]:
+        """Run a transaction, and run it again if it lost against another one."""
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return self._settle_once(ids)
+            except Unavailable as error:
+                if _sqlstate(error.__cause__) not in _CONFLICTS:
+                    raise
+        return self._settle_once(ids)
+
+    def _settle_once(self, ids: Sequence[Any]) -> Mapping[str, Outcome]:
+        with self._transaction(writes=True) as connection:
+            locked = connection.execute(self._statements.lock, {"ids": ids}).all()
+            if locked:
+                self._handle(connection, [row[-1] for row in locked])
+            found = connection.execute(self._statements.look, {"ids": ids}).all()
+            left = {str(row.key): row.ms for row in found}
+            undone = [key for key in (str(row[0]) for row in locked) if left.get(key, 1) <= 0]
+            if undone:
+                raise RuntimeError(
+                    f"handle returned, and {len(undone)} of {len(locked)} records are still pending "
+                    f"and due: {', '.join(undone[:5])}"
+                )
+        return {key: Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS) for key, ms in left.items()}
+
+    def _sweep(
+        self, page_size: int, after_seconds: float | None, before_seconds: float
+    ) -> Iterator[list[Due]]:
+        bounds: dict[str, Any] = {"before": before_seconds}
+        if after_seconds is not None:
+            bounds["after"] = after_seconds
+        last: sa.Row[Any] | None = None
+        while True:
+            if last is not None:
+                bounds |= {"last_due": last.due, "last_id": last.key}
+            with self._transaction() as connection:  # none is held while a page is used
+                statement = self._statements.page(bounds)
+                page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
+            yield [Due(str(row.key), row.ms) for row in page]
+            if len(page) < page_size:
+                return
+            last = page[-1]
+
+    def _probe(self) -> None:
+        with self._transaction() as connection:
+            read_only = connection.execute(self._statements.read_only).scalar_one()
+            connection.execute(self._statements.nothing)  # raises if there is no such table
+        if read_only:
+            self._engine.dispose()  # the next connection may find the new primary
+            raise Unavailable("The database is read-only.")
+
+    # -- transactions ----------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = False) -> Iterator[sa.Connection]:
+        """One transaction, whatever the engine's isolation level. Raises Unavailable."""
+        with self._outages(), self._engine.connect() as connection:
+            self._sql.leave_autocommit(connection)
+            with (
+                self._sql.deadline(connection, self._timeout_seconds + GRACE_SECONDS),
+                connection.begin(),
+            ):
+                self._sql.begin(connection, self._timeout_seconds, writes=writes)
+                yield connection
+
+    @contextmanager
+    def _outages(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, PoolTimeout) as error:
+            if not _is_transient(error):
+                raise
+            if _sqlstate(error) == _READ_ONLY:
+                self._engine.dispose()  # a demoted primary keeps its connections
+            raise Unavailable(str(getattr(error, "orig", error))) from error
+
+
+def _column(column: Column) -> sa.Column[Any]:
+    """The table's column, which may be given as an attribute of a mapped class."""
+    found: Any = column.__clause_element__() if isinstance(column, QueryableAttribute) else column
+    if not isinstance(found, sa.Column) or not isinstance(found.table, sa.Table):
+        raise TypeError(f"{column} is not a column of a table")
+    return found.table.c[found.key]
+
+
+# -- statements ----------------------------------------------------------------------------
+
+
+class _Statements:
+    """Every statement on the user's table, none of whose plans depends on statistics."""
+
+    def __init__(
+        self, sql: "_PostgreSQL | _SQLite", id_: sa.Column[Any], pending: sa.ColumnElement[bool]
+    ) -> None:
+        self._sql = sql
+        ids = sql.among("ids")
+        # Opaque, so that the partial index does not qualify: without statistics a planner would read
+        # that from end to end rather than look up the ids.
+        opaque = sa.case((pending, sa.literal_column("1")), else_=sa.literal_column("0")) == (
+            sa.literal_column("1")
+        )
+        #: Lock those of some records that are pending and due, in id order. A record that somebody else
+        #: has locked is skipped. The last column is the id as the user's column has it.
+        self.lock = (
+            sa.select(sql.id, *([id_] if sql.id.type is not id_.type else []))
+            .where(ids, opaque, sql.due <= sql.now)
+            .order_by(sql.id)
+            .with_for_update(key_share=True, skip_locked=True, of=id_.table)
+        )
+        #: Find those of some records that are pending, and in how many ms each is due. Due times that
+        #: cannot be scheduled, such as none and infinity, count as not pending.
+        self.look = sa.select(sql.id.label("key"), sql.ms.label("ms")).where(
+            ids, opaque, sql.due <= sql.after(sa.literal(float(MAX_SECONDS), sa.Double))
+        )
+        #: Whether this server takes no writes.
+        self.read_only = sa.select(sql.read_only)
+        self.nothing = sa.select(sql.id, sql.due).where(sa.false())
+        # A literal: only then does a planner see that the partial index qualifies.
+        self._pending: sa.ColumnElement[bool] = replacement_traverse(pending, {}, _literal)
+
+    def page(self, bounds: Collection[str]) -> sa.Select[Any]:
+        """Pending records by due time and id, within those of the bounds that are named."""
+        sql = self._sql
+        before = sql.after(sa.bindparam("before", type_=sa.Double))
+        page = (
+            sa.select(sql.id.label("key"), sql.due.label("due"), sql.ms.label("ms"))
+            .where(self._pending, sql.due <= before)
+            .order_by(sql.due, sql.id)
+            .limit(sa.bindparam("page_size", type_=sa.Integer, literal_execute=True))
+        )
+        if "after" in bounds:  # a null bound would hide the index
+            page = page.where(sql.due > sql.after(sa.bindparam("after", type_=sa.Double)))
+        if "last_id" in bounds:
+            last_due = sa.bindparam("last_due", type_=sql.due.type)
+            last_id = sa.bindparam("last_id", type_=sql.id.type)
+            page = page.where(sa.tuple_(sql.due, sql.id) > sa.tuple_(last_due, last_id))
+        return page
+
+
+def _literal(element: Any, **_kw: Any) -> Any:
+    return element.render_literal_execute() if isinstance(element, sa.BindParameter) else None
+
+
+# -- PostgreSQL and SQLite -----------------------------------------------------------------
+
+#: Bounds on the waits of a transaction, where the engine's connections have none, in ms.
+_BOUNDED = ", ".join(
+    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN CAST(:ms AS text)"
+    f" ELSE current_setting('{name}') END, true)"
+    for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+)
+#: A page is read by an index, in its order. Until a table is analysed a planner guesses, and may guess
+#: that reading and sorting all of it costs less.
+_BY_INDEX = ", ".join(
+    f"set_config('{name}', 'off', true)" for name in ("enable_seqscan", "enable_bitmapscan", "jit")
+)
+_BEGIN_WRITING = sa.text(f"SELECT {_BOUNDED}")
+_BEGIN_READING = sa.text(f"SELECT {_BOUNDED}, {_BY_INDEX}")
+
+
+class _PostgreSQL:
+    def __init__(self, dialect: Dialect, id_: sa.Column[Any], due: sa.Column[Any]) -> None:
+        id_type, due_type = _plain_type(id_, dialect), _plain_type(due, dialect)
+        if not isinstance(due_type, sa.DateTime) or not due_type.timezone:
+            raise TypeError(f"{due} must be TIMESTAMP(timezone=True), not {due_type!r}")
+        if isinstance(id_type, sa.CHAR):
+            raise TypeError(
+                f"{id_} must be Text or Uuid, not {id_type!r}, which pads what it stores"
+            )
+        item, self.parse = _id_type(id_, id_type)
+        self._ids = _IdList(item)
+        self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, due_type)
+        self.now = sa.func.statement_timestamp(type_=due_type)
+        #: From now until a record is due.
+        self.ms = sa.cast(sa.extract("epoch", self.due - self.now) * 1000, sa.Double)
+        self.read_only = sa.func.current_setting("transaction_read_only") == "on"
+
+    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
+        """So many seconds from now."""
+        return self.now + seconds * sa.literal_column("interval '1 second'", sa.Interval)
+
+    def among(self, ids: str) -> sa.ColumnElement[bool]:
+        """Whether the id is in the list that this parameter is given."""
+        # The sub-select is evaluated once. A cast parameter is not a constant: as a filter it would be
+        # parsed again for every row, and without statistics a planner may well filter.
+        array = postgresql.ARRAY(self._ids.item)
+        given = sa.cast(sa.bindparam(ids, type_=self._ids), array)
+        values = sa.func.array(sa.select(sa.func.unnest(given)).scalar_subquery())
+        return self.id == sa.any_(sa.type_coerce(values, array))
+
+    def begin(self, connection: sa.Connection, timeout_seconds: float, *, writes: bool) -> None:
+        """Put a bound on every wait of a transaction."""
+        settings = _BEGIN_WRITING if writes else _BEGIN_READING
+        connection.execute(settings, {"ms": str(round(1000 * timeout_seconds))})
+
+    def leave_autocommit(self, connection: sa.Connection) -> None:
+        """Have the transaction that comes next be one, whatever the engine's isolation level."""
+        if connection.dialect.detect_autocommit_setting(_driver(connection)):
+            connection.execution_options(isolation_level="READ COMMITTED")
+
+    @contextmanager
+    def deadline(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
+        """Hang up on a server that takes longer.
+
+        One that is frozen cannot end a statement, and its kernel goes on acknowledging, so neither its
+        time-outs nor TCP's ever fire.
+        """
+        driver = _driver(connection)
+        if not hasattr(driver, "fileno"):
+            yield
+            return
+        with socket.socket(fileno=os.dup(driver.fileno())) as line:
+
+            def hang_up() -> None:
+                with suppress(OSError):
+                    line.shutdown(socket.SHUT_RDWR)
+
+            timer = threading.Timer(seconds, hang_up)
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+
+class _IdList(sa.types.TypeDecorator[Sequence[Any]]):
+    """An array as text: drivers check an array's items one at a time."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, item: sa.types.TypeEngine[Any]) -> None:
+        super().__init__()
+        self.item = item
+
+    def process_bind_param(self, value: Sequence[Any] | None, _dialect: Dialect) -> str:
+        items = [str(each) for each in value or ()]
+        if isinstance(self.item, sa.Text):
+            items = [f'"{each.translate(_ESCAPED)}"' for each in items]
+        return f"{{{','.join(items)}}}"
+
+
+_ESCAPED = str.maketrans({'"': r"\"", "\\": r"\\"})
+
+#: SQLAlchemy's text for a DateTime on SQLite; SQLite's clock counts milliseconds.
+_SQLITE_TIME = "%Y-%m-%d %H:%M:%f000"
+
+
+class _SQLite:
+    def __init__(self, dialect: Dialect, id_: sa.Column[Any], due: sa.Column[Any]) -> None:
+        id_type, due_type = _plain_type(id_, dialect), _plain_type(due, dialect)
+        if not isinstance(due_type, sa.DateTime):
+            raise TypeError(f"{due} must be a DateTime, not {due_type!r}")
+        _, self.parse = _id_type(id_, id_type)
+        if isinstance(id_type, sa.Uuid) and id_type.as_uuid:
+            text = self.parse
+            self.parse = lambda task_id: UUID(text(task_id))
+        self._table = id_.table
+        self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, sa.String())
+        self.now = sa.func.strftime(_SQLITE_TIME, "now", type_=sa.String())
+        days = sa.func.julianday(self.due) - sa.func.julianday("now")
+        self.ms = sa.type_coerce(days * 86_400_000, sa.Double)
+        self.read_only = sa.false()  # there is no server; a write says it
+
+    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
+        shift = sa.func.printf("%+.3f seconds", seconds)
+        return sa.func.strftime(_SQLITE_TIME, "now", shift, type_=sa.String())
+
+    def among(self, ids: str) -> sa.ColumnElement[bool]:
+        return self.id.in_(sa.bindparam(ids, type_=self.id.type, expanding=True))
+
+    def begin(self, connection: sa.Connection, _timeout_seconds: float, *, writes: bool) -> None:
+        """Take the write lock first: a transaction that reads first fails at once if another writes."""
+        driver = _driver(connection)
+        if getattr(driver, "autocommit", None) is True:
+            raise ValueError("with autocommit=True, SQLite's driver commits nothing: leave it out")
+        if not writes:
+            return
+        if driver.in_transaction:  # begun by an event of the engine's
+            connection.execute(sa.delete(self._table).where(sa.false()))
+        else:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def leave_autocommit(self, connection: sa.Connection) -> None:
+        """`begin` does."""
+
+    def deadline(self, _connection: sa.Connection, _seconds: float) -> AbstractContextManager[None]:
+        """SQLite itself waits for nothing but its lock."""
+        return nullcontext()
+
+
+_DATABASES: dict[str, type[_PostgreSQL | _SQLite]] = {
+    "postgresql": _PostgreSQL,
+    "sqlite": _SQLite,
+}
+
+
+def _driver(connection: sa.Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+def _plain_type(column: sa.Column[Any], dialect: Dialect) -> sa.types.TypeEngine[Any]:
+    """A column's type in this database, without what the application's own type adds."""
+    kind = column.type
+    return kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
+
+
+def _id_type(
+    column: sa.Column[Any], kind: sa.types.TypeEngine[Any]
+) -> tuple[sa.types.TypeEngine[Any], Callable[[str], Any]]:
+    """The type of a list of ids, and what makes an item of a task's id or raises ValueError.
+
+    One record has one task id, so a text that only means the same is refused.
+    """
+    if isinstance(kind, sa.Uuid):
+        return postgresql.UUID(as_uuid=False), _uuid
+    if isinstance(kind, sa.Integer):
+        return sa.BigInteger(), _int64
+    if isinstance(kind, sa.String) and not isinstance(kind, sa.Enum):
+        return sa.Text(), _plain_text
+    raise TypeError(f"{column} must be text, an integer or a UUID, not {kind!r}")
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def _uuid(text: str) -> str:
+    if not _UUID.fullmatch(text):
+        raise ValueError("its id is not a UUID in its usual form")
+    return text
+
+
+def _int64(text: str) -> int:
+    number = int(text)
+    if str(number) != text or not -(2**63) <= number < 2**63:
+        raise ValueError("its id is not a 64-bit integer in its usual form")
+    return number
+
+
+def _plain_text(text: str) -> str:
+    text.encode()  # a surrogate stands for a byte that is not UTF-8
+    if "\0" in text:
+        raise ValueError("its id contains NUL")
+    return text
+
+
+# -- errors --------------------------------------------------------------------------------
+
+#: A statement that writes, in a server that does not: a standby, or a primary that was demoted.
+_READ_ONLY = "25006"
+#: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
+_CONFLICTS = ("40001", "40P01")
+#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement time-out), idle
+#: in transaction, lock time-out.
+_TRANSIENT_SQLSTATES = ("08", "53", "57", "25P03", "55P03", _READ_ONLY, *_CONFLICTS)
+#: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
+_TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
+
+
+def _is_transient(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the database is at fault and the same statement may succeed later."""
+    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _TRANSIENT_SQLITE
+    state = _sqlstate(error)
+    if state is None:  # no answer at all: the connection failed
+        return isinstance(error, sa.exc.OperationalError)
+    return state.startswith(_TRANSIENT_SQLSTATES)
+
+
+def _sqlstate(error: BaseException | None) -> str | None:
+    """PostgreSQL's code for what went wrong."""
+    original = getattr(error, "orig", None)
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+# -- after a commit ------------------------------------------------------------------------
+
+#: Where a database connection keeps its `_Outbox`.
+_OUTBOX = "worker.records"
+_hooking = threading.Lock()
+
+
+class _Entry(NamedTuple):
+    send: Callable[[Sequence[Due]], None]
+    task_id: str
+    #: On the monotonic clock, in seconds.
+    due_at: float
+
+
+@dataclass
+class _Outbox:
+    """What a transaction schedules when it commits."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    #: How many entries there were at each savepoint.
+    savepoints: dict[str, int] = field(default_factory=dict)
+
+
+def _outbox(info: dict[Any, Any]) -> _Outbox:
+    outbox: _Outbox = info.setdefault(_OUTBOX, _Outbox())
+    return outbox
+
+
+def _hook(dialect: Dialect) -> None:
+    """Have a dialect send what a transaction scheduled, once it has committed.
+
+    SQLAlchemy's own event comes before the commit: what it sent might be done before there is a record,
+    and the commit may fail.
+    """
+    with _hooking:
+        if _OUTBOX in vars(dialect):
+            return
+        commit, rollback = dialect.do_commit, dialect.do_rollback
+        savepoint, rollback_to = dialect.do_savepoint, dialect.do_rollback_to_savepoint
+
+        def do_commit(connection: PoolProxiedConnection) -> None:
+            commit(connection)
+            _send(_emptied(connection))
+
+        def do_rollback(connection: PoolProxiedConnection) -> None:
+            _emptied(connection)
+            rollback(connection)
+
+        def do_savepoint(connection: sa.Connection, name: str) -> None:
+            outbox = _outbox(connection.info)
+            outbox.savepoints[name] = len(outbox.entries)
+            savepoint(connection, name)
+
+        def do_rollback_to_savepoint(connection: sa.Connection, name: str) -> None:
+            outbox = _outbox(connection.info)
+            del outbox.entries[outbox.savepoints.get(name, 0) :]
+            rollback_to(connection, name)
+
+        hooks = (do_commit, do_rollback, do_savepoint, do_rollback_to_savepoint)
+        vars(dialect).update({_OUTBOX: True, **{hook.__name__: hook for hook in hooks}})
+
+
+def _emptied(connection: PoolProxiedConnection) -> list[_Entry]:
+    """What the transaction that ends has scheduled."""
+    try:
+        outbox: _Outbox | None = connection.info.pop(_OUTBOX, None)
+    except NotImplementedError:  # an engine looks at its first connection, which is in no pool yet
+        return []
+    return outbox.entries if outbox else []
+
+
+def _send(entries: Sequence[_Entry]) -> None:
+    """Schedule what a transaction has committed. Raises nothing: the commit has succeeded."""
+    now = time.monotonic()
+    for send in dict.fromkeys(entry.send for entry in entries):
+        own = {entry.task_id: entry.due_at for entry in entries if entry.send == send}
+        try:
+            send([Due(task_id, 1000 * (due_at - now)) for task_id, due_at in own.items()])
+        except Exception as error:  # noqa: BLE001  whatever it is, the sweep finds them
+            log.warning("tasks left to the sweep", tasks=len(own), error=described(error))

@@ -1,0 +1,153 @@
+"""Recurring tasks: a flow whose tasks are the times of a cron expression.
+
+No worker is in charge, and nothing sweeps. Whoever claims an occurrence schedules ("seeds") the next one before
+it runs the present one. So where nothing of the queue is left, Redis has lost it, and whoever finds that seeds
+what is next. An occurrence has its time as its id, so it makes no difference how many seed it.
+"""
+
+from collections.abc import Callable
+from typing import TypedDict, Unpack
+
+from . import events
+from .backoff import BackoffFunction
+from .cron import Cron, Occurrence
+from .flow import DeadLetter, Failed, Flow, Probe, Reschedule, Retry, Task, one_at_a_time
+from .queue import Claim, DelayQueue
+
+RecurringOutcome = Retry | DeadLetter | Failed
+
+
+class Settings(TypedDict, total=False):
+    """Of a `Flow`: what they mean there, they mean for a `Recurring`."""
+
+    probe: Probe | None
+    threads: int | None
+    pool: str | None
+    lease_seconds: float
+    max_runtime_seconds: float
+    max_failures: int
+    max_deliveries: int
+    backoff: BackoffFunction
+
+
+class Recurring(Flow):
+    """A flow that runs by the clock, once for each time, on any number of workers::
+
+        def make_report(task: Task) -> None: ...
+
+        Recurring("report", cron="0 2 * * *", timezone="Europe/Berlin", handler=make_report)
+
+    Each time is a task of its own: its id is the local time, such as ``2026-11-22T02:00:00+01:00``, and
+    ``task.due_at_ms`` the same moment. It is due by the Redis server's clock. The handler gets one task. It may
+    return or raise what any handler may except `Reschedule`, which makes a dead letter: the schedule says
+    when the next run is.
+
+    **Clock changes.** If neither the minute nor the hour begins with ``*``, each time comes once: one that is skipped
+    in spring comes right after the gap (02:30 at 03:00), and one that comes twice in autumn counts the
+    first time. Otherwise it comes whenever the clock shows it: not in the gap, and twice in the repeated hour.
+
+    **Failures.** A run that fails is tried again after the ``backoff``, and at last becomes a dead letter, like any
+    task. The next run does not wait for that, nor for a run that takes longer than the interval: if a thread
+    is free, both run at once.
+
+    **Missed times.** If no worker could run it at its time (all were down or busy, the queue was paused), the
+    earliest missed run takes place once, late. The others are skipped.
+
+    **When Redis loses everything**, running workers schedule the next run again within a minute, in any case
+    before its time. A run that had begun is not repeated. One that was due but had not begun (Redis was
+    away) takes place late if a worker remembers it. There is one gap: if the loss comes after a run
+    ended and before another worker has looked since it was due, that worker runs it again. Workers look
+    when it is due, within milliseconds, unless they are busy or frozen.
+
+    **When its clock is set back**, no run takes place twice, as far back as the last hundred runs.
+
+    **A new schedule** is in force as soon as a worker that has it starts; the old one's next run is removed.
+    Workers that were started earlier, with the old schedule, leave it alone, unless those with the new one
+    are gone and have missed a run. To end a recurring task, remove it from the code and destroy its queue.
+
+    Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
+    refuses.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cron: str,
+        timezone: str,
+        handler: Callable[[Task], RecurringOutcome | None],
+        **settings: Unpack[Settings],
+    ) -> None:
+        if unknown := settings.keys() - Settings.__annotations__.keys():
+            raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
+        self.schedule = Cron(cron, timezone)
+        super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
+
+    def __repr__(self) -> str:
+        return f"Recurring({self.name!r}, {str(self.schedule)!r})"
+
+
+def _not_rescheduled(
+    handler: Callable[[Task], RecurringOutcome | None],
+) -> Callable[[Task], RecurringOutcome | None]:
+    def run(task: Task) -> RecurringOutcome | None:
+        try:
+            outcome = handler(task)
+        except Reschedule as new:
+            outcome = new  # type: ignore[assignment]  # types do not tell what a function raises
+        if isinstance(outcome, Reschedule):
+            return DeadLetter("Reschedule: the schedule says when a recurring task runs again")
+        return outcome
+
+    return run
+
+
+class Recurrence:
+    """Seeds the occurrences of a recurring flow for one worker. One thread at a time uses it."""
+
+    #: Longest wait between two claims. A worker knows the next time itself, so it looks only for what Redis
+    #: has lost, for another schedule, and for what an operator requeued or resumed when no wake-up came.
+    SLOW_POLL_SECONDS = 60.0
+
+    def __init__(self, flow: Recurring, queue: DelayQueue, emit: events.Listener) -> None:
+        self._schedule = flow.schedule
+        self._queue = queue
+        self._emit = emit
+        #: The server's time at the first claim: of several schedules, the worker that started last has the newest.
+        self._started_at_ms: int | None = None
+        #: What was seeded last, as far as this worker knows; None while another schedule is in force.
+        self._expected: Occurrence | None = None
+        #: The server's time at the claim after which it was seeded.
+        self._seeded_at_ms = 0
+
+    def seed(self, claim: Claim) -> Claim:
+        """Seed the first occurrence after a claim, unless nothing has changed since the last one was seeded.
+
+        Returns the claim with the time until the next claim. Raises redis.RedisError; then none of its tasks may run.
+        """
+        now_ms = claim.now_ms
+        if self._started_at_ms is None:
+            self._started_at_ms = now_ms
+        if claim.paused or self._is_next(claim):  # what is missed during a pause is skipped
+            return claim
+        upcoming, lost = self._schedule.after(now_ms), self._expected
+        if lost and (lost.due_at_ms > now_ms or lost.id in {task.id for task in claim.tasks}):
+            lost = None
+        seeded = self._queue.seed(str(self._schedule), self._started_at_ms, upcoming, lost)
+        if self._expected and self._expected.id in seeded.ids:
+            self._emit(events.Restored(self._queue.name, 1))
+        self._expected = upcoming if seeded.in_force else None
+        self._seeded_at_ms = now_ms
+        next_at_ms = lost.due_at_ms if lost and lost.id in seeded.ids else upcoming.due_at_ms
+        next_in_ms = float("inf") if claim.next_in_ms is None else claim.next_in_ms
+        return claim._replace(next_in_ms=max(0.0, min(next_in_ms, next_at_ms - now_ms)))
+
+    def _is_next(self, claim: Claim) -> bool:
+        """Whether nothing was claimed, and what is next is the expected occurrence."""
+        if self._expected is None or claim.next_in_ms is None:
+            return False
+        # Where the clock was set back, an earlier one may be next.
+        if claim.now_ms < self._seeded_at_ms:
+            return False
+        # A wait is exact to the microsecond, and the server's time is rounded down to milliseconds.
+        return 0 <= self._expected.due_at_ms - claim.now_ms - claim.next_in_ms < 1

@@ -1,0 +1,178 @@
+"""Schedules and cancels in a thread of its own, many tasks in one call."""
+
+import os
+import weakref
+from itertools import islice
+from multiprocessing.util import Finalize
+from threading import Condition, Thread
+from time import monotonic, sleep
+from typing import NamedTuple, Self
+
+import redis
+import structlog
+
+from .errors import described
+from .flow import MAX_DELAY_MS, Due
+from .queue import SLICE, DelayQueue, task_to_schedule
+
+log = structlog.get_logger("worker")
+
+#: How long a change waits for others to be sent with it. Alone it would cost as much as twenty do together.
+LINGER_SECONDS = 0.01
+#: Changes that wait while Redis is slow; more are dropped.
+MAX_WAITING = 10_000
+#: How long `BatchScheduler.close` waits for what is still to be sent.
+CLOSE_SECONDS = 1.0
+
+
+class _Scheduled(NamedTuple):
+    """A task, and when it was scheduled, on the monotonic clock."""
+
+    task: tuple[str, float, bytes] | Due
+    at: float
+
+    def from_now(self) -> tuple[str, float, bytes] | Due:
+        """The task, its delay shorter by the time that it has waited."""
+        if not isinstance(self.task, Due):
+            return self.task
+        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.at)
+        return self.task._replace(delay_ms=max(-MAX_DELAY_MS, delay_ms))
+
+
+class BatchScheduler:
+    """Schedules and cancels the tasks of a queue without making anybody wait for Redis::
+
+        with BatchScheduler(DelayQueue(client, "reminders")) as scheduler:
+            scheduler.schedule("visit-7", delay_ms=86_400_000, payload=b"...")
+            scheduler.cancel("visit-6")
+
+    A thread gathers changes for `LINGER_SECONDS` and sends them together, for each task the last one. The
+    thread starts with the first change, so a scheduler may be made before a server forks its workers.
+
+    Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` others are waiting, and if the
+    process is killed before it is sent; the first two are logged. So it is for flows with a sweep, which
+    restores what was lost, and whose handler does nothing for a task that should have been cancelled. Otherwise
+    call `DelayQueue.schedule`, which raises.
+    """
+
+    def __init__(self, queue: DelayQueue) -> None:
+        """Nothing is sent or started yet."""
+        self._queue = queue
+        self._reset()
+        if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+            reset = weakref.WeakMethod(self._reset)
+            os.register_at_fork(after_in_child=lambda: (method := reset()) and method())
+
+    def _reset(self) -> None:
+        # A forked process has no thread, and perhaps a lock that nobody will release. What was
+        # waiting is sent by its parent.
+        self._changed = Condition()
+        #: By task id; None: it is cancelled.
+        self._waiting: dict[str, _Scheduled | None] = {}
+        self._dropped = 0
+        self._closing = False
+        self._thread = Thread()
+        self._at_exit: Finalize[None] | None = None
+
+    def schedule(
+        self,
+        task_id: str,
+        due_at_ms: float | None = None,
+        payload: bytes = b"",
+        *,
+        delay_ms: float | None = None,
+    ) -> None:
+        """Schedule a task as `DelayQueue.schedule` does, soon. A delay counts from this call.
+
+        Raises ValueError or TypeError for what cannot be stored, because it would fail with all others in
+        its call.
+        """
+        if not isinstance(payload, bytes):
+            raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
+        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
+        self._change(task_id, _Scheduled(task, monotonic()))
+
+    def cancel(self, task_id: str) -> None:
+        """Cancel a task as `DelayQueue.cancel` does, soon. Raises ValueError for an id that cannot be sent."""
+        task_id.encode(errors="surrogateescape")
+        self._change(task_id, None)
+
+    def close(self) -> None:
+        """Send what is still waiting, for up to a second. It can be used again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            if self._waiting and not self._thread.is_alive():
+                self._start()
+            thread = self._thread
+        if thread.is_alive():
+            thread.join(CLOSE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _change(self, task_id: str, change: _Scheduled | None) -> None:
+        with self._changed:
+            if len(self._waiting) < MAX_WAITING or task_id in self._waiting:
+                self._waiting[task_id] = change
+                self._changed.notify()
+            else:
+                self._dropped += 1
+            if not self._thread.is_alive():
+                self._start()
+
+    def _start(self) -> None:
+        self._thread = Thread(target=self._run, name=f"scheduler {self._queue.name}", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads: the next change tries again
+            log.warning("scheduler not started", queue=self._queue.name, error=described(error))
+        else:
+            # At the end of a process that multiprocessing has forked, atexit's functions are not called.
+            self._at_exit = Finalize(None, self.close, exitpriority=0)
+
+    def _end(self) -> None:
+        self._thread = Thread()  # the next change starts another
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                lingers = len(self._waiting) < SLICE and not self._closing
+            if lingers:
+                sleep(LINGER_SECONDS)
+            with self._changed:
+                changes = {
+                    task_id: self._waiting.pop(task_id)
+                    for task_id in [*islice(self._waiting, SLICE)]
+                }
+                dropped, self._dropped = self._dropped, 0
+                if not changes:
+                    self._end()
+                    return
+            if dropped:
+                log.warning("too many changes waiting", queue=self._queue.name, dropped=dropped)
+            self._send(changes)
+
+    def _send(self, changes: dict[str, _Scheduled | None]) -> None:
+        try:
+            self._queue.schedule_many(
+                scheduled.from_now() for scheduled in changes.values() if scheduled is not None
+            )
+            self._queue.cancel_many(
+                task_id for task_id, scheduled in changes.items() if scheduled is None
+            )
+        except redis.RedisError as error:
+            log.warning(
+                "changes not sent",
+                queue=self._queue.name,
+                changes=len(changes),
+                error=described(error),
+            )
+        except Exception:
+            log.exception("changes not sent", queue=self._queue.name, changes=len(changes))
