@@ -3,7 +3,6 @@
 The rest of the service runs the same statements on both.
 """
 
-import itertools
 import json
 import select
 import sqlite3
@@ -23,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.functions import FunctionElement, GenericFunction
 
 from orders.config import Settings
 from orders.errors import SettingsInvalid, StorageUnavailable
@@ -322,44 +321,48 @@ class IdList(sa.types.TypeDecorator[Sequence[str]]):
         return f"{{{','.join(value or ())}}}"
 
 
-class _EachId(FunctionElement[str]):
+class each_id(GenericFunction[str]):  # noqa: N801  reads as SQL does
+    """``each_id(parameter)``: each id of an `IdList`."""
+
     inherit_cache = True
 
 
-@compiles(_EachId)
+class json_each_text(GenericFunction[Any]):  # noqa: N801
+    """``json_each_text(mapping)``: each ``key`` and ``value``."""
+
+    inherit_cache = True
+
+
+class json_build_object(GenericFunction[Any]):  # noqa: N801
+    """``json_build_object(name, value, ...)``"""
+
+    type = sa.JSON()
+    inherit_cache = True
+
+
+ON_SQLITE = {
+    "each_id": "json_each",
+    "json_each_text": "json_each",
+    "json_build_object": "json_object",
+}
+
+
+@compiles(each_id)
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     return f"unnest(CAST({compiler.process(element.clauses, **kw)} AS uuid[]))"
 
 
-@compiles(_EachId, "sqlite")
+@compiles(each_id, "sqlite")
+@compiles(json_each_text, "sqlite")
+@compiles(json_build_object, "sqlite")
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_each({compiler.process(element.clauses, **kw)})"
+    return f"{ON_SQLITE[element.name]}({compiler.process(element.clauses, **kw)})"
 
 
-def ids(parameter: str) -> sa.Select[tuple[str]]:
+def ids(parameter: str) -> sa.Select[Any]:
     """The ids that come as an `IdList`."""
-    each = _EachId(sa.bindparam(parameter, type_=IdList()))
+    each = each_id(sa.bindparam(parameter, type_=IdList()))
     return sa.select(each.table_valued(sa.column("value", Id), name="value").c.value)
-
-
-class _EachPair(FunctionElement[str]):
-    inherit_cache = True
-
-
-@compiles(_EachPair)
-def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_each_text({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(_EachPair, "sqlite")
-def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_each({compiler.process(element.clauses, **kw)})"
-
-
-def pairs(parameter: str) -> sa.TableValuedAlias:
-    """The ``key`` and ``value`` of each pair in a mapping, as text on PostgreSQL."""
-    each = _EachPair(sa.bindparam(parameter, type_=sa.JSON()))
-    return each.table_valued(sa.column("key", sa.String), sa.column("value"), name=parameter)
 
 
 class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
@@ -387,27 +390,6 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     column, query = (compiler.process(clause, **kw) for clause in element.clauses)
     return f"{column} IN {query}"
-
-
-class json_object(FunctionElement[Any]):  # noqa: N801  reads as SQL does
-    """``json_object(a=column, ...)``"""
-
-    type = sa.JSON()
-    inherit_cache = True
-
-    def __init__(self, **columns: sa.ColumnElement[Any]) -> None:
-        names: list[Any] = [sa.literal_column(f"'{name}'") for name in columns]
-        super().__init__(*itertools.chain(*zip(names, columns.values(), strict=True)))
-
-
-@compiles(json_object)
-def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_build_object({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(json_object, "sqlite")
-def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"json_object({compiler.process(element.clauses, **kw)})"
 
 
 class now(FunctionElement[datetime]):  # noqa: N801  reads as SQL does

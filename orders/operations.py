@@ -11,12 +11,13 @@ it decides by is what it has locked: a row that another transaction changed mean
 that one left it, and is compared with the conditions again.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
+from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
 
-from orders.database import clock, ids, json_object, later, ms_until, now, one_of, pairs
+from orders.database import clock, ids, later, ms_until, now, one_of
 from orders.domain import MAX_MINOR
 from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
 from orders.steps import Operation, Step
@@ -27,14 +28,8 @@ p = sa.bindparam
 #: partial index does not qualify: a planner without statistics would read it from end to end
 #: rather than look up the ids.
 OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
-OWN = (
-    orders.c.id == p("for_id", type_=orders.c.id.type),
-    orders.c.customer_id == p("for_customer", type_=orders.c.customer_id.type),
-)
-WITH_KEY = (
-    orders.c.customer_id == p("for_customer", type_=orders.c.customer_id.type),
-    orders.c.idempotency_key == p("for_key", type_=sa.String),
-)
+OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
+WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
 #: By bytes, as Python sorts: as text SKUs would sort by the database's locale.
 IN_SKU_ORDER = sa.cast(stock_items.c.sku, sa.LargeBinary)
 
@@ -44,9 +39,6 @@ IN_SKU_ORDER = sa.cast(stock_items.c.sku, sa.LargeBinary)
 
 def _text(value: str) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{value}'", sa.String)
-
-
-_NOTHING: sa.ColumnClause[Any] = sa.literal_column("'{}'", sa.JSON)
 
 
 def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -74,11 +66,8 @@ def _release(step: Step, cancelled: sa.FromClause) -> None:
     """What follows a cancellation: the stock goes back, and it is written down."""
     held = _held(step, cancelled)
     _change_stock(step, held, reserved=-held.c.quantity)
-    reason = json_object(reason=cancelled.c.cancel_reason)
-    _add_events(
-        step,
-        sa.select(cancelled.c.id, _text("order.cancelled"), cancelled.c.cancelled_at, reason),
-    )
+    reason = {"reason": cancelled.c.cancel_reason}
+    _add_event(step, cancelled.c.id, "order.cancelled", cancelled.c.cancelled_at, reason)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -118,9 +107,28 @@ def _change_stock(
     )
 
 
-def _add_events(step: Step, rows: sa.Select[Any]) -> None:
-    """Write events of orders that this operation has locked, so that ids are in commit order."""
-    step("events", sa.insert(order_events).from_select(["order_id", "type", "at", "data"], rows))
+def _add_event(
+    step: Step,
+    order_id: sa.ColumnElement[str],
+    kind: str,
+    at: sa.ColumnElement[Any],
+    data: Mapping[str, sa.ColumnElement[Any]],
+    *conditions: sa.ColumnElement[bool],
+) -> None:
+    """Write an event of each order, which is locked, so that ids are in commit order."""
+    pairs = (each for name, value in data.items() for each in (_text(name), value))
+    facts = sa.func.json_build_object(*pairs)
+    row = {"order_id": order_id, "type": _text(kind), "at": at, "data": facts}
+    step(kind, _insert(order_events, row, *conditions))
+
+
+def _insert(table: sa.Table, row: Mapping[str, Any], *conditions: Any) -> Insert:
+    """Insert what is selected; a value that is text is the name of a parameter."""
+    values = (
+        p(value, type_=table.c[name].type) if isinstance(value, str) else value
+        for name, value in row.items()
+    )
+    return insert(table).from_select([*row], sa.select(*values).where(*conditions))
 
 
 # -- the operations ------------------------------------------------------------------------
@@ -133,7 +141,8 @@ def place(step: Step) -> sa.Select[Any]:
     Returns the stock as it was found, none of it when the key is known already; and with it the
     moment when the order was placed, or null.
     """
-    wanted = pairs("quantities")
+    quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
+    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")
     lines = step(
         "lines",
         sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
@@ -155,47 +164,39 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.sum(price).label("total"),
         clock().label("moment"),  # when the stock is locked, however long that took
     ).subquery("basket")
-    row: dict[str, Any] = {
-        "id": p("order_id", type_=orders.c.id.type),
-        "customer_id": p("for_customer", type_=orders.c.customer_id.type),
+    row = {
+        "id": "order_id",
+        "customer_id": "for_customer",
         "status": UNPAID,
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
         "created_at": basket.c.moment,
         "expires_at": later(basket.c.moment, "for_ms"),
-        "idempotency_key": p("for_key", type_=sa.String),
-        "fingerprint": p("for_fingerprint", type_=sa.String),
-        "timeout_ms": p("for_ms", type_=sa.BigInteger),
+        "idempotency_key": "for_key",
+        "fingerprint": "for_fingerprint",
+        "timeout_ms": "for_ms",
     }
+    can_be_had = (
+        basket.c.skus == p("skus", type_=sa.Integer),
+        basket.c.spare >= 0,
+        basket.c.currency == basket.c.other_currency,
+        basket.c.total <= MAX_MINOR,
+    )
     placed = step(
         "placed",
-        insert(orders)
-        .from_select(
-            [*row],
-            sa.select(*row.values()).where(
-                basket.c.skus == p("skus", type_=sa.Integer),
-                basket.c.spare >= 0,
-                basket.c.currency == basket.c.other_currency,
-                basket.c.total <= MAX_MINOR,
-            ),
-        )
+        _insert(orders, row, *can_be_had)
         .on_conflict_do_nothing()
         .returning(orders.c.id, orders.c.created_at),
     )
     is_placed = sa.exists(sa.select(placed.c.id))
-    step(
-        "items",
-        sa.insert(order_items).from_select(
-            ["order_id", "sku", "quantity", "unit_price_minor"],
-            sa.select(
-                p("order_id", type_=orders.c.id.type),
-                lines.c.sku,
-                lines.c.quantity,
-                lines.c.price_minor,
-            ).where(is_placed),
-        ),
-    )
-    _add_events(step, sa.select(placed.c.id, _text("order.created"), placed.c.created_at, _NOTHING))
+    items = {
+        "order_id": "order_id",
+        "sku": lines.c.sku,
+        "quantity": lines.c.quantity,
+        "unit_price_minor": lines.c.price_minor,
+    }
+    step("items", _insert(order_items, items, is_placed))
+    _add_event(step, placed.c.id, "order.created", placed.c.created_at, {})
     _change_stock(step, lines, is_placed, reserved=lines.c.quantity)
     return sa.select(lines, sa.select(placed.c.created_at).scalar_subquery().label("created_at"))
 
@@ -216,8 +217,8 @@ def pay(step: Step) -> sa.Select[Any]:
                 (orders.c.cancelled_at.is_not(None), _text("order_cancelled")),
                 (orders.c.paid_at.is_not(None), _text("already_paid")),
                 (
-                    (orders.c.total_minor != p("for_amount", type_=sa.BigInteger))
-                    | (orders.c.currency != p("for_currency", type_=sa.String)),
+                    (orders.c.total_minor != p("for_amount"))
+                    | (orders.c.currency != p("for_currency")),
                     _text("wrong_amount"),
                 ),
             ).label("reason"),
@@ -226,24 +227,21 @@ def pay(step: Step) -> sa.Select[Any]:
         .with_for_update(key_share=True),
     )
     refused = order.c.reason.is_not(None)
-    row: dict[str, Any] = {
-        "id": p("payment_id", type_=payments.c.id.type),
+    row = {
+        "id": "payment_id",
         "order_id": order.c.id,
-        "customer_id": p("for_customer", type_=payments.c.customer_id.type),
-        "provider": p("for_provider", type_=sa.String),
-        "reference": p("for_reference", type_=sa.String),
-        "amount_minor": p("for_amount", type_=sa.BigInteger),
-        "currency": p("for_currency", type_=sa.String),
+        "customer_id": "for_customer",
+        "provider": "for_provider",
+        "reference": "for_reference",
+        "amount_minor": "for_amount",
+        "currency": "for_currency",
         "status": sa.case((refused, _text("refund_due")), else_=_text("applied")),
         "reason": order.c.reason,
         "created_at": now(),
     }
     payment = step(
         "payment",
-        insert(payments)
-        .from_select([*row], sa.select(*row.values()).where(sa.true()))
-        .on_conflict_do_nothing()
-        .returning(payments),
+        _insert(payments, row, sa.true()).on_conflict_do_nothing().returning(payments),
     )
     paid = step(
         "paid",
@@ -258,19 +256,12 @@ def pay(step: Step) -> sa.Select[Any]:
     held = _held(step, paid)
     _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
     facts = {"provider": payment.c.provider, "reference": payment.c.reference}
-    due_back = payment.c.reason.is_not(None)
-    _add_events(
-        step,
-        sa.select(
-            payment.c.order_id,
-            sa.case((due_back, _text("payment.refund_due")), else_=_text("order.paid")),
-            payment.c.created_at,
-            sa.case(
-                (due_back, json_object(**facts, reason=payment.c.reason)),
-                else_=json_object(**facts),
-            ),
-        ),
-    )
+    at, reason = payment.c.created_at, payment.c.reason
+    for kind, data, condition in (
+        ("order.paid", facts, reason.is_(None)),
+        ("payment.refund_due", {**facts, "reason": reason}, reason.is_not(None)),
+    ):
+        _add_event(step, payment.c.order_id, kind, at, data, condition)
     return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
 
 
