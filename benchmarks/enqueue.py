@@ -22,7 +22,6 @@ from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.database import epoch_ms
-from orders.schemas import order_out
 from orders.service import OrderService, Timeouts
 from worker.queue import SLICE
 
@@ -104,7 +103,6 @@ def _place(service: OrderService, customer: str, count: int) -> None:
             fingerprint="",
             quantities={f"sku-{random.randrange(SKUS)}": 1},
             timeout_seconds=None,
-            render=order_out,
         )
 
 

@@ -16,8 +16,8 @@ from psycopg.types.string import TextLoader
 from uuid_utils import uuid7
 
 from benchmarks.load import Measured, measured
-from benchmarks.scene import Scene
-from orders import repository
+from benchmarks.scene import FINGERPRINT, Scene
+from orders import operations
 
 BATCH = 500
 LEASE_MS = 10_000
@@ -37,7 +37,7 @@ def statements(stage: Scene, ids: Sequence[str], connections: int) -> float:
             _expire(connection, batch)
 
     with ThreadPoolExecutor(connections) as pool:
-        opened = [psycopg.connect(stage.dsn) for _ in range(connections)]
+        opened = [psycopg.connect(stage.dsn, autocommit=True) for _ in range(connections)]
         for connection in opened:
             connection.adapters.register_loader("uuid", TextLoader)
         start = time.perf_counter()
@@ -59,41 +59,19 @@ def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
 ENGINE = sa.create_engine("postgresql+psycopg://")
 
 
-def _compiled(statement: sa.ClauseElement, *columns: str) -> tuple[bytes, dict[str, Any]]:
-    """A statement as the driver takes it, and the values that are written in it.
-
-    An INSERT is told the columns that come with its values.
-    """
-    compiled = statement.compile(ENGINE, column_keys=[*columns] or None)
+def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
+    """A statement as the driver takes it, and the values that are written in it."""
+    compiled = statement.compile(ENGINE)
     return str(compiled).encode(), compiled.params
+
+
+EXPIRE, PLACE = map(_compiled, (operations.expire.statement, operations.place.statement))
 
 
 def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
     """What `OrderService.expire` sends to the database, and nothing else."""
-
-    def run(statement: sa.ClauseElement, ids: list[str], **values: Any) -> psycopg.Cursor[Any]:
-        text, fixed = COMPILED[statement]
-        return connection.execute(text, {**fixed, "ids": f"{{{','.join(ids)}}}", **values})
-
-    with connection.transaction():
-        cancelled = [order_id for (order_id,) in run(repository.CANCEL_EXPIRED, batch)]
-        if rest := {*batch}.difference(cancelled):
-            run(repository.STILL_UNPAID, [*rest]).fetchall()
-        if cancelled:
-            data = Json({"reason": "expired"})
-            run(repository.ADD_EVENTS, cancelled, type="order.cancelled", data=data)
-            run(repository.RELEASE, cancelled)
-
-
-COMPILED: dict[sa.ClauseElement, tuple[bytes, dict[str, Any]]] = {
-    statement: _compiled(statement)
-    for statement in (
-        repository.CANCEL_EXPIRED,
-        repository.RELEASE,
-        repository.ADD_EVENTS,
-        repository.STILL_UNPAID,
-    )
-}
+    text, fixed = EXPIRE
+    connection.execute(text, {**fixed, "ids": f"{{{','.join(batch)}}}"}).fetchall()
 
 
 def scripts(stage: Scene, ids: Sequence[str]) -> float:
@@ -135,7 +113,7 @@ def orders(
             write_order(connection, customer, items)
             latencies.append(time.perf_counter() - began)
 
-    opened = [psycopg.connect(stage.dsn) for _ in range(connections)]
+    opened = [psycopg.connect(stage.dsn, autocommit=True) for _ in range(connections)]
     with ThreadPoolExecutor(connections) as pool:
         start = time.perf_counter()
         until = start + seconds
@@ -159,36 +137,16 @@ def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[s
             connection.execute(INSERT_ITEM, item | {"order_id": order_id})
 
 
-CREATE = {
-    "key": _compiled(repository.ADD_KEY),
-    "hold": _compiled(repository.HOLD),
-    "order": _compiled(repository.ADD_ORDER),
-    "item": _compiled(repository.ADD_ITEMS),
-    "event": _compiled(repository.ADD_EVENT, "order_id", "type", "data"),
-}
-
-
 def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
     """What `OrderService.place` sends to the database, and nothing else."""
-    order_id = str(uuid7())
-    total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
-
-    def run(name: str, **values: Any) -> psycopg.Cursor[Any]:
-        text, fixed = CREATE[name]
-        return connection.execute(text, {**fixed, **values})
-
-    with connection.transaction():
-        key = {"client_id": customer, "key": str(uuid7()), "order_id": order_id}
-        run("key", fingerprint=FINGERPRINT, **key).fetchall()
-        for item in items:
-            run("hold", for_sku=item["sku"], quantity=item["quantity"]).fetchall()
-        facts = {"currency": "EUR", "total_minor": total, "timeout_ms": 1_800_000}
-        run("order", id=order_id, customer_id=customer, **facts).fetchall()
-        for item in items:
-            run("item", order_id=order_id, **item)
-        run("event", order_id=order_id, type="order.created", data=Json(PLACED))
-
-
-FINGERPRINT = 64 * "f"
-#: As long as a rendered order.
-PLACED = {"id": 330 * "x"}
+    text, fixed = PLACE
+    order = {
+        "order_id": str(uuid7()),
+        "for_customer": customer,
+        "for_key": str(uuid7()),
+        "for_fingerprint": FINGERPRINT,
+        "for_ms": 1_800_000,
+        "quantities": Json({item["sku"]: item["quantity"] for item in items}),
+        "skus": len(items),
+    }
+    connection.execute(text, {**fixed, **order}).fetchall()

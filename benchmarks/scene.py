@@ -67,6 +67,10 @@ WAITING = (
 )
 
 
+#: As long as a request's.
+FINGERPRINT = "2:" + 32 * "f"
+
+
 @dataclass(frozen=True)
 class Scene:
     """A Valkey and a database, migrated."""
@@ -143,10 +147,12 @@ class Scene:
                     (sku, ON_HAND, reserved, 1250, "EUR") for sku, reserved in held.items()
                 ],
                 "orders (id, customer_id, status, currency, total_minor, created_at, expires_at, "
-                "paid_at)": [
-                    (order_id, client, "paid", "EUR", 3750, long_ago, long_ago, long_ago)
-                    if order_id in paid
-                    else (order_id, client, "unpaid", "EUR", 3750, long_ago, long_ago, None)
+                "paid_at, idempotency_key, fingerprint)": [
+                    (
+                        *(order_id, client, "paid" if order_id in paid else "unpaid", "EUR", 3750),
+                        *(long_ago, long_ago, long_ago if order_id in paid else None),
+                        *(order_id, FINGERPRINT),
+                    )
                     for order_id in ids
                 ],
                 "order_items (order_id, sku, quantity, unit_price_minor)": lines,

@@ -5,7 +5,7 @@ from typing import Any
 
 import structlog
 from apiflask import APIBlueprint, HTTPTokenAuth
-from flask import current_app, make_response, url_for
+from flask import current_app, url_for
 from flask.typing import ResponseReturnValue
 
 from orders import schemas
@@ -54,7 +54,7 @@ def _replayed(replayed: bool) -> dict[str, str]:  # noqa: FBT001  it is what the
 @orders.input(schemas.IdempotencyIn, location="headers", arg_name="header")
 @orders.input(schemas.OrderIn, arg_name="body")
 @orders.output(schemas.OrderOut, HTTPStatus.CREATED)
-def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> ResponseReturnValue:
+def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> Any:
     """Place an order and hold its stock."""
     placed = services().orders.place(
         caller(),
@@ -62,12 +62,9 @@ def create_order(header: schemas.IdempotencyIn, body: schemas.OrderIn) -> Respon
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
         timeout_seconds=body.timeout_seconds,
-        render=schemas.order_out,
     )
-    location = url_for("orders.get_order", order_id=placed.order["id"])
-    headers = {"Location": location, **_replayed(placed.replayed)}
-    # Past the schema, which made it when it was placed.
-    return make_response(placed.order, HTTPStatus.CREATED, headers)
+    location = url_for("orders.get_order", order_id=placed.order.id)
+    return placed.order, HTTPStatus.CREATED, {"Location": location, **_replayed(placed.replayed)}
 
 
 @orders.get("/orders")

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.functions import FunctionElement, GenericFunction
 
 from orders.config import Settings
 from orders.errors import SettingsInvalid, StorageUnavailable
@@ -64,12 +64,13 @@ def create_engine(settings: Settings) -> sa.Engine:
         "timezone": "UTC",
         "lock_timeout": _ms(settings.lock_timeout_seconds),
         "statement_timeout": _ms(settings.statement_timeout_seconds),
-        # A client that froze inside a transaction lets go of its locks.
-        "idle_in_transaction_session_timeout": _ms(settings.lease_seconds),
         # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
-        # planner guesses, and may guess that reading and sorting all of it costs less.
+        # planner guesses, and may guess that reading and sorting all of it costs less, or that two
+        # sets of a thousand rows are so small that each row may be compared with each.
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
+        "enable_mergejoin": "off",
+        "enable_nestloop": "off",
         # Compiling such a statement takes longer than running it.
         "jit": "off",
     }
@@ -159,16 +160,17 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     # A deferred transaction that turns into a write fails at once when another writes.
-    connection.exec_driver_sql("BEGIN" if _reads(connection) else "BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _begin_postgresql(connection: sa.Connection) -> None:
-    # One look needs no BEGIN and no COMMIT. The driver is told directly: as an isolation level of
-    # SQLAlchemy's it would cost a read as much as its statement.
+    # One statement needs no BEGIN and no COMMIT. The driver is told directly: as an isolation level
+    # of SQLAlchemy's it would cost a read as much as its statement.
     driver: Any = connection.connection.driver_connection
-    reads = _reads(connection)
-    if driver.autocommit != reads:
-        driver.autocommit = reads
+    alone = "reading" in connection.get_execution_options()
+    if driver.autocommit != alone:
+        driver.autocommit = alone
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
@@ -178,15 +180,15 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
         context.is_disconnect = True
 
 
-def _reads(connection: sa.Connection) -> bool:
-    return bool(connection.get_execution_options().get("reading", False))
-
-
 @contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One transaction. Raises StorageUnavailable when the database could not carry it out."""
-    with _translated(), engine.begin() as connection:
+    """One transaction on SQLite; on PostgreSQL each statement is committed by itself.
+
+    Raises StorageUnavailable when the database could not carry it out.
+    """
+    with _translated(), engine.connect().execution_options(reading=False) as connection:
         yield connection
+        connection.commit()
 
 
 @contextmanager
@@ -263,6 +265,12 @@ def sqlstate(error: BaseException | None) -> str | None:
 LOCK_NOT_AVAILABLE = "55P03"
 
 
+def waited_for(error: DBAPIError, table: str) -> bool:
+    """Whether a statement was given up because a row of this table stayed locked."""
+    context = getattr(getattr(error.orig, "diag", None), "context", None)
+    return sqlstate(error) == LOCK_NOT_AVAILABLE and f'relation "{table}"' in (context or "")
+
+
 # -- types and expressions -----------------------------------------------------------------
 
 
@@ -313,14 +321,58 @@ class IdList(sa.types.TypeDecorator[Sequence[str]]):
         return f"{{{','.join(value or ())}}}"
 
 
+class each_id(GenericFunction[str]):  # noqa: N801  reads as SQL does
+    """``each_id(parameter)``: each id of an `IdList`."""
+
+    inherit_cache = True
+
+
+class json_each_text(GenericFunction[Any]):  # noqa: N801
+    """``json_each_text(mapping)``: each ``key`` and ``value``."""
+
+    inherit_cache = True
+
+
+class json_build_object(GenericFunction[Any]):  # noqa: N801
+    """``json_build_object(name, value, ...)``"""
+
+    type = sa.JSON()
+    inherit_cache = True
+
+
+ON_SQLITE = {
+    "each_id": "json_each",
+    "json_each_text": "json_each",
+    "json_build_object": "json_object",
+}
+
+
+@compiles(each_id)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"unnest(CAST({compiler.process(element.clauses, **kw)} AS uuid[]))"
+
+
+@compiles(each_id, "sqlite")
+@compiles(json_each_text, "sqlite")
+@compiles(json_build_object, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"{ON_SQLITE[element.name]}({compiler.process(element.clauses, **kw)})"
+
+
+def ids(parameter: str) -> sa.Select[Any]:
+    """The ids that come as an `IdList`."""
+    each = each_id(sa.bindparam(parameter, type_=IdList()))
+    return sa.select(each.table_valued(sa.column("value", Id), name="value").c.value)
+
+
 class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
-    """``one_of(column, ids)``: the column is among the ids."""
+    """``one_of(column, query)``: the query finds it. So its rows are looked up in an index."""
 
     type = sa.Boolean()
     inherit_cache = True
 
-    def __init__(self, column: sa.ColumnElement[str], ids: str) -> None:
-        super().__init__(column, sa.bindparam(ids, type_=IdList()))
+    def __init__(self, column: sa.ColumnElement[str], query: Any) -> None:
+        super().__init__(column, query.correlate(None).scalar_subquery())
 
     def self_group(self, against: Any = None) -> "one_of":  # noqa: ARG002
         return self  # a condition as it is: "IN (...) = 1" would keep SQLite from its index
@@ -328,16 +380,16 @@ class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
 
 @compiles(one_of)
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    column, ids = (compiler.process(clause, **kw) for clause in element.clauses)
-    # The sub-select is evaluated once. A cast parameter is not a constant: as a filter it would be
+    column, query = (compiler.process(clause, **kw) for clause in element.clauses)
+    # The query is evaluated once. A cast parameter is not a constant: as a filter it would be
     # parsed again for every row, and without statistics a planner may well filter.
-    return f"{column} = ANY (ARRAY(SELECT unnest(CAST({ids} AS uuid[]))))"
+    return f"{column} = ANY (ARRAY{query})"
 
 
 @compiles(one_of, "sqlite")
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    column, ids = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({ids}))"  # noqa: S608  a compiled parameter
+    column, query = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"{column} IN {query}"
 
 
 class now(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
@@ -357,6 +409,23 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
     # All 'now' of one statement are the same moment.
     seconds, millis = "strftime('%s', 'now')", "substr(strftime('%f', 'now'), 4)"
     return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({millis} AS INTEGER))"
+
+
+class clock(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
+    """The database's clock at this very moment, after all that the statement waited for."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(clock)
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "date_trunc('milliseconds', clock_timestamp())"
+
+
+@compiles(clock, "sqlite")
+def _(_element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(now(), **kw)
 
 
 class read_only(FunctionElement[bool]):  # noqa: N801  reads as SQL does

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from orders.errors import MixedCurrencies, TotalTooLarge
+from orders.errors import MixedCurrencies, OutOfStock, TotalTooLarge, UnknownSku
 
 #: Amounts travel as JSON numbers, which are exact up to here in every language.
 MAX_MINOR = 2**53 - 1
@@ -95,6 +95,10 @@ class StockItem:
     price_minor: int
     currency: str
 
+    @property
+    def available(self) -> int:
+        return self.on_hand - self.reserved
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -103,7 +107,8 @@ class Event:
     id: int
     type: str
     at: datetime
-    data: Mapping[str, Any]
+    #: Of order.created, the order as it was placed.
+    data: Mapping[str, Any] | Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +128,18 @@ def total_minor(items: Iterable[Item]) -> int:
     return total
 
 
-def one_currency(currencies: Iterable[str]) -> str:
-    """The currency that all share. Raises MixedCurrencies when they do not."""
-    found = sorted(set(currencies))
-    if len(found) != 1:
-        raise MixedCurrencies(f"These have {', '.join(found)}.")
-    return found[0]
-
-
-def refund_reason(order: Order, amount_minor: int, currency: str) -> str:
-    """Why a payment that the order did not take is due back."""
-    if order.status is OrderStatus.CANCELLED:
-        return "order_cancelled"
-    if order.status is OrderStatus.PAID:
-        return "already_paid"
-    assert (amount_minor, currency) != (order.total_minor, order.currency)
-    return "wrong_amount"
+def check_basket(quantities: Mapping[str, int], shelf: Mapping[str, StockItem]) -> None:
+    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge for what cannot be had."""
+    wanted = sorted(quantities.items())
+    for sku, quantity in wanted:
+        if sku not in shelf:
+            raise UnknownSku(sku, sku=sku)
+        if quantity > shelf[sku].available:
+            raise OutOfStock(sku, sku=sku, available=shelf[sku].available)
+    currencies = sorted({shelf[sku].currency for sku, _ in wanted})
+    if len(currencies) != 1:
+        raise MixedCurrencies(f"These have {', '.join(currencies)}.")
+    total_minor(Item(sku, quantity, shelf[sku].price_minor) for sku, quantity in wanted)
 
 
 ORDER_ID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0002_list_indexes"
+SCHEMA_VERSION = "0003_keys_on_orders"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -57,6 +57,9 @@ orders = sa.Table(
     sa.Column("cancelled_at", Instant),
     sa.Column("cancel_reason", sa.String(20)),
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("idempotency_key", sa.String(255)),
+    sa.Column("fingerprint", sa.String(64)),  # of the request; see `orders.schemas.OrderIn`
+    sa.Column("timeout_ms", sa.BigInteger),  # null before revision 0003: as in expires_at
     sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
     sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
     sa.CheckConstraint(
@@ -87,6 +90,7 @@ sa.Index(
     orders.c.id,
     orders.c.created_at,  # so that a bound on it is checked without reading the order
 )
+sa.Index("uq_orders_idempotency_key", orders.c.customer_id, orders.c.idempotency_key, unique=True)
 
 order_items = sa.Table(
     "order_items",
@@ -110,13 +114,20 @@ payments = sa.Table(
     sa.Column("status", sa.String(10), nullable=False),
     sa.Column("reason", sa.String(20)),
     sa.Column("created_at", Instant, nullable=False),
-    sa.UniqueConstraint("provider", "reference"),
+    sa.Column("customer_id", Id, nullable=False),  # the order's
     sa.CheckConstraint(
         "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
     ),
 )
 
 sa.Index("ix_payments_order", payments.c.order_id)
+sa.Index(
+    "uq_payments_reference",
+    payments.c.customer_id,
+    payments.c.provider,
+    payments.c.reference,
+    unique=True,
+)
 
 order_events = sa.Table(
     "order_events",
@@ -145,13 +156,14 @@ sa.Index(
     sqlite_where=TERMINAL,
 )
 
+# Written by the version before revision 0003, which may still run. The next revision drops it.
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), primary_key=True),
     sa.Column("key", sa.String(255), primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of the request's body
-    # No foreign key: the key comes first, so that its twin waits for it and not for stock.
+    sa.Column("fingerprint", sa.String(64), nullable=False),
     sa.Column("order_id", Id, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
 )
+sa.Index("ix_idempotency_keys_order", idempotency_keys.c.order_id)

@@ -1,27 +1,19 @@
 """Every SQL statement of the service, each with a name and a sentence.
 
-Locks are taken in one order everywhere: an idempotency key or payment reference, then orders by
-id, then stock by SKU. So no two transactions wait for each other in a circle.
+Those of several steps are in `orders.operations`.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
 from uuid_utils import uuid7
 
-from orders.database import (
-    LOCK_NOT_AVAILABLE,
-    Instant,
-    later,
-    ms_until,
-    now,
-    one_of,
-    read_only,
-    sqlstate,
-)
+from orders import operations
+from orders.database import Instant, ids, later, ms_until, now, one_of, read_only, waited_for
 from orders.domain import (
     Client,
     Event,
@@ -32,18 +24,20 @@ from orders.domain import (
     PaymentStatus,
     Position,
     StockItem,
+    check_basket,
+    total_minor,
 )
-from orders.errors import KeyInFlight
+from orders.errors import KeyInFlight, KeyReused, OrderNotFound
 from orders.models import (
     UNPAID,
     api_clients,
-    idempotency_keys,
     order_events,
     order_items,
     orders,
     payments,
     stock_items,
 )
+from orders.operations import OWN, WITH_KEY, with_items
 
 p = sa.bindparam
 
@@ -53,11 +47,17 @@ def new_id() -> str:
     return str(uuid7())
 
 
-class Key(NamedTuple):
-    """An idempotency key that was seen before."""
+class Known(NamedTuple):
+    """What an idempotency key was used for before: the order as it was placed."""
 
     fingerprint: str
-    order_id: str
+    order: Order
+
+    def is_for(self, fingerprint: str, quantities: Mapping[str, int]) -> bool:
+        """Whether this was the same request. Of another version's fingerprint, the items tell."""
+        if self.fingerprint.rpartition(":")[0] == fingerprint.rpartition(":")[0]:
+            return self.fingerprint == fingerprint
+        return {item.sku: item.quantity for item in self.order.items} == dict(quantities)
 
 
 class State(NamedTuple):
@@ -74,147 +74,6 @@ class Waiting(NamedTuple):
     expires_at: datetime
     expires_in_ms: int
 
-
-# Insert a key, waiting for a transaction that is inserting the same one.
-ADD_KEY = (
-    insert(idempotency_keys)
-    .values(
-        client_id=p("client_id"),
-        key=p("key"),
-        fingerprint=p("fingerprint"),
-        order_id=p("order_id"),
-        created_at=now(),
-    )
-    .on_conflict_do_nothing()
-    .returning(idempotency_keys.c.key)
-)
-# Read a key that was there before.
-GET_KEY = sa.select(idempotency_keys.c.fingerprint, idempotency_keys.c.order_id).where(
-    idempotency_keys.c.client_id == p("for_client"), idempotency_keys.c.key == p("for_key")
-)
-
-# Hold some of a SKU if that much is free.
-HOLD = (
-    sa.update(stock_items)
-    .where(
-        stock_items.c.sku == p("for_sku"),
-        stock_items.c.on_hand - stock_items.c.reserved >= p("quantity"),
-    )
-    .values(reserved=stock_items.c.reserved + p("quantity"))
-    .returning(stock_items.c.price_minor, stock_items.c.currency)
-)
-# What a set of orders holds, its stock rows locked in SKU order: by bytes, as Python sorts
-# where stock is held. As text they would sort by the database's locale.
-HELD = (
-    sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
-    .where(one_of(order_items.c.order_id, "ids"))
-    .group_by(order_items.c.sku)
-    .cte("held")
-)
-LOCKED = (
-    sa.select(stock_items.c.sku)
-    .where(stock_items.c.sku.in_(sa.select(HELD.c.sku)))
-    .order_by(sa.cast(stock_items.c.sku, sa.LargeBinary))
-    .with_for_update(key_share=True)
-    .cte("locked")
-)
-OF_HELD = (stock_items.c.sku == LOCKED.c.sku, stock_items.c.sku == HELD.c.sku)
-# Give back what a set of orders holds.
-RELEASE = (
-    sa.update(stock_items).where(*OF_HELD).values(reserved=stock_items.c.reserved - HELD.c.quantity)
-)
-# Sell what a set of orders holds: it leaves the shelf.
-SELL = (
-    sa.update(stock_items)
-    .where(*OF_HELD)
-    .values(
-        reserved=stock_items.c.reserved - HELD.c.quantity,
-        on_hand=stock_items.c.on_hand - HELD.c.quantity,
-    )
-)
-
-# Insert an order, its deadline computed by the database's clock.
-ADD_ORDER = (
-    sa.insert(orders)
-    .values(
-        id=p("id"),
-        customer_id=p("customer_id"),
-        status=UNPAID,
-        currency=p("currency"),
-        total_minor=p("total_minor"),
-        created_at=now(),
-        expires_at=later(now(), "timeout_ms"),
-    )
-    .returning(orders.c.created_at, orders.c.expires_at)
-)
-# Insert an order's items.
-ADD_ITEMS = sa.insert(order_items)
-
-# Unpaid, for statements that name their orders. Said without the status, so that the sweep's
-# partial index does not qualify: a planner without statistics would read it from end to end
-# rather than look up the ids.
-OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
-
-# The orders of a batch that are unpaid past their deadline, locked in id order. One that
-# somebody is paying at this moment is skipped, not waited for.
-EXPIRED = (
-    sa.select(orders.c.id)
-    .where(one_of(orders.c.id, "ids"), *OPEN, orders.c.expires_at <= now())
-    .order_by(orders.c.id)
-    .with_for_update(key_share=True, skip_locked=True)
-    .cte("expired")
-)
-# Cancel them; what comes back decides.
-CANCEL_EXPIRED = (
-    sa.update(orders)
-    .where(orders.c.id == EXPIRED.c.id)
-    .values(
-        status="cancelled",
-        cancelled_at=now(),
-        cancel_reason="expired",
-        version=orders.c.version + 1,
-    )
-    .returning(orders.c.id)
-)
-# Of those that did not come back, find the unpaid ones: not due yet, or skipped.
-STILL_UNPAID = sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
-    one_of(orders.c.id, "ids"), *OPEN
-)
-
-OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
-# Cancel one unpaid order, expired or not.
-CANCEL = (
-    sa.update(orders)
-    .where(*OWN, *OPEN)
-    .values(
-        status="cancelled",
-        cancelled_at=now(),
-        cancel_reason="requested",
-        version=orders.c.version + 1,
-    )
-    .returning(orders.c.id)
-)
-# Pay one unpaid order with exactly its total.
-PAY = (
-    sa.update(orders)
-    .where(
-        *OWN,
-        *OPEN,
-        orders.c.total_minor == p("amount_minor"),
-        orders.c.currency == p("for_currency"),
-    )
-    .values(status="paid", paid_at=now(), version=orders.c.version + 1)
-    .returning(orders.c.id)
-)
-# Write an event for one order; inline: nobody asks for its id.
-ADD_EVENT = sa.insert(order_events).values(at=now()).inline()
-# Write the same event for each order of a set.
-ADD_EVENTS = sa.insert(order_events).from_select(
-    ["order_id", "type", "at", "data"],
-    sa.select(orders.c.id, p("type", type_=sa.String), now(), p("data", type_=sa.JSON)).where(
-        one_of(orders.c.id, "ids")
-    ),
-)
 
 # Unpaid orders by deadline, from a page's end on. Two queries: a null bound hides the index.
 UNPAID_UNTIL = (
@@ -234,12 +93,12 @@ FIRST_PAGE: dict[str, Any] = {
     "last_id": "00000000-0000-0000-0000-000000000000",
 }
 
-# One order of one customer.
-GET_ORDER = sa.select(orders).where(*OWN)
-# The items of one order.
-GET_ORDER_ITEMS = sa.select(order_items).where(order_items.c.order_id == p("for_id"))
+# One order of one customer, a row for each item.
+GET_ORDER = with_items(orders, *OWN)
+# The order that was placed with a key, a row for each item.
+GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
 # The items of a set of orders.
-GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, "ids"))
+GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.
 LIST_EVENTS = (
     sa.select(order_events)
@@ -248,31 +107,11 @@ LIST_EVENTS = (
     .limit(p("page_size"))
 )
 
-_payment_row: dict[str, sa.ColumnElement[Any]] = {
-    "order_id": orders.c.id,
-    "created_at": now(),
-    **{
-        name: p(name, type_=payments.c[name].type)
-        for name in ("id", "provider", "reference", "amount_minor", "currency", "status")
-    },
-}
-# Note a payment of one's own order, unless its reference was noted before.
-ADD_PAYMENT = (
-    insert(payments)
-    .from_select([*_payment_row], sa.select(*_payment_row.values()).where(*OWN))
-    .on_conflict_do_nothing()
-    .returning(payments)
-)
-# The payment that a provider knows by this reference.
+# The payment that a customer's provider knows by this reference.
 GET_PAYMENT = sa.select(payments).where(
-    payments.c.provider == p("for_provider"), payments.c.reference == p("for_reference")
-)
-# Mark a payment as due back.
-OWE_PAYMENT = (
-    sa.update(payments)
-    .where(payments.c.id == p("for_id"))
-    .values(status="refund_due", reason=p("reason"))
-    .returning(payments)
+    payments.c.customer_id == p("for_customer"),
+    payments.c.provider == p("for_provider"),
+    payments.c.reference == p("for_reference"),
 )
 
 # One SKU.
@@ -309,40 +148,7 @@ class Repository:
     def _run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, values)
 
-    # -- idempotency keys --
-
-    def add_key(self, client_id: str, key: str, fingerprint: str, order_id: str) -> Key | None:
-        """Take a key for an order; None when it is ours, else what it was used for before.
-
-        Raises KeyInFlight when whoever is using it takes too long.
-        """
-        try:
-            row = self._run(
-                ADD_KEY, client_id=client_id, key=key, fingerprint=fingerprint, order_id=order_id
-            ).one_or_none()
-        except sa.exc.OperationalError as error:
-            if sqlstate(error) == LOCK_NOT_AVAILABLE:
-                raise KeyInFlight from error
-            raise
-        if row is not None:
-            return None
-        row = self._run(GET_KEY, for_client=client_id, for_key=key).one()
-        return Key(row.fingerprint, row.order_id)
-
     # -- stock --
-
-    def hold(self, sku: str, quantity: int) -> tuple[int, str] | None:
-        """Hold some of a SKU; its price and currency, or None when that much is not free."""
-        row = self._run(HOLD, for_sku=sku, quantity=quantity).one_or_none()
-        return None if row is None else (row.price_minor, row.currency)
-
-    def release(self, order_ids: Sequence[str]) -> None:
-        """Give back what these orders hold."""
-        self._run(RELEASE, ids=order_ids)
-
-    def sell(self, order_ids: Sequence[str]) -> None:
-        """Take what these orders hold off the shelf."""
-        self._run(SELL, ids=order_ids)
 
     def stock(self, sku: str) -> StockItem | None:
         row = self._run(GET_STOCK, for_sku=sku).one_or_none()
@@ -359,76 +165,77 @@ class Repository:
 
     # -- orders --
 
-    def add_order(
+    def place(
         self,
-        order_id: str,
         customer_id: str,
-        items: Sequence[Item],
         *,
-        currency: str,
-        total_minor: int,
+        key: str,
+        fingerprint: str,
+        quantities: Mapping[str, int],
         timeout_ms: int,
     ) -> Order:
-        """Insert an order with its items."""
-        times = self._run(
-            ADD_ORDER,
-            id=order_id,
-            customer_id=customer_id,
-            currency=currency,
-            total_minor=total_minor,
-            timeout_ms=timeout_ms,
-        ).one()
-        self._connection.execute(
-            ADD_ITEMS,
-            [
-                {
-                    "order_id": order_id,
-                    "sku": item.sku,
-                    "quantity": item.quantity,
-                    "unit_price_minor": item.unit_price_minor,
-                }
-                for item in items
-            ],
-        )
+        """Place an order.
+
+        Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
+        TotalTooLarge whether or not it was; KeyInFlight when whoever is using it takes too long.
+        """
+        order_id = new_id()
+        try:
+            rows = operations.place(
+                self._connection,
+                order_id=order_id,
+                for_customer=customer_id,
+                for_key=key,
+                for_fingerprint=fingerprint,
+                for_ms=timeout_ms,
+                quantities=quantities,
+                skus=len(quantities),
+            )
+        except sa.exc.OperationalError as error:
+            if waited_for(error, orders.name):
+                raise KeyInFlight from error
+            raise
+        shelf = {row.sku: _stock_item(row) for row in rows}
+        if not rows or rows[0].created_at is None:
+            check_basket(quantities, shelf)
+            raise KeyReused
+        items = tuple(Item(sku, n, shelf[sku].price_minor) for sku, n in sorted(quantities.items()))
+        created_at = rows[0].created_at
         return Order(
             id=order_id,
             status=OrderStatus.UNPAID,
-            currency=currency,
-            total_minor=total_minor,
-            items=tuple(items),
-            created_at=times.created_at,
-            expires_at=times.expires_at,
+            currency=rows[0].currency,
+            total_minor=total_minor(items),
+            items=items,
+            created_at=created_at,
+            expires_at=created_at + timedelta(milliseconds=timeout_ms),
         )
 
-    def cancel_expired(self, order_ids: Sequence[str]) -> list[str]:
-        """Cancel those that are unpaid past their deadline; return which those were."""
-        return [*self._run(CANCEL_EXPIRED, ids=order_ids).scalars().all()]
+    def known(self, customer_id: str, key: str) -> Known | None:
+        """What a key was used for before."""
+        rows = self._run(GET_ORDER_OF_KEY, for_customer=customer_id, for_key=key).all()
+        return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
-    def still_unpaid(self, order_ids: Sequence[str]) -> dict[str, int]:
-        """Those that are unpaid, and in how many ms each expires; negative when it is overdue."""
-        return {row.id: row.ms for row in self._run(STILL_UNPAID, ids=order_ids)}
+    def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
+        """Cancel those that are unpaid past their deadline.
 
-    def cancel(self, order_id: str, customer_id: str) -> bool:
-        """Cancel an unpaid order; whether it was one."""
-        result = self._run(CANCEL, for_id=order_id, for_customer=customer_id)
-        return result.one_or_none() is not None
+        Returns those that are unpaid still, and in how many ms each expires: negative when it is
+        overdue, and was skipped because somebody has it locked.
+        """
+        return {row.id: row.ms for row in operations.expire(self._connection, ids=order_ids)}
 
-    def pay(self, order_id: str, customer_id: str, amount_minor: int, currency: str) -> bool:
-        """Pay an unpaid order with exactly its total; whether that was so."""
-        result = self._run(
-            PAY,
-            for_id=order_id,
-            for_customer=customer_id,
-            amount_minor=amount_minor,
-            for_currency=currency,
-        )
-        return result.one_or_none() is not None
+    def cancel(self, order_id: str, customer_id: str) -> Order | None:
+        """Cancel an unpaid order; None when there is none."""
+        rows = operations.cancel(self._connection, for_id=order_id, for_customer=customer_id)
+        return _order(rows[0], rows) if rows else None
 
     def order(self, order_id: str, customer_id: str) -> Order | None:
-        row = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).one_or_none()
-        if row is None:
-            return None
-        return _order(row, self._run(GET_ORDER_ITEMS, for_id=order_id).all())
+        rows = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+        return _order(rows[0], rows) if rows else None
+
+    def order_as_placed(self, order_id: str, customer_id: str) -> Order | None:
+        rows = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+        return _as_placed(rows) if rows else None
 
     def orders(
         self,
@@ -494,7 +301,7 @@ class Repository:
 
     # -- payments --
 
-    def add_payment(
+    def pay(
         self,
         order_id: str,
         customer_id: str,
@@ -504,39 +311,30 @@ class Repository:
         amount_minor: int,
         currency: str,
     ) -> Payment | None:
-        """Note a payment as applied; None for a known reference, or when there is no such order."""
-        row = self._run(
-            ADD_PAYMENT,
-            id=new_id(),
+        """Note a payment, and the order as paid if it is good; None for a known reference.
+
+        Raises OrderNotFound.
+        """
+        rows = operations.pay(
+            self._connection,
+            payment_id=new_id(),
             for_id=order_id,
             for_customer=customer_id,
-            provider=provider,
-            reference=reference,
-            amount_minor=amount_minor,
-            currency=currency,
-            status=PaymentStatus.APPLIED,
-        ).one_or_none()
-        return None if row is None else _payment(row)
-
-    def payment(self, provider: str, reference: str) -> Payment:
-        """The payment of a reference that was noted before."""
-        return _payment(
-            self._run(GET_PAYMENT, for_provider=provider, for_reference=reference).one()
+            for_provider=provider,
+            for_reference=reference,
+            for_amount=amount_minor,
+            for_currency=currency,
         )
+        if not rows:
+            raise OrderNotFound
+        return None if rows[0].id is None else _payment(rows[0])
 
-    def owe(self, payment: Payment, reason: str) -> Payment:
-        """Mark a payment as due back."""
-        return _payment(self._run(OWE_PAYMENT, for_id=payment.id, reason=reason).one())
+    def payment(self, customer_id: str, provider: str, reference: str) -> Payment:
+        """The payment of a reference that was noted before."""
+        values = {"for_customer": customer_id, "for_provider": provider}
+        return _payment(self._run(GET_PAYMENT, **values, for_reference=reference).one())
 
     # -- events --
-
-    def add_event(self, order_id: str, kind: str, data: Mapping[str, Any]) -> None:
-        """Write an event for an order of this transaction."""
-        self._run(ADD_EVENT, order_id=order_id, type=kind, data=dict(data))
-
-    def add_events(self, order_ids: Sequence[str], kind: str, data: Mapping[str, Any]) -> None:
-        """Write one event for each order."""
-        self._run(ADD_EVENTS, ids=order_ids, type=kind, data=dict(data))
 
     def events(self, order_id: str, after_id: int, page_size: int) -> list[Event]:
         """An order's events, oldest first."""
@@ -584,6 +382,23 @@ def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
         cancelled_at=row.cancelled_at,
         cancel_reason=row.cancel_reason,
         version=row.version,
+    )
+
+
+def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
+    """An order as it was placed, from what never changes."""
+    timeout_ms = rows[0].timeout_ms
+    order = _order(rows[0], rows)
+    return replace(
+        order,
+        status=OrderStatus.UNPAID,
+        expires_at=order.expires_at
+        if timeout_ms is None
+        else order.created_at + timedelta(milliseconds=timeout_ms),
+        paid_at=None,
+        cancelled_at=None,
+        cancel_reason=None,
+        version=1,
     )
 
 

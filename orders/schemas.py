@@ -6,6 +6,7 @@ import json
 import math
 import re
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Annotated, Any, Literal, NoReturn
 
 from flask import Request
@@ -150,8 +151,15 @@ class OrderIn(_In):
         return items
 
     def fingerprint(self) -> str:
-        """The same for bodies that say the same."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """The same for requests that mean the same, after the number of the way it is made.
+
+        Items count in any order, and an option that is absent does not count: one that is added
+        later leaves the fingerprints of requests without it as they were.
+        """
+        said = self.model_dump(exclude_none=True)
+        said["items"].sort(key=itemgetter("sku"))
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        return f"2:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 class PaymentIn(_In):
@@ -334,7 +342,7 @@ class EventOut(_Out):
 
     type: str
     at: Moment
-    data: dict[str, Any]
+    data: OrderOut | dict[str, Any]
 
 
 class EventsOut(_Out):
@@ -352,8 +360,3 @@ class ProblemOut(_Out):
     status: int
     code: str
     detail: str | None = None
-
-
-def order_out(order: Order) -> dict[str, Any]:
-    """An order, as JSON has it."""
-    return OrderOut.model_validate(order).model_dump(mode="json")

@@ -8,47 +8,42 @@ row is what the sweep reads.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from orders.database import reading, retried, writing
 from orders.domain import (
-    CancelReason,
     Client,
     Event,
-    Item,
     Order,
     OrderStatus,
     Payment,
+    PaymentStatus,
     Position,
     StockItem,
     is_order_id,
-    one_currency,
-    refund_reason,
-    total_minor,
 )
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
     NameTaken,
+    OrderError,
     OrderNotFound,
-    OutOfStock,
     ReferenceReused,
     SchemaOutdated,
     SkuNotFound,
     StockReserved,
     StorageReadOnly,
     TimeoutOutOfRange,
-    UnknownSku,
 )
 from orders.models import SCHEMA_VERSION
-from orders.repository import Repository, Waiting, new_id
+from orders.repository import Repository, Waiting
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
@@ -84,7 +79,7 @@ class Timeouts:
 class Placed(NamedTuple):
     """An order as it was placed, and whether that was before."""
 
-    order: Mapping[str, Any]
+    order: Order
     replayed: bool
 
 
@@ -136,39 +131,36 @@ class OrderService:
         fingerprint: str,
         quantities: Mapping[str, int],
         timeout_seconds: float | None,
-        render: Callable[[Order], Mapping[str, Any]],
     ) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
-        ``render`` makes of an order what its first event keeps, and a replay gives again.
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
         KeyReused, KeyInFlight.
         """
-        order_id = new_id()
         with self._writing() as repository:
-            known = repository.add_key(customer_id, key, fingerprint, order_id)
-            if known is not None:
-                if known.fingerprint != fingerprint:
-                    raise KeyReused
-                [created] = repository.events(known.order_id, after_id=0, page_size=1)
-                return Placed(created.data, replayed=True)
-            timeout_ms = self._timeouts.ms(timeout_seconds)
-            items, currency = _hold(repository, quantities)
-            order = repository.add_order(
-                order_id,
-                customer_id,
-                items,
-                currency=currency,
-                total_minor=total_minor(items),
-                timeout_ms=timeout_ms,
-            )
-            inserted_at = monotonic()
-            placed = render(order)
-            repository.add_event(order_id, "order.created", placed)
-        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before the row was
-        # here, so it is never too short.
-        self._scheduler.schedule(order_id, delay_ms=timeout_ms - 1000 * (monotonic() - inserted_at))
-        return Placed(placed, replayed=False)
+            try:
+                timeout_ms = self._timeouts.ms(timeout_seconds)
+                order = repository.place(
+                    customer_id,
+                    key=key,
+                    fingerprint=fingerprint,
+                    quantities=quantities,
+                    timeout_ms=timeout_ms,
+                )
+                placed_at = monotonic()
+            except OrderError:
+                # Whatever the reason is now, a key that is known has its answer: a twin may have
+                # taken the last of the stock.
+                known = repository.known(customer_id, key)
+                if known is None:
+                    raise
+                if not known.is_for(fingerprint, quantities):
+                    raise KeyReused from None
+                return Placed(known.order, replayed=True)
+        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before
+        # the answer was here, so it is never too short.
+        self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
+        return Placed(order, replayed=False)
 
     @retried
     def pay(
@@ -187,7 +179,7 @@ class OrderService:
         is still held. Raises OrderNotFound, ReferenceReused.
         """
         with self._writing() as repository:
-            payment = repository.add_payment(
+            payment = repository.pay(
                 order_id,
                 customer_id,
                 provider=provider,
@@ -196,25 +188,13 @@ class OrderService:
                 currency=currency,
             )
             if payment is None:
-                if repository.order(order_id, customer_id) is None:
-                    raise OrderNotFound
-                known = repository.payment(provider, reference)
+                known = repository.payment(customer_id, provider, reference)
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
                 return Paid(known, replayed=True)
-            facts = {"provider": provider, "reference": reference}
-            if repository.pay(order_id, customer_id, amount_minor, currency):
-                repository.add_event(order_id, "order.paid", facts)
-                repository.sell([order_id])
-            else:
-                order = repository.order(order_id, customer_id)
-                assert order is not None
-                reason = refund_reason(order, amount_minor, currency)
-                payment = repository.owe(payment, reason)
-                repository.add_event(order_id, "payment.refund_due", {**facts, "reason": reason})
-                return Paid(payment, replayed=False)
-        self._scheduler.cancel(order_id)
+        if payment.status is PaymentStatus.APPLIED:
+            self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
 
     @retried
@@ -224,9 +204,9 @@ class OrderService:
         Raises OrderNotFound, AlreadyPaid.
         """
         with self._writing() as repository:
-            if repository.cancel(order_id, customer_id):
-                _let_go(repository, [order_id], CancelReason.REQUESTED)
-            order = repository.order(order_id, customer_id)
+            order = repository.cancel(order_id, customer_id)
+            if order is None:
+                order = repository.order(order_id, customer_id)
             if order is None:
                 raise OrderNotFound
             if order.status is OrderStatus.PAID:
@@ -268,26 +248,26 @@ class OrderService:
     ) -> list[Event]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            if repository.order(order_id, customer_id) is None:
+            placed = repository.order_as_placed(order_id, customer_id)
+            if placed is None:
                 raise OrderNotFound
-            return repository.events(order_id, after_id, page_size)
+            return [
+                replace(event, data=placed) if event.type == "order.created" else event
+                for event in repository.events(order_id, after_id, page_size)
+            ]
 
     # -- the clock's side ------------------------------------------------------------------
 
     @retried
     def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
-        """Cancel those that are unpaid past their deadline, all in one transaction.
+        """Cancel those that are unpaid past their deadline, all of them or none.
 
         Exactly the stock of the orders that this cancelled goes back, and each gets one event.
         Doing it again changes nothing. Returns, for orders that are not settled yet, how many
         milliseconds from now to look again.
         """
         with self._writing() as repository:
-            cancelled = repository.cancel_expired(order_ids)
-            rest = {*order_ids}.difference(cancelled)
-            unpaid = repository.still_unpaid([*rest]) if rest else {}
-            if cancelled:
-                _let_go(repository, cancelled, CancelReason.EXPIRED)
+            unpaid = repository.expire(order_ids)
         return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid.items()}
 
     def waiting(
@@ -367,28 +347,6 @@ class OrderService:
             return None
         self._clients[client_id] = found = _Remembered(*row, until)
         return found
-
-
-def _hold(repository: Repository, quantities: Mapping[str, int]) -> tuple[list[Item], str]:
-    """Hold stock in SKU order, which is everybody's order; return the items, priced."""
-    items, currencies = [], []
-    for sku, quantity in sorted(quantities.items()):
-        held = repository.hold(sku, quantity)
-        if held is None:
-            stock = repository.stock(sku)
-            if stock is None:
-                raise UnknownSku(sku, sku=sku)
-            raise OutOfStock(sku, sku=sku, available=stock.on_hand - stock.reserved)
-        price_minor, currency = held
-        items.append(Item(sku, quantity, price_minor))
-        currencies.append(currency)
-    return items, one_currency(currencies)
-
-
-def _let_go(repository: Repository, order_ids: Sequence[str], reason: CancelReason) -> None:
-    """What follows a cancellation, by whatever way: it is written down, and the stock goes back."""
-    repository.add_events(order_ids, "order.cancelled", {"reason": reason})
-    repository.release(order_ids)  # last: everybody waits for stock rows
 
 
 def _hashed(secret: str) -> str:

@@ -32,7 +32,6 @@ from orders.config import Settings
 from orders.database import create_engine, later, now
 from orders.domain import Order
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
-from orders.schemas import order_out
 from orders.service import OrderService, Paid, Timeouts
 from worker import connect
 
@@ -171,9 +170,8 @@ class Shop:
             fingerprint=sha256(repr(quantities).encode()).hexdigest(),
             quantities=quantities,
             timeout_seconds=None,
-            render=order_out,
         )
-        return self.service.order(owner, placed.order["id"])
+        return self.service.order(owner, placed.order.id)
 
     def pay(self, order: Order, reference: str = "", amount_minor: int | None = None) -> Paid:
         return self.service.pay(

@@ -19,7 +19,6 @@ import redis
 import sqlalchemy as sa
 
 from orders.models import (
-    idempotency_keys,
     order_events,
     order_items,
     orders,
@@ -73,7 +72,6 @@ class History:
     events: list[Any]
     stock: list[Any]
     payments: list[Any]
-    keys: list[Any]
     queue: Queue | None
     responses: Sequence[Response] = ()
 
@@ -91,7 +89,6 @@ def read(
             connection.execute(sa.select(table)).all()
             for table in (orders, order_items, order_events, stock_items, payments)
         ]
-        keys = connection.execute(sa.select(idempotency_keys)).all()
     items: dict[str, list[Any]] = {row.id: [] for row in tables[0]}
     for row in tables[1]:
         items[row.order_id].append(row)
@@ -101,7 +98,6 @@ def read(
         events=list(tables[2]),
         stock=list(tables[3]),
         payments=list(tables[4]),
-        keys=list(keys),
         queue=None if client is None else read_queue(client),
         responses=told,
     )
@@ -236,13 +232,10 @@ def _places(
 
 
 def _keys(history: History) -> Iterable[Violation]:
-    orders_of_key: dict[tuple[str, str], set[str]] = {}
-    for row in history.keys:
-        orders_of_key.setdefault((row.client_id, row.key), set()).add(row.order_id)
-    keys_of_order = Counter(row.order_id for row in history.keys)
-    for order_id, count in keys_of_order.items():
-        if count > 1:
-            yield Violation("S6", f"order {order_id} belongs to {count} keys")
+    keys = Counter((order.customer_id, order.idempotency_key) for order in history.orders.values())
+    for (customer_id, key), count in keys.items():
+        if key is not None and count > 1:
+            yield Violation("S6", f"{customer_id} has {count} orders of the key {key}")
     told: dict[str, set[str]] = {}
     for response in history.responses:
         if response.request == "create" and response.status == 201:
@@ -250,10 +243,6 @@ def _keys(history: History) -> Iterable[Violation]:
     for key, ids in told.items():
         if len(ids) > 1:
             yield Violation("S6", f"key {key} was answered with {sorted(ids)}")
-    with_key = {row.order_id for row in history.keys}
-    if history.keys:
-        for order_id in sorted(set(history.orders) - with_key):
-            yield Violation("S6", f"order {order_id} belongs to no key")
 
 
 def _answers(history: History) -> Iterable[Violation]:
@@ -262,7 +251,10 @@ def _answers(history: History) -> Iterable[Violation]:
             order = history.orders.get(response.body["id"])
             if order is None:
                 yield Violation("S7", f"order {response.body['id']} was answered, and is not there")
-            elif order.total_minor != response.body["total_minor"]:
+            elif (order.total_minor, order.idempotency_key) != (
+                response.body["total_minor"],
+                response.key,
+            ):
                 yield Violation("S7", f"order {order.id} is not what was answered")
         elif response.status >= 500 and response.status != 503:
             yield Violation("S7", f"{response.request} {response.key}: {response.status}")

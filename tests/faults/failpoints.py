@@ -12,6 +12,7 @@ All of it is put around the real thing from outside, so the service itself has n
 """
 
 import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -35,10 +36,11 @@ from worker.scripts import scripts
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))
-#: A batch that is handled passes these.
-MOMENTS = ("after_claim", "after_update", "before_commit", "after_commit")
+#: A batch that is handled passes these. ``in_update`` is on PostgreSQL when the statement was sent
+#: and nothing has come back, on SQLite when the step was done and its transaction was not.
+MOMENTS = ("after_claim", "in_update", "after_commit")
 #: An order that is placed passes these before it is answered.
-API_MOMENTS = ("before_commit", "after_commit")
+API_MOMENTS = ("before_insert", "after_commit")
 #: Before and after each of these methods of the queue there is a moment too: ``before_retry``, ...
 METHODS = ("schedule_many", "retry", "dead_letter", "restore")
 
@@ -90,14 +92,36 @@ class _Scheduler:
 
 
 def _watch(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "after_cursor_execute")
-    def after_update(_connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
-        if "UPDATE orders" in statement:
-            _pass("after_update")
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def before(connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO orders" in statement:
+            _pass("before_insert")
+        if "UPDATE orders" in statement and engine.name == "postgresql":
+            driver: Any = connection.connection.driver_connection
+            driver.wait = functools.partial(_wait, driver)
 
-    @sa.event.listens_for(engine, "commit")
-    def before_commit(_connection: sa.Connection) -> None:
-        _pass("before_commit")
+    @sa.event.listens_for(engine, "after_cursor_execute")
+    def after(_connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE orders" in statement and engine.name == "sqlite":
+            _pass("in_update")
+
+
+def _wait(driver: Any, gen: Any, *args: Any, **kwargs: Any) -> Any:
+    """Wait for a statement's end, once; it is sent before the generator says what it waits for."""
+    del driver.wait
+    first = next(gen)
+    _pass("in_update")
+
+    def rest() -> Any:
+        yielded = first
+        while True:
+            sent = yield yielded
+            try:
+                yielded = gen.send(sent)
+            except StopIteration as end:
+                return end.value
+
+    return driver.wait(rest(), *args, **kwargs)
 
 
 def _between_methods() -> None:

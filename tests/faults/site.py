@@ -170,10 +170,10 @@ class Site:
                     currency="EUR",
                     total_minor=300,
                     created_at=now(),
-                    expires_at=later(now(), "timeout_ms"),
+                    expires_at=later(now(), "for_ms"),
                 ),
                 [
-                    {"order_id": i, "timeout_ms": round(1000 * first_seconds + n * step_ms)}
+                    {"order_id": i, "for_ms": round(1000 * first_seconds + n * step_ms)}
                     for n, i in enumerate(ids)
                 ],
             )

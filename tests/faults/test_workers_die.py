@@ -123,7 +123,7 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
 
 
 @on_postgresql
-@pytest.mark.parametrize("moment", ["after_update", "before_commit", "after_commit"] * REPEAT)
+@pytest.mark.parametrize("moment", ["in_update", "after_commit"] * REPEAT)
 def test_a_worker_killed_as_its_sweep_cancels_without_redis_is_made_good(
     build: Build, moment: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_worker_killed_as_its_sweep_cancels_without_redis_is_made_good(
     ids = site.place(20, 0, 0)
     site.valkey.kill()
     start_and_see_it_die(site, moment)
-    assert site.unpaid() == (0 if moment == "after_commit" else 20)
+    site.wait_until_all_are_cancelled()  # the server ends the statement without its client
     assert site.violations(of_the_queue=False) == []
 
     site.start_worker()

@@ -84,14 +84,12 @@ def test_a_zombie_leaves_to_another_what_that_one_holds_and_then_works_on(
 
 
 @on_postgresql
-@pytest.mark.parametrize("moment", ["after_update", "before_commit"] * REPEAT)
-def test_a_zombie_in_the_middle_of_its_transaction_does_not_keep_its_locks(
-    build: Build, moment: str
-) -> None:
+@pytest.mark.parametrize("moment", ["in_update"] * REPEAT)
+def test_a_zombie_in_the_middle_of_its_statement_keeps_no_lock(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(ORDERS, 0, 0)
     zombie = start_and_see_it_freeze(site, moment)
-    assert site.unpaid() == ORDERS
+    site.wait_until_all_are_cancelled()  # the server needs nobody to end a statement
     other = site.start_worker()
     site.wait_until_drained()
     other.stop()

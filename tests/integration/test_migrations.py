@@ -1,5 +1,7 @@
 """Migrations make exactly the tables of the models, and can be taken back."""
 
+import itertools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +13,14 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from devtools.processes import ROOT, run
+from devtools.processes import ROOT, run, wait_until
+from orders.config import Settings
+from orders.database import LOCK_NOT_AVAILABLE, create_engine, sqlstate
+from orders.errors import KeyReused
 from orders.models import SCHEMA_VERSION, metadata
+from orders.repository import new_id
+from orders.service import OrderService, Placed, Timeouts
+from tests.conftest import RecordingScheduler
 
 
 @pytest.fixture
@@ -100,7 +108,219 @@ def test_several_migrators_at_once_migrate_once(postgres_url: str) -> None:
         "ix_orders_unpaid_expiry",
         "ix_orders_created",
         "ix_orders_expires",
+        "uq_orders_idempotency_key",
     }
+
+
+# -- 0003: keys on orders ------------------------------------------------------------------
+
+
+class Before:
+    """What the version before revision 0003 says to the database. One customer; tea at 250."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self.customer = new_id()
+        # Too simple for the times on SQLite, where nobody looks at them.
+        self.now = "0" if engine.dialect.name == "sqlite" else "now()"
+
+    def stock(self) -> None:
+        self.run(
+            "INSERT INTO api_clients (id, name, secret_hash, scopes, created_at)"
+            " VALUES (:customer, 'shop', '', '', NOW)"
+        )
+        self.run("INSERT INTO stock_items VALUES ('tea', 1000000, 0, 250, 'EUR')")
+
+    def run(self, *statements: str, **values: Any) -> list[Any]:
+        """Run statements in one transaction; return what the first returns."""
+        with self.engine.begin() as connection:
+            done = [
+                connection.execute(
+                    sa.text(text.replace("NOW", self.now)), {"customer": self.customer, **values}
+                )
+                for text in statements
+            ]
+            return [*done[0]] if done[0].returns_rows else []
+
+    def place(self, key: str) -> str:
+        order_id = new_id()
+        taken = self.run(
+            "INSERT INTO idempotency_keys VALUES (:customer, :key, :fingerprint, :id, NOW)"
+            " ON CONFLICT DO NOTHING RETURNING key",
+            "UPDATE stock_items SET reserved = reserved + 1 WHERE sku = 'tea'",
+            "INSERT INTO orders (id, customer_id, status, currency, total_minor, created_at,"
+            " expires_at) VALUES (:id, :customer, 'unpaid', 'EUR', 250, NOW, NOW)",
+            "INSERT INTO order_items VALUES (:id, 'tea', 1, 250)",
+            "INSERT INTO order_events (order_id, type, at, data)"
+            " VALUES (:id, 'order.created', NOW, '{}')",
+            key=key,
+            fingerprint=64 * "",
+            id=order_id,
+        )
+        assert len(taken) == 1
+        return order_id
+
+    def pay(self, order_id: str, reference: str) -> bool:
+        """Whether the reference was new."""
+        noted = self.run(
+            "INSERT INTO payments (id, order_id, provider, reference, amount_minor, currency,"
+            " status, created_at) SELECT :payment, id, 'bank', :reference, 250, 'EUR', 'applied',"
+            " NOW FROM orders WHERE id = :id ON CONFLICT DO NOTHING RETURNING id",
+            payment=new_id(),
+            reference=reference,
+            id=order_id,
+        )
+        if noted:
+            self.run(
+                "UPDATE orders SET status = 'paid', paid_at = NOW WHERE id = :id",
+                "INSERT INTO order_events (order_id, type, at, data)"
+                " VALUES (:id, 'order.paid', NOW, '{}')",
+                "UPDATE stock_items SET on_hand = on_hand - 1, reserved = reserved - 1",
+                id=order_id,
+            )
+        return bool(noted)
+
+
+@pytest.fixture
+def before(engine: sa.Engine, config: Config) -> Before:
+    """A database of the version before, with its statements."""
+    command.upgrade(config, "0002_list_indexes")
+    made = Before(engine)
+    made.stock()
+    return made
+
+
+@pytest.fixture
+def service(database_url: str) -> Iterator[OrderService]:
+    engine = create_engine(Settings(database_url=database_url, redis_url="redis://nowhere"))
+    yield OrderService(engine, RecordingScheduler(), Timeouts(1800, 1, 86_400))
+    engine.dispose()
+
+
+def repeat(service: OrderService, before: Before, key: str, quantity: int = 1) -> Placed:
+    """A request that this version gets."""
+    return service.place(
+        before.customer,
+        key=key,
+        fingerprint="2:f",
+        quantities={"tea": quantity},
+        timeout_seconds=None,
+    )
+
+
+def test_orders_and_payments_of_before_are_replayed_after_the_migration(
+    before: Before, config: Config, service: OrderService
+) -> None:
+    ids = [before.place(f"key-{n}") for n in range(3)]
+    assert before.pay(ids[0], "r-1")
+
+    command.upgrade(config, "head")
+
+    for n, order_id in enumerate(ids):
+        again = repeat(service, before, f"key-{n}")
+        assert (again.replayed, again.order.id, again.order.status) == (True, order_id, "unpaid")
+        with pytest.raises(KeyReused):
+            repeat(service, before, f"key-{n}", quantity=2)
+    payment: Any = {"provider": "bank", "amount_minor": 250, "currency": "EUR"}
+    assert service.pay(before.customer, ids[0], reference="r-1", **payment).replayed
+    assert not service.pay(before.customer, ids[1], reference="r-2", **payment).replayed
+    assert service.order(before.customer, ids[0]).status == "paid"
+
+
+def test_keys_and_references_are_moved_back_too(
+    before: Before, engine: sa.Engine, config: Config, service: OrderService
+) -> None:
+    ids = [before.place("old")]
+    command.upgrade(config, "head")
+    ids.append(repeat(service, before, "new").order.id)
+    for order_id in ids:
+        service.pay(
+            before.customer,
+            order_id,
+            provider="bank",
+            reference=order_id,
+            amount_minor=250,
+            currency="EUR",
+        )
+
+    command.downgrade(config, "-1")
+
+    keys = sa.text("SELECT key, order_id FROM idempotency_keys ORDER BY key DESC")
+    with engine.connect() as connection:
+        assert [(key, str(i)) for key, i in connection.execute(keys)] == [
+            ("old", ids[0]),
+            ("new", ids[1]),
+        ]
+    assert not before.pay(ids[1], ids[1])
+    ids.append(before.place("newer"))
+
+    command.upgrade(config, "head")
+
+    for key, order_id in zip(("old", "new", "newer"), ids, strict=True):
+        again = repeat(service, before, key)
+        assert (again.replayed, again.order.id) == (True, order_id)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_version_before_works_on_during_the_migration(
+    before: Before, engine: sa.Engine, config: Config, service: OrderService
+) -> None:
+    placed: dict[str, str] = {}
+    done = threading.Event()
+
+    def work(name: int) -> None:
+        for n in itertools.count():
+            if done.is_set():
+                return
+            key = f"{name}-{n}"
+            placed[key] = before.place(key)
+            assert before.pay(placed[key], key)
+            assert not before.pay(placed[key], key)
+
+    with ThreadPoolExecutor(3) as customers:
+        working = [customers.submit(work, name) for name in range(3)]
+        try:
+            wait_until(lambda: len(placed) > 20, "some orders")
+            command.upgrade(config, "head")
+            enough = len(placed) + 20
+            wait_until(lambda: len(placed) > enough or any(each.done() for each in working), "more")
+        finally:
+            done.set()
+        for each in working:
+            each.result()
+
+    for key, order_id in placed.items():
+        again = repeat(service, before, key)
+        assert (again.replayed, again.order.id) == (True, order_id)
+    with engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")) == 0
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_one_key_makes_one_order_while_both_versions_run(
+    before: Before, config: Config, service: OrderService
+) -> None:
+    command.upgrade(config, "head")
+    order_id = before.place("old")
+    again = repeat(service, before, "old")
+    assert (again.replayed, again.order.id) == (True, order_id)
+    assert not repeat(service, before, "new").replayed
+    with pytest.raises(sa.exc.OperationalError) as refused:  # which it takes for an outage: 503
+        before.place("new")
+    assert sqlstate(refused.value) == LOCK_NOT_AVAILABLE
+    assert service.stock("tea").reserved == 2
+
+
+def test_an_interrupted_migration_goes_on(
+    before: Before, config: Config, engine: sa.Engine
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("there it is one transaction")
+    before.place("key")
+    command.upgrade(config, "head")
+    command.stamp(config, "0002_list_indexes")
+    command.upgrade(config, "head")
+    command.check(config)
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

@@ -1,10 +1,8 @@
 """What another transaction's locks do: bounded waits, and nobody waits for a customer."""
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,10 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.database import FRESH_SECONDS, PING_SECONDS
-from orders.domain import Order
 from orders.errors import KeyInFlight, StorageUnavailable
-from orders.models import orders
-from orders.schemas import order_out
-from orders.service import LOOK_AGAIN_MS
+from orders.models import orders, stock_items
+from orders.repository import Repository
+from orders.service import LOOK_AGAIN_MS, Placed
 from tests.clock import bound
 from tests.conftest import Shop, opened
 
@@ -85,34 +82,32 @@ def test_a_batch_does_not_wait_for_a_reader_or_a_new_payment_of_its_orders(shop:
 @on_postgresql
 def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> None:
     hurried.stock()
-    inside, leave = threading.Event(), threading.Event()
+    hurried.stock("cup")
 
-    def slow(order: Order) -> dict[str, Any]:
-        inside.set()
-        assert leave.wait(60)
-        return order_out(order)
+    def place() -> Placed:
+        request: Any = {"key": "one", "fingerprint": "f", "quantities": {"tea": 1}}
+        return hurried.service.place(hurried.customer, timeout_seconds=None, **request)
 
-    def place(render: Any) -> Any:
-        return hurried.service.place(
-            hurried.customer,
-            key="one",
-            fingerprint="f",
-            quantities={"tea": 1},
-            timeout_seconds=None,
-            render=render,
+    with hurried.engine.begin() as other:  # one of another version, which takes its time
+        order = Repository(other).place(
+            hurried.customer, key="one", fingerprint="f", quantities={"cup": 1}, timeout_ms=1000
         )
+        with bounded(), pytest.raises(KeyInFlight):
+            place()
+    assert place() == Placed(order, replayed=True)
+    assert hurried.shelf("tea") == (100, 0)
 
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(place, slow)
-        try:
-            assert inside.wait(60)
-            with bounded(), pytest.raises(KeyInFlight):
-                place(order_out)
-        finally:
-            leave.set()
-        order = first.result().order
-    again = place(order_out)
-    assert (again.replayed, again.order) == (True, order)
+
+@pytest.mark.clock
+@on_postgresql
+def test_stock_that_stays_locked_makes_placing_unavailable_after_a_bounded_wait(
+    hurried: Shop,
+) -> None:
+    hurried.stock()
+    with hurried.engine.begin() as other:
+        other.execute(sa.select(stock_items).with_for_update())
+        with bounded(), pytest.raises(StorageUnavailable):
+            hurried.place()
 
 
 @pytest.mark.clock

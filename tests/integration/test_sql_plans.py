@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
+from psycopg import sql
 
 from devtools.postgres import Postgres
 from orders.database import writing
@@ -37,7 +38,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 OLDEST = NOW - timedelta(seconds=COUNT)
 #: Filling a table takes longer than a statement may.
 PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
-GROWING = ("orders", "order_items", "order_events", "payments", "idempotency_keys", "seats")
+GROWING = ("orders", "order_items", "order_events", "payments", "stock_items", "seats")
 
 
 class Read(NamedTuple):
@@ -56,9 +57,27 @@ Reads = list[Read]
 # -- looking at statements -----------------------------------------------------------------
 
 
-def postgresql_read(cursor: Any, statement: str, parameters: Any) -> Read:
+def postgresql_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
+    """With the plan for these values, and with the one for any: that of a statement kept prepared."""
+    cursor.execute("SAVEPOINT looking_twice")
+    custom = _explained(cursor, statement, statement, parameters)
+    cursor.execute("ROLLBACK TO looking_twice")
+    names = [*dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))]
+    places = {name: f"${place}" for place, name in enumerate(names, 1)}
+    cursor.execute(
+        "PREPARE looking AS " + re.sub(r"%\((\w+)\)s", lambda m: places[m[1]], statement)
+    )
+    values = [sql.Literal(parameters[name]).as_string(cursor.connection) for name in names]
+    cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    execute = "EXECUTE looking" + (f"({', '.join(values)})" if values else "")
+    generic = _explained(cursor, statement, execute, None)
+    cursor.execute("DEALLOCATE looking")
+    return [custom, generic]
+
+
+def _explained(cursor: Any, statement: str, run: str, parameters: Any) -> Read:
     explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
-    cursor.execute(f"{explain}{statement}", parameters)
+    cursor.execute(f"{explain}{run}", parameters)
     [[[report]]] = cursor.fetchall()
     plan = report["Plan"]
     pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
@@ -75,12 +94,14 @@ def faults(node: dict[str, Any]) -> Iterator[str]:
     kind, table = node["Node Type"], node.get("Relation Name")
     if table in GROWING and "Scan" in kind and "Index Cond" not in node:
         yield f"{kind} of all {table}"
+    if kind == "Nested Loop" and "Join Filter" in node:
+        yield f"each is compared with each: {node['Join Filter']}"
     for condition in ("Filter", "Join Filter", "Index Cond", "Recheck Cond"):
-        if "[]" in node.get(condition, ""):
+        if "::uuid[]" in node.get(condition, ""):
             yield f"the list of ids is parsed for every row: {node[condition][:80]}"
 
 
-def sqlite_read(cursor: Any, statement: str, parameters: Any) -> Read:
+def sqlite_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
     plan = [row[-1] for row in cursor.fetchall()]
     steps = 0
@@ -93,7 +114,11 @@ def sqlite_read(cursor: Any, statement: str, parameters: Any) -> Read:
     cursor.execute(statement, parameters).fetchall()
     cursor.connection.set_progress_handler(None, 0)
     scan = re.compile(rf"SCAN ({'|'.join(GROWING)})\b")
-    return Read(statement, steps, [line for line in plan if scan.match(line)])
+    return [Read(statement, steps, [line for line in plan if scan.match(line)])]
+
+
+#: On SQLite there is a transaction already, on PostgreSQL there is none.
+UNDO = {"sqlite": ("SAVEPOINT looking", "ROLLBACK TO looking"), "postgresql": ("BEGIN", "ROLLBACK")}
 
 
 @contextmanager
@@ -113,12 +138,10 @@ def watched(engine: sa.Engine) -> Iterator[Reads]:
         if executemany or statement.startswith("BEGIN"):
             return
         cursor = connection.connection.cursor()
-        keep = not connection.get_execution_options().get("reading", False)
-        if keep:
-            cursor.execute("SAVEPOINT looking")
-        reads.append(look(cursor, statement, parameters))
-        if keep:
-            cursor.execute("ROLLBACK TO looking")
+        begin, undo = UNDO[engine.dialect.name]
+        cursor.execute(begin)
+        reads.extend(look(cursor, statement, parameters))
+        cursor.execute(undo)
 
     sa.event.listen(engine, "before_cursor_execute", before)
     try:
@@ -150,6 +173,7 @@ def fill(shop: Shop) -> None:
                 "expires_at": at + TIMEOUT,
                 "paid_at": at if paid else None,
                 "cancelled_at": at if cancelled else None,
+                "idempotency_key": order_id,
             }
         )
         for item in range(ITEMS):
@@ -163,7 +187,7 @@ def fill(shop: Shop) -> None:
         {"order_id": row["id"], "type": "order.created", "at": row["created_at"], "data": {}}
         for row in placed
     ]
-    with writing(shop.engine) as connection:
+    with shop.engine.begin() as connection:
         connection.execute(sa.insert(stock_items), stock)
         connection.execute(sa.insert(orders), placed)
         connection.execute(sa.insert(order_items), lines)
@@ -317,7 +341,8 @@ def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) ->
                     after=position,
                 )
             assert [read for read in reads if read.faults] == []
-            costs[shop is pair.cold, status, name, number] = reads[0].cost
+            [list_of_orders, *_] = reads
+            costs[shop is pair.cold, status, name, number] = list_of_orders.cost
             if page:
                 position = Position(getattr(page[-1], sorted_by), page[-1].id)
     most = STEPS if pair.cold.engine.dialect.name == "sqlite" else PAGES

@@ -55,7 +55,11 @@ RULES = [
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
     Rule("orders.service", never=(*WEB, "redis", "worker", "orders.api", "orders.app")),
     Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.api")),
-    Rule("orders.api", never=("redis", "orders.repository", "orders.models")),
+    Rule(
+        "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
+    ),
+    Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.database")),
+    Rule("orders.api", never=("redis", "orders.repository", "orders.models", "orders.operations")),
     Rule("worker.errors", only=(STANDARD,)),
     Rule("worker.backoff", only=(STANDARD,)),
     Rule("worker.scripts", only=(STANDARD,)),

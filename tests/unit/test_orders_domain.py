@@ -1,6 +1,5 @@
 """The rules of orders, without a database."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -12,12 +11,19 @@ from orders.domain import (
     Item,
     Order,
     OrderStatus,
+    StockItem,
+    check_basket,
     is_order_id,
-    one_currency,
-    refund_reason,
     total_minor,
 )
-from orders.errors import MixedCurrencies, OrderError, OutOfStock, TimeoutOutOfRange, TotalTooLarge
+from orders.errors import (
+    MixedCurrencies,
+    OrderError,
+    OutOfStock,
+    TimeoutOutOfRange,
+    TotalTooLarge,
+    UnknownSku,
+)
 from orders.problems import RETRY_AFTER, STATUS
 from orders.service import Timeouts
 
@@ -46,31 +52,32 @@ def test_a_total_is_exact_up_to_the_largest_amount_and_refused_beyond() -> None:
     assert float(MAX_MINOR + 2) != MAX_MINOR + 2
 
 
-def test_items_share_one_currency() -> None:
-    assert one_currency(["EUR", "EUR"]) == "EUR"
-    with pytest.raises(MixedCurrencies, match="EUR, USD"):
-        one_currency(["USD", "EUR", "USD"])
+SHELF = {
+    "tea": StockItem("tea", 10, 3, 250, "EUR"),
+    "cup": StockItem("cup", 5, 0, 999, "EUR"),
+    "gum": StockItem("gum", 5, 0, 1, "USD"),
+    "gold": StockItem("gold", 5, 0, MAX_MINOR, "EUR"),
+}
 
 
 @pytest.mark.parametrize(
-    ("status", "amount", "currency", "reason"),
+    ("quantities", "error"),
     [
-        (OrderStatus.CANCELLED, 750, "EUR", "order_cancelled"),
-        (OrderStatus.CANCELLED, 1, "EUR", "order_cancelled"),
-        (OrderStatus.PAID, 750, "EUR", "already_paid"),
-        (OrderStatus.UNPAID, 749, "EUR", "wrong_amount"),
-        (OrderStatus.UNPAID, 750, "USD", "wrong_amount"),
+        ({"tea": 8, "unheard-of": 1}, OutOfStock),
+        ({"tea": 7, "unheard-of": 1}, UnknownSku),
+        ({"tea": 1, "cup": 1, "gum": 1}, MixedCurrencies),
+        ({"gold": 1, "tea": 1}, TotalTooLarge),
     ],
 )
-def test_money_an_order_did_not_take_is_due_back_for_a_reason(
-    status: OrderStatus, amount: int, currency: str, reason: str
+def test_a_basket_is_refused_for_the_first_reason_there_is(
+    quantities: dict[str, int], error: type[OrderError]
 ) -> None:
-    assert refund_reason(replace(ORDER, status=status), amount, currency) == reason
+    with pytest.raises(error):
+        check_basket(quantities, SHELF)
 
 
-def test_there_is_no_reason_to_return_money_that_fits() -> None:
-    with pytest.raises(AssertionError):
-        refund_reason(ORDER, 750, "EUR")
+def test_a_basket_that_can_be_had_is_not_refused() -> None:
+    check_basket({"tea": 7, "cup": 5}, SHELF)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,10 @@ def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
     assert (
         fingerprint('{ "items":[{"quantity":1,"sku":"te\\u0061"}], "timeout_seconds": null}') == one
     )
+    tea, cup = '{"sku": "tea", "quantity": 1}', '{"sku": "cup", "quantity": 2}'
+    assert fingerprint(f'{{"items": [{tea}, {cup}]}}') == fingerprint(
+        f'{{"items": [{cup}, {tea}]}}'
+    )
     for other in (
         '{"items": [{"sku": "tea", "quantity": 2}]}',
         '{"items": [{"sku": "cup", "quantity": 1}]}',
@@ -181,6 +185,25 @@ def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
         '{"items": [{"sku": "tea", "quantity": 1}, {"sku": "cup", "quantity": 1}]}',
     ):
         assert fingerprint(other) != one
+
+
+def test_an_option_that_a_later_version_adds_changes_no_fingerprint_of_requests_without_it() -> (
+    None
+):
+    class Later(OrderIn):
+        note: str | None = None
+
+    body = {"items": [{"sku": "tea", "quantity": 1}], "timeout_seconds": 60}
+    now, later = OrderIn.model_validate(body), Later.model_validate(body)
+    assert later.fingerprint() == now.fingerprint()
+    assert Later.model_validate({**body, "note": "x"}).fingerprint() != now.fingerprint()
+
+
+def test_a_fingerprint_says_which_version_made_it_and_never_changes() -> None:
+    assert (
+        fingerprint('{"items": [{"sku": "tea", "quantity": 1}]}')
+        == "2:9e20e61aa8d64559ccfabc90f996321b"
+    )
 
 
 # -- cursors -------------------------------------------------------------------------------

@@ -1,0 +1,302 @@
+"""What changes orders: placing, paying, cancelling and expiring, an operation each.
+
+Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
+nobody's yet, so placing takes stock first. So no two operations wait for each other in a circle,
+but for one: whoever repeats a request while it is at work has the stock, and finds in the index of
+keys that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that
+circle, and the loser is run again.
+
+On PostgreSQL an operation is one statement, which reads what was committed when it began. So what
+it decides by is what it has locked: a row that another transaction changed meanwhile comes as
+that one left it, and is compared with the conditions again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
+
+from orders.database import clock, ids, later, ms_until, now, one_of
+from orders.domain import MAX_MINOR
+from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
+from orders.steps import Operation, Step
+
+p = sa.bindparam
+
+#: Unpaid, for statements that name their orders. Said without the status, so that the sweep's
+#: partial index does not qualify: a planner without statistics would read it from end to end
+#: rather than look up the ids.
+OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
+OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
+WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
+#: By bytes, as Python sorts: as text SKUs would sort by the database's locale.
+IN_SKU_ORDER = sa.cast(stock_items.c.sku, sa.LargeBinary)
+
+
+# -- what operations have in common --------------------------------------------------------
+
+
+def _text(value: str) -> sa.ColumnClause[str]:
+    return sa.literal_column(f"'{value}'", sa.String)
+
+
+def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Those of some orders that meet the conditions, a row for each item."""
+    return (
+        sa.select(found, order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+        .join_from(found, order_items, order_items.c.order_id == found.c.id)
+        .where(
+            *conditions,
+            one_of(order_items.c.order_id, sa.select(found.c.id).where(*conditions)),
+        )
+    )
+
+
+def _cancel(reason: str) -> sa.Update:
+    return sa.update(orders).values(
+        status=_text("cancelled"),
+        cancelled_at=now(),
+        cancel_reason=_text(reason),
+        version=orders.c.version + 1,
+    )
+
+
+def _release(step: Step, cancelled: sa.FromClause) -> None:
+    """What follows a cancellation: the stock goes back, and it is written down."""
+    held = _held(step, cancelled)
+    _change_stock(step, held, reserved=-held.c.quantity)
+    reason = {"reason": cancelled.c.cancel_reason}
+    _add_event(step, cancelled.c.id, "order.cancelled", cancelled.c.cancelled_at, reason)
+
+
+def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
+    """What these orders hold of each SKU, the stock's rows locked in SKU order."""
+    held = step(
+        "held",
+        sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
+        .where(one_of(order_items.c.order_id, sa.select(ended.c.id)))
+        .group_by(order_items.c.sku),
+    )
+    return step(
+        "locked",
+        sa.select(held.c.sku, held.c.quantity)
+        .join_from(stock_items, held, held.c.sku == stock_items.c.sku)
+        .where(one_of(stock_items.c.sku, sa.select(held.c.sku)))
+        .order_by(IN_SKU_ORDER)
+        .with_for_update(key_share=True, of=stock_items),
+    )
+
+
+def _change_stock(
+    step: Step,
+    lines: sa.FromClause,
+    *conditions: sa.ColumnElement[bool],
+    **by: sa.ColumnElement[int],
+) -> None:
+    """Add to columns of the stock, whose rows are locked."""
+    step(
+        "stock",
+        sa.update(stock_items)
+        .where(
+            stock_items.c.sku == lines.c.sku,
+            one_of(stock_items.c.sku, sa.select(lines.c.sku)),
+            *conditions,
+        )
+        .values({column: stock_items.c[column] + some for column, some in by.items()}),
+    )
+
+
+def _add_event(
+    step: Step,
+    order_id: sa.ColumnElement[str],
+    kind: str,
+    at: sa.ColumnElement[Any],
+    data: Mapping[str, sa.ColumnElement[Any]],
+    *conditions: sa.ColumnElement[bool],
+) -> None:
+    """Write an event of each order, which is locked, so that ids are in commit order."""
+    pairs = (each for name, value in data.items() for each in (_text(name), value))
+    facts = sa.func.json_build_object(*pairs)
+    row = {"order_id": order_id, "type": _text(kind), "at": at, "data": facts}
+    step(kind, _insert(order_events, row, *conditions))
+
+
+def _insert(table: sa.Table, row: Mapping[str, Any], *conditions: Any) -> Insert:
+    """Insert what is selected; a value that is text is the name of a parameter."""
+    values = (
+        p(value, type_=table.c[name].type) if isinstance(value, str) else value
+        for name, value in row.items()
+    )
+    return insert(table).from_select([*row], sa.select(*values).where(*conditions))
+
+
+# -- the operations ------------------------------------------------------------------------
+
+
+@Operation
+def place(step: Step) -> sa.Select[Any]:
+    """Insert an order and hold its stock if all of that can be had, and if its key is new.
+
+    Returns the stock as it was found, none of it when the key is known already; and with it the
+    moment when the order was placed, or null.
+    """
+    quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
+    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")
+    lines = step(
+        "lines",
+        sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
+        .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
+        .where(
+            one_of(stock_items.c.sku, sa.select(wanted.c.key)),
+            ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
+        )
+        .order_by(IN_SKU_ORDER)
+        .with_for_update(key_share=True, of=stock_items),
+    )
+    # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
+    price = sa.cast(lines.c.quantity, sa.Double) * lines.c.price_minor
+    basket = sa.select(
+        sa.func.count().label("skus"),
+        sa.func.min(lines.c.on_hand - lines.c.reserved - lines.c.quantity).label("spare"),
+        sa.func.min(lines.c.currency).label("currency"),
+        sa.func.max(lines.c.currency).label("other_currency"),
+        sa.func.sum(price).label("total"),
+        clock().label("moment"),  # when the stock is locked, however long that took
+    ).subquery("basket")
+    row = {
+        "id": "order_id",
+        "customer_id": "for_customer",
+        "status": UNPAID,
+        "currency": basket.c.currency,
+        "total_minor": sa.cast(basket.c.total, sa.BigInteger),
+        "created_at": basket.c.moment,
+        "expires_at": later(basket.c.moment, "for_ms"),
+        "idempotency_key": "for_key",
+        "fingerprint": "for_fingerprint",
+        "timeout_ms": "for_ms",
+    }
+    can_be_had = (
+        basket.c.skus == p("skus", type_=sa.Integer),
+        basket.c.spare >= 0,
+        basket.c.currency == basket.c.other_currency,
+        basket.c.total <= MAX_MINOR,
+    )
+    placed = step(
+        "placed",
+        _insert(orders, row, *can_be_had)
+        .on_conflict_do_nothing()
+        .returning(orders.c.id, orders.c.created_at),
+    )
+    is_placed = sa.exists(sa.select(placed.c.id))
+    items = {
+        "order_id": "order_id",
+        "sku": lines.c.sku,
+        "quantity": lines.c.quantity,
+        "unit_price_minor": lines.c.price_minor,
+    }
+    step("items", _insert(order_items, items, is_placed))
+    _add_event(step, placed.c.id, "order.created", placed.c.created_at, {})
+    _change_stock(step, lines, is_placed, reserved=lines.c.quantity)
+    return sa.select(lines, sa.select(placed.c.created_at).scalar_subquery().label("created_at"))
+
+
+@Operation
+def pay(step: Step) -> sa.Select[Any]:
+    """Note a payment of one's own order, and the order as paid with it if it is unpaid.
+
+    Its lock decides: a payment that comes too late, twice or in the wrong amount is due back, and
+    its event too is written after those of whoever had the lock before. Returns nothing when there
+    is no such order, and an empty payment when its reference is known.
+    """
+    order = step(
+        "own",
+        sa.select(
+            orders.c.id,
+            sa.case(
+                (orders.c.cancelled_at.is_not(None), _text("order_cancelled")),
+                (orders.c.paid_at.is_not(None), _text("already_paid")),
+                (
+                    (orders.c.total_minor != p("for_amount"))
+                    | (orders.c.currency != p("for_currency")),
+                    _text("wrong_amount"),
+                ),
+            ).label("reason"),
+        )
+        .where(*OWN)
+        .with_for_update(key_share=True),
+    )
+    refused = order.c.reason.is_not(None)
+    row = {
+        "id": "payment_id",
+        "order_id": order.c.id,
+        "customer_id": "for_customer",
+        "provider": "for_provider",
+        "reference": "for_reference",
+        "amount_minor": "for_amount",
+        "currency": "for_currency",
+        "status": sa.case((refused, _text("refund_due")), else_=_text("applied")),
+        "reason": order.c.reason,
+        "created_at": now(),
+    }
+    payment = step(
+        "payment",
+        _insert(payments, row, sa.true()).on_conflict_do_nothing().returning(payments),
+    )
+    paid = step(
+        "paid",
+        sa.update(orders)
+        .where(
+            one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
+            *OPEN,
+        )
+        .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
+        .returning(orders.c.id),
+    )
+    held = _held(step, paid)
+    _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
+    facts = {"provider": payment.c.provider, "reference": payment.c.reference}
+    at, reason = payment.c.created_at, payment.c.reason
+    for kind, data, condition in (
+        ("order.paid", facts, reason.is_(None)),
+        ("payment.refund_due", {**facts, "reason": reason}, reason.is_not(None)),
+    ):
+        _add_event(step, payment.c.order_id, kind, at, data, condition)
+    return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
+
+
+@Operation
+def cancel(step: Step) -> sa.Select[Any]:
+    """Cancel one's own unpaid order, expired or not; returns it, a row for each item."""
+    cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
+    _release(step, cancelled)
+    return with_items(cancelled)
+
+
+@Operation
+def expire(step: Step) -> sa.Select[Any]:
+    """Cancel those of a batch that are unpaid past their deadline.
+
+    One that somebody is paying at this moment is skipped, not waited for; one that was paid
+    between the beginning of the statement and the lock is not unpaid any more. Returns those that
+    are unpaid and were not cancelled, with the milliseconds until each expires: negative when it
+    was skipped.
+    """
+    overdue = step(
+        "overdue",
+        sa.select(orders.c.id)
+        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
+        .order_by(orders.c.id)
+        .with_for_update(key_share=True, skip_locked=True),
+    )
+    cancelled = step(
+        "cancelled",
+        _cancel("expired")
+        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
+        .returning(orders.c.id, orders.c.cancelled_at, orders.c.cancel_reason),
+    )
+    _release(step, cancelled)
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
+    return sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
+        one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN
+    )

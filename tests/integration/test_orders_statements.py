@@ -1,0 +1,304 @@
+"""Each operation is one statement, and decides by what it has locked.
+
+On PostgreSQL a statement sees what was committed when it began. A row that another transaction has
+locked is waited for, and comes as that one left it: the conditions are compared again, and what is
+computed from it is computed again. These tests hold the other transaction open for so long.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+
+from devtools.processes import wait_until
+from orders import operations
+from orders.database import clock, sqlstate
+from orders.domain import Order
+from orders.errors import AlreadyPaid, KeyReused, OutOfStock
+from orders.models import order_events, orders, stock_items
+from orders.repository import Repository
+from orders.service import Paid, Placed
+from tests.conftest import Shop
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+OPERATIONS = ["place", "pay", "cancel", "expire"]
+
+
+def operation(shop: Shop, name: str) -> Callable[[], object]:
+    """Something that this operation can do, prepared."""
+    shop.stock("tea")
+    order = shop.place()
+    shop.expire_in(-1, order)
+    return {
+        "place": lambda: replay(shop, "new"),
+        "pay": lambda: shop.pay(order),
+        "cancel": lambda: shop.service.cancel(shop.customer, order.id),
+        "expire": lambda: shop.service.expire([order.id]),
+    }[name]
+
+
+def replay(shop: Shop, key: str, **quantities: int) -> Placed:
+    return shop.service.place(
+        shop.customer,
+        key=key,
+        fingerprint="f",
+        quantities=quantities or {"tea": 1},
+        timeout_seconds=None,
+    )
+
+
+# -- one statement -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@on_postgresql
+def test_an_operation_is_one_statement_in_autocommit(shop: Shop, name: str) -> None:
+    run = operation(shop, name)
+    seen: list[bool] = []
+
+    def note(connection: sa.Connection, *_: Any) -> None:
+        driver: Any = connection.connection.driver_connection
+        seen.append(driver.autocommit)
+
+    sa.event.listen(shop.engine, "before_cursor_execute", note)
+    run()
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_statement_is_short_enough_for_the_driver_to_parse_it_once(name: str) -> None:
+    engine = sa.create_engine("postgresql+psycopg://")
+    text = str(getattr(operations, name).statement.compile(engine))
+    assert len(text) < MAX_CACHED_STATEMENT_LENGTH
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@on_postgresql
+def test_a_client_that_freezes_while_its_statement_is_at_work_holds_no_lock(
+    shop: Shop, name: str
+) -> None:
+    run = operation(shop, name)
+    sent, thaw = threading.Event(), threading.Event()
+
+    def freeze(connection: sa.Connection, *_: Any) -> None:
+        driver: Any = connection.connection.driver_connection
+
+        def wait(gen: Any, *_: Any) -> Any:
+            del driver.wait
+            next(gen)  # sends the statement, and would wait for its result
+            sent.set()
+            assert thaw.wait(60)
+            driver.close()
+            raise psycopg.OperationalError("thawed, and too late")
+
+        driver.wait = wait
+
+    with ThreadPoolExecutor(1) as pool:
+        sa.event.listen(shop.engine, "before_cursor_execute", freeze, once=True)
+        frozen = pool.submit(run)
+        try:
+            assert sent.wait(60)
+            wait_until(lambda: ended(shop), "the statement to end without its client")
+            with shop.engine.begin() as other:
+                for table in (orders, stock_items):
+                    other.execute(sa.select(table).with_for_update(nowait=True))
+        finally:
+            thaw.set()
+        assert frozen.exception() is not None
+    shop.check(tea=100)
+
+
+def ended(shop: Shop) -> bool:
+    """Whether there is an event more than the first order's."""
+    with shop.engine.connect() as connection:
+        count = connection.scalar(sa.select(sa.func.count()).select_from(order_events))
+    return bool(count == 2)
+
+
+# -- decided by what is locked -------------------------------------------------------------
+
+
+@contextmanager
+def waiting(shop: Shop, run: Callable[[], Any]) -> Iterator[tuple[sa.Connection, list[Any]]]:
+    """An open transaction, for which ``run`` waits at the end; and then what came of that.
+
+    With it comes the database's time when it still waited.
+    """
+    found: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as other:
+            yield other, found
+            task = pool.submit(run)
+            wait_until(lambda: blocked(shop), "the other to wait")
+            waited_at = other.execute(sa.select(clock())).scalar_one()
+        error = task.exception()
+        found += [task.result() if error is None else error, waited_at]
+
+
+def blocked(shop: Shop, count: int = 1) -> bool:
+    query = sa.text(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    with shop.engine.connect() as connection:
+        return bool(connection.scalar(query) == count)
+
+
+@on_postgresql
+def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop: Shop) -> None:
+    shop.stock("tea", 100, 250)
+    with waiting(shop, lambda: shop.place(tea=10)) as (other, found):
+        other.execute(sa.update(stock_items).values(reserved=90, price_minor=300))
+    assert found[0].total_minor == 3000
+    assert found[0].created_at >= found[1], "its time was to begin with its stock"
+    with waiting(shop, lambda: shop.place(tea=1)) as (other, found):
+        other.execute(sa.update(stock_items).values(on_hand=101, reserved=101))
+    assert isinstance(found[0], OutOfStock)
+    assert found[0].facts == {"sku": "tea", "available": 0}
+
+
+@on_postgresql
+def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
+    shop.stock("tea", 1)
+    with waiting(shop, lambda: replay(shop, "one")) as (other, found):
+        order = Repository(other).place(
+            shop.customer, key="one", fingerprint="f", quantities={"tea": 1}, timeout_ms=1000
+        )
+    assert found[0] == Placed(order, replayed=True)
+    assert shop.shelf() == (1, 1)
+
+
+@on_postgresql
+def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
+    shop.stock()
+    placed = replay(shop, "one")
+    with shop.engine.begin() as other:
+        other.execute(sa.select(stock_items).with_for_update())
+        assert replay(shop, "one") == Placed(placed.order, replayed=True)
+
+
+@on_postgresql
+def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_it(
+    shop: Shop,
+) -> None:
+    shop.stock()
+    order = shop.place()
+    with waiting(shop, lambda: shop.pay(order)) as (other, found):
+        assert Repository(other).cancel(order.id, shop.customer)
+    assert found[0].payment.reason == "order_cancelled"
+    assert shop.events(order) == ["order.created", "order.cancelled", "payment.refund_due"]
+    assert shop.shelf() == (100, 0)
+
+
+def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> Any:
+    return Repository(connection).pay(
+        order.id,
+        shop.customer,
+        provider="bank",
+        reference=reference,
+        amount_minor=order.total_minor,
+        currency=order.currency,
+    )
+
+
+@on_postgresql
+def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    with waiting(shop, lambda: shop.pay(order, "r-2")) as (other, found):
+        pay(other, shop, order, "r-1")
+    assert (found[0].payment.reason, found[0].replayed) == ("already_paid", False)
+
+    same = shop.place()
+    with waiting(shop, lambda: shop.pay(same, "r-3")) as (other, found):
+        payment = pay(other, shop, same, "r-3")
+    assert found[0] == Paid(payment, replayed=True)
+
+    kept = shop.place()
+    with waiting(shop, lambda: shop.service.cancel(shop.customer, kept.id)) as (other, found):
+        pay(other, shop, kept, "r-4")
+    assert isinstance(found[0], AlreadyPaid)
+    assert shop.shelf() == (97, 0)
+
+
+@on_postgresql
+def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop: Shop) -> None:
+    """The one circle there is: the twin has the stock, and waits for the order that is paid."""
+    for sku in ("a", "b", "c"):
+        shop.stock(sku)
+    states: list[str | None] = []
+    sa.event.listen(
+        shop.engine,
+        "handle_error",
+        lambda context: states.append(sqlstate(context.sqlalchemy_exception)),
+    )
+    lock = sa.select(stock_items).with_for_update()
+    with ThreadPoolExecutor(2) as pool, shop.engine.begin() as payer:
+        with shop.engine.begin() as stranger:
+            payer.execute(sa.text("SET LOCAL deadlock_timeout = '1min'"))  # not the one to end
+            stranger.execute(lock.filter_by(sku="b"))
+            twin = pool.submit(replay, shop, "one", a=1, b=1)  # has a, and waits for b
+            wait_until(lambda: blocked(shop), "the twin to wait")
+            order = replay(shop, "one", c=1).order
+            pay(payer, shop, order, "r-1")
+            paying = pool.submit(payer.execute, lock.filter_by(sku="a"))
+            wait_until(lambda: blocked(shop, 2), "the payer to wait")
+        paying.result()
+        payer.commit()
+        assert twin.result() == Placed(order, replayed=True)
+    assert states == ["40P01"]
+    assert (shop.shelf("a"), shop.shelf("b"), shop.shelf("c")) == ((100, 0), (100, 0), (99, 0))
+
+
+# -- what a replay and a reference rest on -------------------------------------------------
+
+
+def test_a_replay_and_the_first_event_need_no_event_that_tells_them(shop: Shop) -> None:
+    shop.stock()
+    placed = replay(shop, "one")
+    [created] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    assert created.data == placed.order
+    shop.expire_in(-1, placed.order)
+    assert shop.service.expire([placed.order.id]) == {}
+    [created, _] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    assert created.data == placed.order
+    with shop.engine.begin() as connection:
+        connection.execute(sa.delete(order_events))
+    assert replay(shop, "one") == Placed(placed.order, replayed=True)
+
+
+def test_a_key_whose_fingerprint_another_version_made_is_compared_by_its_items(shop: Shop) -> None:
+    shop.stock()
+    order = replay(shop, "one", tea=2).order
+    request: dict[str, Any] = {"key": "one", "timeout_seconds": None}
+    again = shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 2}, **request)
+    assert again == Placed(order, replayed=True)
+    with pytest.raises(KeyReused):
+        shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 1}, **request)
+
+
+def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
+    shop.stock()
+    theirs, mine = shop.place(shop.other), shop.place()
+    payment: dict[str, Any] = {"provider": "bank", "reference": "pi_42", "currency": "EUR"}
+    cent = shop.service.pay(shop.other, theirs.id, amount_minor=1, **payment)
+    assert cent.payment.reason == "wrong_amount"
+    paid = shop.service.pay(shop.customer, mine.id, amount_minor=mine.total_minor, **payment)
+    assert (paid.payment.status, paid.replayed) == ("applied", False)
+
+
+@on_postgresql
+def test_nobody_waits_for_another_customers_payment(shop: Shop) -> None:
+    shop.stock("tea")
+    shop.stock("cup")
+    theirs, mine = shop.place(shop.other, cup=1), shop.place()
+    with shop.engine.begin() as other:
+        row = {"provider": "bank", "reference": "pi_42", "amount_minor": 250, "currency": "EUR"}
+        assert Repository(other).pay(theirs.id, shop.other, **row)  # type: ignore[arg-type]
+        assert shop.pay(mine, "pi_42").payment.status == "applied"
