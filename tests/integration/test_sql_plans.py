@@ -117,8 +117,8 @@ def sqlite_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     return [Read(statement, steps, [line for line in plan if scan.match(line)])]
 
 
-#: On SQLite there is a transaction already, on PostgreSQL there is none.
-UNDO = {"sqlite": ("SAVEPOINT looking", "ROLLBACK TO looking"), "postgresql": ("BEGIN", "ROLLBACK")}
+#: By whether there is a transaction already, or each statement is its own.
+UNDO = {True: ("SAVEPOINT looking", "ROLLBACK TO looking"), False: ("BEGIN", "ROLLBACK")}
 
 
 @contextmanager
@@ -138,7 +138,8 @@ def watched(engine: sa.Engine) -> Iterator[Reads]:
         if executemany or statement.startswith("BEGIN"):
             return
         cursor = connection.connection.cursor()
-        begin, undo = UNDO[engine.dialect.name]
+        driver: Any = connection.connection.driver_connection
+        begin, undo = UNDO[engine.dialect.name == "sqlite" or not driver.autocommit]
         cursor.execute(begin)
         reads.extend(look(cursor, statement, parameters))
         cursor.execute(undo)
