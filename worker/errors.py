@@ -1,6 +1,11 @@
 """Everything the engine raises, as one tree. An exception's docstring is its message."""
 
+from asyncio import CancelledError
 from collections.abc import Iterable
+
+#: What the application's code may fail with. CancelledError is no Exception, so that nothing in a coroutine
+#: swallows it; where it has left its loop, it is a failure like any other.
+FAILURES = (Exception, CancelledError)
 
 
 class WorkerError(Exception):

@@ -5,7 +5,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .errors import Unavailable
+from .errors import FAILURES, Unavailable
 from .flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 
 
@@ -134,7 +134,7 @@ def outcome_of(flow: Flow, error: Exception) -> Outcome:
     if not isinstance(error, Unavailable) and flow.probe is not None:
         try:
             flow.probe()
-        except Exception as down:  # noqa: BLE001  any error means that it is down
+        except FAILURES as down:  # any error means that it is down
             outage = Unavailable(str(down))
             outage.__cause__ = error
             return Failed(outage)

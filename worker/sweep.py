@@ -19,7 +19,7 @@ import redis
 import structlog
 
 from . import events
-from .errors import Unavailable, described
+from .errors import FAILURES, Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
 from .outages import HangDetector
@@ -111,7 +111,7 @@ class Sweeper:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self._records_answer = False
             self._resign()
-        except Exception:  # whatever it is, try again next round
+        except FAILURES:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self._records_answer = True

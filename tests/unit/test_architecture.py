@@ -76,10 +76,10 @@ RULES = [
     Rule(
         "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
     ),
-    Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
+    Rule("worker.events", only=(STANDARD, "structlog", *_worker("errors", "flow"))),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
-    Rule("worker.outages", only=(STANDARD, *_worker("backoff", "events", "flow"))),
+    Rule("worker.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))),
     Rule("worker.renewal", never=_worker("station", "outages", "settling")),
     Rule("worker.settling", never=_worker("station", "outages", "renewal")),
     # What a flow has in this process is put together here, and the threads that use it know only that.

@@ -181,8 +181,12 @@ def test_an_unknown_error_counts_while_the_probe_passes() -> None:
     assert len(results.failed) == len(probed) == 1
 
 
-@pytest.mark.parametrize("error", [Unavailable("down"), OSError("down"), KeyError("down")])
-def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("down"), OSError("down"), KeyError("down"), asyncio.CancelledError()]
+)
+def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
+    error: BaseException,
+) -> None:
     def probe() -> None:
         raise error
 

@@ -1,5 +1,6 @@
 """One round of the sweep after another, without its thread, on a clock that the test moves."""
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -1003,12 +1004,13 @@ def test_records_that_cannot_be_read_are_asked_before_redis_and_logged_once(plac
     assert set(place.peer.queue.scheduled()) == {"a"}
 
 
+@pytest.mark.parametrize("error", [KeyError("a bug"), asyncio.CancelledError()])
 def test_a_sweep_that_fails_in_any_other_way_is_logged_with_its_traceback_and_goes_on(
-    place: Place,
+    place: Place, error: BaseException
 ) -> None:
     place.round()
     place.records.add(a=-5)
-    place.records.error = KeyError("a bug")
+    place.records.error = error
     with capture_logs() as logged:
         place.round()
     assert [(line["event"], line["exc_info"]) for line in logged] == [("sweep failed", True)]
