@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -271,6 +272,16 @@ def test_a_payload_is_sent_and_what_cannot_be_stored_is_refused_at_once(
     scheduler.close()
     [task] = queue.claim(10, 1000).tasks
     assert (task.id, task.payload) == ("good", b"\x00\xff")
+
+
+def test_a_delay_may_be_a_decimal_as_a_database_has_it(
+    scheduler: BatchScheduler, queue: DelayQueue
+) -> None:
+    scheduler.schedule("others", delay_ms=HOUR_MS)
+    delay_ms: Any = Decimal(HOUR_MS)
+    scheduler.schedule("decimal", delay_ms=delay_ms)
+    scheduler.close()
+    assert queue.stats().scheduled == 2
 
 
 def stopped(scheduler: BatchScheduler, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
