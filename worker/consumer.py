@@ -69,7 +69,8 @@ class Consumer:
     ) -> None:
         """``client`` is one made by `connect`, or the URL to make one for the consumer alone.
 
-        Nothing is sent before the first task is asked for. One connection then listens until `close`.
+        Nothing is sent before the first task is asked for. One connection then listens until `close`, so a
+        client needs more connections than it has consumers.
         ``listeners`` are told of `events`, after the log. Raises ValueError for settings that a
         `Flow` refuses.
         """
@@ -84,7 +85,8 @@ class Consumer:
         self._client = client
         self._emit = events.Listeners([log_event, *listeners])
         self._stopping = threading.Event()
-        self._beginning = threading.Lock()
+        # A signal may come while the first task is asked for, and its handler may close the consumer.
+        self._beginning = threading.RLock()
         self._begun = False
         self._server = ServerCheck(DelayQueue(self._client, names[0]))
         self._lane = Lane(emit=self._emit, stopping=self._stopping)

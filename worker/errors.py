@@ -1,8 +1,11 @@
 """Everything the engine raises, as one tree. An exception's docstring is its message."""
 
 from asyncio import CancelledError
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+
+#: What the application's code may fail with. CancelledError is no Exception, so that nothing in a coroutine
+#: swallows it; where it has left its loop, it is a failure like any other.
+FAILURES = (Exception, CancelledError)
 
 
 class WorkerError(Exception):
@@ -20,19 +23,6 @@ def described(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  somebody else's code
         message = "(it has no readable message)"
     return f"{type(error).__name__}: {message}"
-
-
-@contextmanager
-def cancelled_is_failed() -> Iterator[None]:
-    """Around the application's code. Raises RuntimeError for a coroutine of it that was cancelled.
-
-    Python makes that no Exception, so that nothing in a coroutine swallows it. But here it has left its
-    event loop, and would end the worker.
-    """
-    try:
-        yield
-    except CancelledError as cancelled:
-        raise RuntimeError("it was cancelled") from cancelled
 
 
 class LeaseLost(WorkerError):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from .errors import FAILURES
 from .flow import Task
 
 log = structlog.get_logger("worker")
@@ -127,7 +128,7 @@ class RedisBack(Event):
 class FlowDown(Event):
     """Something the handler needs is unavailable: nothing is claimed until the probe succeeds."""
 
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except Exception:  # somebody else's code must not stop the work
+            except FAILURES:  # somebody else's code must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
                     log.exception("listener fails", listener=repr(listener))

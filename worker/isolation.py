@@ -1,10 +1,11 @@
 """Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
 import reprlib
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .errors import Unavailable, cancelled_is_failed
+from .errors import FAILURES, Unavailable
 from .flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 
 
@@ -83,9 +84,7 @@ def handle(
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
         try:
-            with cancelled_is_failed():
-                returned = flow.handler(batch)
-            outcomes = outcomes_of(returned or {}, batch)
+            outcomes = outcomes_of(_call(flow, batch), batch)
         except Exception as error:  # noqa: BLE001  a handler may raise anything
             if len(batch) > 1 and not isinstance(error, Unavailable):
                 middle = len(batch) // 2
@@ -99,6 +98,16 @@ def handle(
         yield results
     if batches:
         yield Results(untouched=[task for batch in reversed(batches) for task in batch])
+
+
+def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
+    """What the handler returned. Raises what it raised."""
+    try:
+        return flow.handler(batch) or {}
+    except CancelledError as cancelled:
+        # No Exception, so that nothing in a coroutine swallows it; but here it has left its loop, and is
+        # a failure like any other.
+        raise RuntimeError("the handler was cancelled") from cancelled
 
 
 def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
@@ -124,9 +133,8 @@ def outcome_of(flow: Flow, error: Exception) -> Outcome:
         return error
     if not isinstance(error, Unavailable) and flow.probe is not None:
         try:
-            with cancelled_is_failed():
-                flow.probe()
-        except Exception as down:  # noqa: BLE001  any error means that it is down
+            flow.probe()
+        except FAILURES as down:  # any error means that it is down
             outage = Unavailable(str(down))
             outage.__cause__ = error
             return Failed(outage)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from . import events
 from .backoff import Backoff
-from .errors import cancelled_is_failed
+from .errors import FAILURES
 from .flow import Flow
 
 #: How long to wait before each probe.
@@ -88,7 +88,11 @@ class Health:
             self._down_since = time.monotonic()
             self._outages += 1
         self._emit(events.FlowDown(self._flow.name, error))
-        self._begin(self._outages)
+        try:
+            self._begin(self._outages)
+        except RuntimeError:  # no more threads: the next outage tries again
+            self._up = True
+            raise
 
     def _begin(self, attempt: int) -> None:
         self._start(f"probe {self._flow.name}", lambda: self._probe(attempt))
@@ -97,9 +101,9 @@ class Health:
         while not (attempt and self._stopping.wait(PROBE(attempt))):
             try:
                 if self._flow.probe is not None:
-                    with self.hang_detector, cancelled_is_failed():
+                    with self.hang_detector:
                         self._flow.probe()
-            except Exception as error:  # noqa: BLE001  any error means that it is down
+            except FAILURES as error:  # any error means that it is down
                 attempt += 1
                 if attempt == 1:
                     self._emit(events.FlowDown(self._flow.name, error))

@@ -626,7 +626,7 @@ def task_to_schedule(
     if due_at_ms is not None and delay_ms is None:
         task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
     elif delay_ms is not None and due_at_ms is None:
-        task = Due(task_id, delay_ms, payload)
+        task = Due(task_id, checked_delay(delay_ms), payload)
     else:
         raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
     _checked(task)

@@ -42,12 +42,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.orm import QueryableAttribute, Session
+from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.visitors import replacement_traverse
 
 from .backoff import BackoffFunction
-from .errors import Unavailable, described
+from .errors import FAILURES, Unavailable, described
 from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Outcome, Retry, Task
 from .queue import DelayQueue, Scheduled
 
@@ -169,17 +169,20 @@ class Records:
             seconds = sa.literal(seconds, sa.Double)
         return sa.type_coerce(self._sql.after(seconds), self._due.type)
 
-    def schedule(self, connection: sa.Connection | Session, *ids: Any) -> None:
+    def schedule(
+        self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
+    ) -> None:
         """Schedule these records once the connection's transaction, or the session's, has committed.
 
-        After a rollback, also to a savepoint, nothing is sent. Call it after you have written the records:
-        it reads when they are due. The commit waits for Redis as long as the client's timeout, and
-        succeeds in any case: what Redis did not take is logged, and the sweep finds it. A record whose
-        task is a dead letter is logged too: it is not handled until the letter is requeued or purged.
+        After a rollback, also to a savepoint, nothing is sent. A connection in autocommit sends at its ``commit()``
+        too; without one they are left to the sweep. Call it after you have written the records: it reads
+        when they are due. The commit waits for Redis as long as the client's timeout, and succeeds in any
+        case: what Redis did not take is logged, and the sweep finds it. A record whose task is a dead letter is
+        logged too: it is not handled until the letter is requeued or purged.
 
         Raises TypeError and ValueError for what is no id.
         """
-        if isinstance(connection, Session):
+        if isinstance(connection, Session | scoped_session):
             connection.flush()
             connection = connection.connection(bind_arguments={"clause": self._id.table})
         if None in ids:
@@ -188,11 +191,18 @@ class Records:
             )
         _hook(connection.dialect)
         found = connection.execute(
-            self._statements.look, {"ids": [self._sql.parse(str(each)) for each in ids]}
+            self._statements.look, {"ids": [self._sql.parse(self._task_id(each)) for each in ids]}
         )
         read_at = time.monotonic()
         entries = [_Entry(self._send, str(row.key), read_at + row.ms / 1000) for row in found]
         _outbox(connection.info).entries += entries
+
+    def _task_id(self, id_: Any) -> str:
+        """The task's id of a record's, which may be of the application's own type."""
+        kind = self._id.type
+        if isinstance(kind, sa.types.TypeDecorator) and _converts(kind):
+            id_ = kind.process_bind_param(id_, self._engine.dialect)
+        return str(id_)
 
     def _send(self, tasks: Sequence[Due]) -> None:
         if self._scheduler is None:
@@ -230,6 +240,7 @@ class Records:
         return self._settle_once(ids)
 
     def _settle_once(self, ids: Sequence[Any]) -> Mapping[str, Outcome]:
+        asked = {str(each) for each in ids}
         with self._transaction(writes=True) as connection:
             locked = connection.execute(self._statements.lock, {"ids": ids}).all()
             if locked:
@@ -242,7 +253,12 @@ class Records:
                     f"handle returned, and {len(undone)} of {len(locked)} records are still pending "
                     f"and due: {', '.join(undone[:5])}"
                 )
-        return {key: Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS) for key, ms in left.items()}
+        # A collation may find a record by another spelling of its id, which is no task of this batch.
+        return {
+            key: Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS)
+            for key, ms in left.items()
+            if key in asked
+        }
 
     def _sweep(
         self, page_size: int, after_seconds: float | None, before_seconds: float
@@ -331,7 +347,10 @@ class _Statements:
         #: Find those of some records that are pending, and in how many ms each is due. Due times that
         #: cannot be scheduled, such as none and infinity, count as not pending.
         self.look = sa.select(sql.id.label("key"), sql.ms.label("ms")).where(
-            ids, opaque, sql.due <= sql.after(sa.literal(float(MAX_SECONDS), sa.Double))
+            ids,
+            opaque,
+            sql.is_time,
+            sql.due <= sql.after(sa.literal(float(MAX_SECONDS), sa.Double)),
         )
         #: Whether this server takes no writes.
         self.read_only = sa.select(sql.read_only)
@@ -344,17 +363,16 @@ class _Statements:
         sql = self._sql
         before = sql.after(sa.bindparam("before", type_=sa.Double))
         page = (
-            sa.select(sql.id.label("key"), sql.due.label("due"), sql.ms.label("ms"))
-            .where(self._pending, sql.due <= before)
+            sa.select(sql.id.label("key"), sql.due_as_text.label("due"), sql.ms.label("ms"))
+            .where(self._pending, sql.is_time, sql.due <= before)
             .order_by(sql.due, sql.id)
             .limit(sa.bindparam("page_size", type_=sa.Integer, literal_execute=True))
         )
         if "after" in bounds:  # a null bound would hide the index
             page = page.where(sql.due > sql.after(sa.bindparam("after", type_=sa.Double)))
         if "last_id" in bounds:
-            last_due = sa.bindparam("last_due", type_=sql.due.type)
             last_id = sa.bindparam("last_id", type_=sql.id.type)
-            page = page.where(sa.tuple_(sql.due, sql.id) > sa.tuple_(last_due, last_id))
+            page = page.where(sa.tuple_(sql.due, sql.id) > sa.tuple_(sql.last_due, last_id))
         return page
 
 
@@ -376,7 +394,9 @@ _BY_INDEX = ", ".join(
     f"set_config('{name}', 'off', true)" for name in ("enable_seqscan", "enable_bitmapscan", "jit")
 )
 _BEGIN_WRITING = sa.text(f"SELECT {_BOUNDED}")
-_BEGIN_READING = sa.text(f"SELECT {_BOUNDED}, {_BY_INDEX}")
+#: Due times are read as text.
+_AS_ISO = "set_config('DateStyle', 'ISO', true)"
+_BEGIN_READING = sa.text(f"SELECT {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
 
 
 class _PostgreSQL:
@@ -392,8 +412,14 @@ class _PostgreSQL:
         self._ids = _IdList(item)
         self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, due_type)
         self.now = sa.func.statement_timestamp(type_=due_type)
+        # Python has no times before the year 1, such as -infinity, so they are read as text. They are overdue.
+        self.due_as_text = sa.cast(self.due, sa.Text)
+        self.last_due = sa.cast(sa.bindparam("last_due", type_=sa.Text), due_type)
+        self.is_time = sa.true()
+        earliest = sa.literal_column("timestamptz '0001-01-01 00:00:00Z'", due_type)
+        since = sa.func.greatest(self.due, earliest, type_=due_type) - self.now
         #: From now until a record is due.
-        self.ms = sa.cast(sa.extract("epoch", self.due - self.now) * 1000, sa.Double)
+        self.ms = sa.cast(sa.extract("epoch", since) * 1000, sa.Double)
         self.read_only = sa.func.current_setting("transaction_read_only") == "on"
 
     def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
@@ -480,8 +506,12 @@ class _SQLite:
         self._table = id_.table
         self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, sa.String())
         self.now = sa.func.strftime(_SQLITE_TIME, "now", type_=sa.String())
+        self.due_as_text = self.due
+        self.last_due = sa.bindparam("last_due", type_=sa.String())
         days = sa.func.julianday(self.due) - sa.func.julianday("now")
         self.ms = sa.type_coerce(days * 86_400_000, sa.Double)
+        #: SQLite stores whatever it is given.
+        self.is_time = self.ms.is_not(None)
         self.read_only = sa.false()  # there is no server; a write says it
 
     def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
@@ -525,6 +555,10 @@ def _plain_type(column: sa.Column[Any], dialect: Dialect) -> sa.types.TypeEngine
     """A column's type in this database, without what the application's own type adds."""
     kind = column.type
     return kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
+
+
+def _converts(kind: sa.types.TypeDecorator[Any]) -> bool:
+    return type(kind).process_bind_param is not sa.types.TypeDecorator.process_bind_param
 
 
 def _id_type(
@@ -675,5 +709,5 @@ def _send(entries: Sequence[_Entry]) -> None:
         own = {entry.task_id: entry.due_at for entry in entries if entry.send == send}
         try:
             send([Due(task_id, 1000 * (due_at - now)) for task_id, due_at in own.items()])
-        except Exception as error:  # noqa: BLE001  whatever it is, the sweep finds them
+        except FAILURES as error:  # whatever it is, the sweep finds them
             log.warning("tasks left to the sweep", tasks=len(own), error=described(error))

@@ -63,7 +63,7 @@ class Recurring(Flow):
 
     **A new schedule** takes effect when the first worker that has it starts; the old one's next run is removed,
     unless it is already overdue. Workers that started earlier, with the old schedule, leave it alone until
-    those with the new one have been gone for three minutes, or have missed a run. To end a recurring task, remove it from the code and
+    those with the new one have been gone, or all of them busy, for three minutes. To end a recurring task, remove it from the code and
     destroy its queue.
 
     Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`

@@ -13,7 +13,7 @@ import structlog
 
 from . import events
 from .backoff import Backoff
-from .errors import LeaseLost, described
+from .errors import FAILURES, LeaseLost, described
 from .flow import MAX_DELAY_MS, Flow, Retry, Task
 from .isolation import Results
 from .queue import DelayQueue, Put
@@ -204,7 +204,7 @@ def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
         return max(1.0, error.delay_ms)
     try:
         delay_ms = 1000 * _number(flow.backoff(failures))
-    except Exception:  # somebody else's code
+    except FAILURES:  # somebody else's code
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)

@@ -8,7 +8,7 @@ import structlog
 
 from . import events
 from .backoff import Backoff
-from .errors import described
+from .errors import UnsafeServer, described
 from .flow import Flow
 from .isolation import Results
 from .outages import Health
@@ -112,7 +112,11 @@ class Station:
             self._failed_claims = 0
             seconds = time.monotonic() - self._failing_since
             self._emit(events.RedisBack(self.queue.name, seconds))
-        self._server.check()
+        try:
+            self._server.check()
+        except UnsafeServer:
+            self.settler.settle(Results(untouched=claim.tasks))
+            raise
         return claim
 
     def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:

@@ -19,7 +19,7 @@ import redis
 import structlog
 
 from . import events
-from .errors import Unavailable, cancelled_is_failed, described
+from .errors import FAILURES, Unavailable, described
 from .flow import Due, Sweep, Task
 from .isolation import Results, handle
 from .outages import HangDetector
@@ -103,16 +103,15 @@ class Sweeper:
             self._resign()
             return
         try:
-            with cancelled_is_failed():
-                if not self._records_answer:  # take the turn only once they do
-                    next(iter(self._waiting(None, 0.0)), None)
-                self._sweep(now)
+            if not self._records_answer:  # take the turn only once they do
+                next(iter(self._waiting(None, 0.0)), None)
+            self._sweep(now)
         except Unavailable as error:
             if self._records_answer:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self._records_answer = False
             self._resign()
-        except Exception:  # whatever it is, try again next round
+        except FAILURES:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self._records_answer = True

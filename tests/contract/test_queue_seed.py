@@ -192,16 +192,17 @@ def test_a_schedule_is_as_new_as_the_last_worker_that_started_with_it(queue: Del
     assert queue.seed("hourly", 600, B, now_ms=800) == QUIET
 
 
-def test_the_old_schedule_returns_when_the_new_ones_workers_have_missed_a_time(
+def test_the_old_schedule_returns_when_the_new_ones_workers_have_been_gone_for_long(
     queue: DelayQueue,
 ) -> None:
+    later, much_later = ("b", 300_000), ("c", 900_000)
     queue.seed("hourly", 600, A, now_ms=600)
-    assert queue.seed("daily", 500, C, now_ms=999) == QUIET
-    assert queue.seed("daily", 500, C, now_ms=1000) == seeded("c")
-    assert scheduled(queue) == {"a": 1000, "c": 3000}
+    assert queue.seed("daily", 500, much_later, now_ms=180_599) == QUIET
+    assert queue.seed("daily", 500, much_later, now_ms=180_600) == seeded("c")
+    assert scheduled(queue) == {"a": 1000, "c": 900_000}
     # They were only slow.
-    assert queue.seed("hourly", 600, B, A, now_ms=1001) == seeded("b")
-    assert scheduled(queue) == {"a": 1000, "b": 2000}
+    assert queue.seed("hourly", 600, later, A, now_ms=180_601) == seeded("b")
+    assert scheduled(queue) == {"a": 1000, "b": 300_000}
 
 
 def test_the_new_schedule_prevails_after_a_flush_too(

@@ -83,7 +83,7 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(valkey: Valkey) -> Iterator[Waiting]:
+def waiting(valkey: Valkey, redis_client: redis.Redis) -> Iterator[Waiting]:  # noqa: ARG001  empty
     made = Waiting(valkey.url, "q")
     yield made
     made.close()
@@ -677,6 +677,26 @@ def test_a_server_that_may_delete_tasks_is_refused(tmp_path: Path) -> None:
         assert state(queue) == {"scheduled": {"a": 1}}
 
 
+def test_what_was_claimed_before_the_server_turned_out_unsafe_is_given_back(
+    tmp_path: Path,
+) -> None:
+    """It is checked again after an outage, once it answers a claim."""
+    with (
+        private_valkey(tmp_path) as server,
+        redis.Redis.from_url(server.url) as client,
+        Consumer(server.url, "q") as consumer,
+    ):
+        queue = DelayQueue(client, "q")
+        with consumer.take(0):
+            pass
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        consumer._server.forget()
+        queue.schedule("a", 1)
+        with pytest.raises(UnsafeServer, match="allkeys-lru"), consumer.take(0):
+            raise AssertionError
+        assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+
+
 # -- closing -------------------------------------------------------------------------------
 
 
@@ -726,6 +746,25 @@ def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
             pass
         held: Any = client.connection_pool
         assert [connection for connection in held._available_connections if connection._sock]
+
+
+def test_a_signal_handler_may_close_it_while_the_first_task_is_asked_for(valkey: Valkey) -> None:
+    close = """
+import os, signal, sys, worker
+from worker.station import ServerCheck
+consumer = worker.Consumer(sys.argv[1], "q")
+signal.signal(signal.SIGTERM, lambda *_: consumer.close())
+ServerCheck.check = lambda _: os.kill(os.getpid(), signal.SIGTERM)
+try:
+    with consumer.take():
+        pass
+except worker.ConsumerClosed:
+    sys.exit(7)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", close, valkey.url], check=False, cwd=ROOT, timeout=LONG
+    )
+    assert done.returncode == 7
 
 
 def test_a_block_that_is_open_while_the_consumer_is_closed_is_settled(

@@ -19,7 +19,14 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
 from structlog.testing import capture_logs
 
 from devtools.postgres import Postgres
@@ -295,6 +302,19 @@ class Seat(sa.types.TypeDecorator[str]):
         return sa.Uuid(as_uuid=False)
 
 
+class Ticket(sa.types.TypeDecorator[UUID]):
+    """A UUID as 32 digits."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def process_bind_param(self, value: UUID | None, _dialect: Any) -> str | None:
+        return None if value is None else value.hex
+
+    def process_result_value(self, value: str | None, _dialect: Any) -> UUID | None:
+        return None if value is None else UUID(value)
+
+
 ONE, TWO = UUID(int=1), UUID(int=2)
 
 TYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -356,6 +376,14 @@ def test_a_long_text_is_not_cut_to_another_records_id(engine: sa.Engine) -> None
     hall.add("12345")
     assert hall.run("123456") == {}
     assert hall.handled == []
+
+
+@on_sqlite
+def test_another_spelling_of_an_id_harms_no_task_beside_it(engine: sa.Engine) -> None:
+    hall = Hall(engine, id_type=sa.Text(collation="NOCASE"))
+    hall.add("a", seconds=60)
+    hall.add("b", seconds=60)
+    assert hall.run("A", "b").keys() == {"b"}
 
 
 class Status(enum.Enum):
@@ -455,6 +483,36 @@ def test_text_that_another_program_wrote_is_paged_as_it_is(hall: Hall) -> None:
     sweep = hall.records.flow(batch_size=2).sweep
     assert sweep is not None
     assert [due.id for page in sweep(None, 0) for due in page] == [*"01234"]
+
+
+def put(hall: Hall, seat: str, due: str) -> None:
+    """A seat whose due time another program wrote, as SQL."""
+    with hall.engine.begin() as connection:
+        connection.exec_driver_sql(f"INSERT INTO seats VALUES ('{seat}', 'held', {due})")  # noqa: S608
+
+
+@on_postgresql
+def test_a_due_time_before_all_that_python_knows_is_overdue(hall: Hall) -> None:
+    put(hall, "1", "'-infinity'")
+    put(hall, "2", "'-infinity'")
+    put(hall, "3", "'0044-03-15 12:00:00 BC'")
+    hall.add("4")
+    sweep = hall.records.flow(batch_size=1).sweep
+    assert sweep is not None
+    assert [due.id for page in sweep(None, 0) for due in page] == [*"1234"]
+    assert all(due.delay_ms < 0 for due in hall.sweep())
+    assert hall.run(*"1234") == {}
+    assert {*hall.statuses().values()} == {"free"}
+
+
+@on_sqlite
+@pytest.mark.parametrize("due", ["''", "'2020-13-45'", "'soon'", "1700000000", "x'00'"])
+def test_what_is_no_time_keeps_nothing_else_from_the_sweep(hall: Hall, due: str) -> None:
+    hall.add("good")
+    put(hall, "bad", due)
+    assert [found.id for found in hall.sweep()] == ["good"]
+    assert hall.run("good", "bad") == {}
+    assert hall.statuses()["good"] == "free"
 
 
 # -- races ---------------------------------------------------------------------------------
@@ -613,6 +671,22 @@ def test_a_session_schedules_what_it_has_not_flushed_yet(booked: Hall, queue: De
         booked.records.schedule(session, "A1")
         session.rollback()
     assert scheduled(queue) == {"B1"}
+
+
+def test_a_scoped_session_is_a_session(booked: Hall, queue: DelayQueue) -> None:
+    session = scoped_session(sessionmaker(booked.engine))
+    booked.records.schedule(session, "A1")
+    session.commit()
+    session.remove()
+    assert scheduled(queue) == {"A1"}
+
+
+def test_an_id_is_scheduled_as_the_application_has_it(engine: sa.Engine, queue: DelayQueue) -> None:
+    hall = Hall(engine, id_type=Ticket(), queue=queue)
+    hall.add(ONE, seconds=60)
+    with engine.begin() as connection:
+        hall.records.schedule(connection, ONE)
+    assert scheduled(queue) == {ONE.hex} == {due.id for due in hall.sweep(0, 60)}
 
 
 def test_a_commit_that_the_database_refuses_schedules_nothing(

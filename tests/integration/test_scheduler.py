@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -270,6 +271,16 @@ def test_a_server_whose_memory_is_full_takes_no_new_tasks_and_still_cancels(
     finally:
         redis_client.config_set("maxmemory", 0)
     assert queue.stats().scheduled == 0
+
+
+def test_a_delay_may_be_a_decimal_as_a_database_has_it(
+    scheduler: BatchScheduler, queue: DelayQueue
+) -> None:
+    scheduler.schedule("others", delay_ms=HOUR_MS)
+    delay_ms: Any = Decimal(HOUR_MS)
+    scheduler.schedule("decimal", delay_ms=delay_ms)
+    scheduler.close()
+    assert queue.stats().scheduled == 2
 
 
 def stopped(scheduler: BatchScheduler, monkeypatch: pytest.MonkeyPatch) -> threading.Event:

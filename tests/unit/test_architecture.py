@@ -80,7 +80,7 @@ RULES = [
     Rule(
         "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
     ),
-    Rule("worker.events", only=(STANDARD, "structlog", "worker.flow")),
+    Rule("worker.events", only=(STANDARD, "structlog", *_worker("errors", "flow"))),
     Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
     Rule("worker.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))),

@@ -1,5 +1,6 @@
 """What the engine tells, and those that it tells."""
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -25,7 +26,7 @@ def test_a_listener_that_raises_harms_nobody_and_is_logged_once() -> None:
         raise ValueError("a bug")
 
     def broken_too(_event: events.Event) -> None:
-        raise KeyError("another")
+        raise asyncio.CancelledError
 
     told: list[events.Event] = []
     listeners = events.Listeners([broken, told.append, broken_too])

@@ -95,9 +95,11 @@ def test_a_flow_without_a_probe_is_up_at_once(clock: Clock) -> None:
     assert outage.started == []
 
 
-@pytest.mark.parametrize("error", [DOWN, OSError("refused"), KeyError("a bug")])
+@pytest.mark.parametrize(
+    "error", [DOWN, OSError("refused"), KeyError("a bug"), asyncio.CancelledError()]
+)
 def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_passes(
-    outage: Outage, error: Exception
+    outage: Outage, error: BaseException
 ) -> None:
     outage.errors = [error] * 6
     outage.health.check()
@@ -120,6 +122,22 @@ def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(
     outage.run()
     assert _between_half_and_all(outage.stopping.waits, [1, 2, 3])
     assert outage.told() == [events.FlowDown("a", DOWN), sum(outage.stopping.waits)]
+
+
+def test_a_flow_whose_probe_gets_no_thread_is_not_down_for_good(outage: Outage) -> None:
+    outage.start()
+
+    def no_thread(_name: str, _run: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    start, outage.health._start = outage.health._start, no_thread
+    with pytest.raises(RuntimeError):
+        outage.health.take_down(DOWN)
+    assert outage.health.up
+    outage.health._start = start
+    outage.health.take_down(DOWN)
+    outage.run()
+    assert outage.health.up
 
 
 def test_outages_without_a_batch_in_between_make_the_next_probe_wait_longer(

@@ -459,6 +459,22 @@ def test_old_workers_take_over_when_a_new_one_came_and_went(server: Redis, clock
     assert server.ids() == {TOMORROW}
 
 
+def test_old_workers_leave_the_schedule_alone_until_the_new_one_is_busy_for_three_minutes(
+    server: Redis, clock: Clock
+) -> None:
+    old, new = server.station(report(cron="* * * * *")), server.station(report(cron="*/2 * * * *"))
+    old.claim()
+    clock.move(1)
+    new.claim()  # all its threads run something long from now on
+    for _ in range(179):
+        clock.move(1)
+        assert {*ids(old)} <= {"2026-11-22T01:32:00+01:00"}
+    assert server.ids() == set()  # the old ones seed nothing
+    clock.move(2)
+    old.claim()
+    assert server.ids() == {"2026-11-22T01:34:00+01:00"}
+
+
 # -- how often it looks --------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What Redis is told of each task, what is told again, and what a sweep must leave alone."""
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -170,10 +171,12 @@ def test_a_backoff_beyond_what_can_be_stored_is_cut(seconds: float, ms: float) -
     assert retry_delay_ms(_flow(lambda _: seconds), 1, ERROR) == ms
 
 
-@pytest.mark.parametrize("wrong", [None, "soon", math.nan, [], KeyError("a bug")])
+@pytest.mark.parametrize(
+    "wrong", [None, "soon", math.nan, [], KeyError("a bug"), asyncio.CancelledError()]
+)
 def test_a_backoff_that_fails_is_logged_and_the_default_is_used(wrong: Any) -> None:
     def backoff(_: int) -> float:
-        if isinstance(wrong, Exception):
+        if isinstance(wrong, BaseException):
             raise wrong
         return wrong  # type: ignore[no-any-return]
 

@@ -37,9 +37,8 @@ local valid, since, in_force = string.match(redis.call('GET', recurrence) or '',
 since = tonumber(since or 0)
 if in_force ~= schedule then
   local is_newer = not in_force or started > since or (started == since and schedule > in_force)
-  -- Those who have the other schedule are gone if they no longer extend it, or have let an occurrence pass
-  -- without seeding the next.
-  if not is_newer and tonumber(valid) > now and last and last > now then return {0} end
+  -- Those who have the other schedule are gone, or busy for long, if they no longer extend it.
+  if not is_newer and tonumber(valid) > now then return {0} end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
     if id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed
       redis.call('ZREM', scheduled, id)
