@@ -826,7 +826,7 @@ def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: s
     engine = sa.create_engine(database_url, connect_args={"timeout": 0.05})
     hall = Hall(by_hand(engine) if kind == "by hand" else engine)
     hall.add("A1")
-    with sa.create_engine(database_url).connect() as writer:
+    with made(database_url) as other, other.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable, match="locked"):
             hall.run("A1")
@@ -844,8 +844,10 @@ def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: s
 
 
 def write(url: str) -> None:
-    engine = sa.create_engine(url, connect_args={"timeout": 0}, poolclass=sa.NullPool)
-    with engine.begin() as connection:
+    with (
+        made(url, connect_args={"timeout": 0}, poolclass=sa.NullPool) as engine,
+        engine.begin() as connection,
+    ):
         connection.exec_driver_sql("UPDATE seats SET status = 'stolen'")
 
 
