@@ -30,7 +30,7 @@ class Cron:
         Cron("0 2 * * *", "Europe/Berlin").after(now_ms).id  # "2026-11-22T02:00:00+01:00"
 
     An expression has the five fields of cron, or six with seconds in front; `cronsim
-    <https://pypi.org/project/cronsim/>`_ lists what they may hold. On the nights when clocks change, it does
+    <https://github.com/cuu508/cronsim>`_ lists what they may hold. On the nights when clocks change, it does
     what Debian's cron does:
 
     - If neither the minute nor the hour begins with ``*``, each time comes once. One that is skipped comes
