@@ -6,15 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import Any, Self, TypedDict, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import redis
 
 from . import events
-from .backoff import BackoffFunction
 from .connection import connect
 from .errors import ConsumerClosed, Unavailable
-from .flow import MAX_BATCH_SIZE, MAX_SECONDS, Flow, Outcome, Task
+from .flow import MAX_BATCH_SIZE, MAX_SECONDS, Flow, Limits, Outcome, Task
 from .isolation import Results, outcome_of, outcomes_of
 from .lane import Batch, Lane
 from .logs import log_event
@@ -22,16 +21,6 @@ from .queue import DelayQueue
 from .renewal import Held
 from .station import ServerCheck
 from .waker import Waker
-
-
-class Settings(TypedDict, total=False):
-    """Settings of a `Flow`; they mean the same for each queue of a `Consumer`."""
-
-    lease_seconds: float
-    max_runtime_seconds: float
-    max_failures: int
-    max_deliveries: int
-    backoff: BackoffFunction
 
 
 class Taken(list[Task]):
@@ -65,7 +54,7 @@ class Consumer:
         queues: str | Sequence[str],
         *,
         listeners: Sequence[events.Listener] = (),
-        **settings: Unpack[Settings],
+        **settings: Unpack[Limits],
     ) -> None:
         """``client`` is one made by `connect`, or the URL to make one for the consumer alone.
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 from .backoff import Backoff, BackoffFunction
 from .errors import described
@@ -188,6 +188,16 @@ class Flow:
     def one_at_a_time(self) -> bool:
         """Whether the handler gets each task alone."""
         return isinstance(self.handler, OneAtATime)
+
+
+class Limits(TypedDict, total=False):
+    """Settings of a `Flow` that mean the same wherever tasks are worked on."""
+
+    lease_seconds: float
+    max_runtime_seconds: float
+    max_failures: int
+    max_deliveries: int
+    backoff: BackoffFunction
 
 
 class OneAtATime:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, Unpack
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -46,9 +46,8 @@ from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.visitors import replacement_traverse
 
-from .backoff import BackoffFunction
 from .errors import FAILURES, Unavailable, described
-from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Outcome, Retry, Task
+from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Limits, Outcome, Retry, Task
 from .queue import DelayQueue, Scheduled
 
 log = structlog.get_logger("worker")
@@ -71,18 +70,13 @@ class Scheduler(Protocol):
     def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
 
 
-class Settings(TypedDict, total=False):
+class Settings(Limits, total=False):
     """Of a `Flow`: what they mean there, they mean for the flow of `Records`."""
 
     without_redis: Literal["wait", "handle"]
     threads: int | None
     pool: str | None
     batch_size: int
-    lease_seconds: float
-    max_runtime_seconds: float
-    max_failures: int
-    max_deliveries: int
-    backoff: BackoffFunction
     sweep_seconds: float
     lookahead_seconds: float
 

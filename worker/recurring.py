@@ -6,28 +6,22 @@ the next one. An occurrence's id is its time, so it makes no difference how many
 """
 
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from . import events
-from .backoff import BackoffFunction
 from .cron import Cron, Occurrence
-from .flow import DeadLetter, Failed, Flow, Probe, Reschedule, Retry, Task, one_at_a_time
+from .flow import DeadLetter, Failed, Flow, Limits, Probe, Reschedule, Retry, Task, one_at_a_time
 from .queue import Claim, DelayQueue
 
 RecurringOutcome = Retry | DeadLetter | Failed
 
 
-class Settings(TypedDict, total=False):
+class Settings(Limits, total=False):
     """Settings of a `Flow`; they mean the same for a `Recurring`."""
 
     probe: Probe | None
     threads: int | None
     pool: str | None
-    lease_seconds: float
-    max_runtime_seconds: float
-    max_failures: int
-    max_deliveries: int
-    backoff: BackoffFunction
 
 
 class Recurring(Flow):
@@ -79,7 +73,7 @@ class Recurring(Flow):
         handler: Callable[[Task], RecurringOutcome | None],
         **settings: Unpack[Settings],
     ) -> None:
-        if unknown := settings.keys() - Settings.__annotations__.keys():
+        if unknown := settings.keys() - Settings.__optional_keys__:
             raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
         self.schedule = Cron(cron, timezone)
         super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
