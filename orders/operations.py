@@ -30,8 +30,6 @@ p = sa.bindparam
 OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
 OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
 WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
-#: By bytes, as Python sorts: as text SKUs would sort by the database's locale.
-IN_SKU_ORDER = sa.cast(stock_items.c.sku, sa.LargeBinary)
 
 
 # -- what operations have in common --------------------------------------------------------
@@ -64,47 +62,47 @@ def _cancel(reason: str) -> sa.Update:
 
 def _release(step: Step, cancelled: sa.FromClause) -> None:
     """What follows a cancellation: the stock goes back, and it is written down."""
-    held = _held(step, cancelled)
-    _change_stock(step, held, reserved=-held.c.quantity)
+    _change_stock(step, _held(step, cancelled), reserved=-1)
     reason = {"reason": cancelled.c.cancel_reason}
     _add_event(step, cancelled.c.id, "order.cancelled", cancelled.c.cancelled_at, reason)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
-    """What these orders hold of each SKU, the stock's rows locked in SKU order."""
-    held = step(
+    """What these orders hold of each SKU."""
+    return step(
         "held",
         sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
         .where(one_of(order_items.c.order_id, sa.select(ended.c.id)))
         .group_by(order_items.c.sku),
     )
-    return step(
-        "locked",
-        sa.select(held.c.sku, held.c.quantity)
-        .join_from(stock_items, held, held.c.sku == stock_items.c.sku)
-        .where(one_of(stock_items.c.sku, sa.select(held.c.sku)))
-        .order_by(IN_SKU_ORDER)
-        .with_for_update(key_share=True, of=stock_items),
-    )
+
+
+def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
+    """By bytes: as text SKUs sort by the locale of a database."""
+    return sa.cast(lines.c.sku, sa.LargeBinary)
 
 
 def _change_stock(
-    step: Step,
-    lines: sa.FromClause,
-    *conditions: sa.ColumnElement[bool],
-    **by: sa.ColumnElement[int],
+    step: Step, lines: sa.FromClause, *conditions: sa.ColumnElement[bool], **signs: int
 ) -> None:
-    """Add to columns of the stock, whose rows are locked."""
-    step(
-        "stock",
-        sa.update(stock_items)
-        .where(
-            stock_items.c.sku == lines.c.sku,
-            one_of(stock_items.c.sku, sa.select(lines.c.sku)),
-            *conditions,
-        )
-        .values({column: stock_items.c[column] + some for column, some in by.items()}),
-    )
+    """Add each line's quantity to columns of its SKU, or with a sign of -1 take it away.
+
+    It is an insert that meets a row in every case: so a row is found by its key, whatever a planner
+    knows, and as it is now, once its lock is had. An update would find it as it was when the
+    statement began, and each that was changed since a second time: with two batches at once that
+    took longer than with one after the other.
+    """
+    row = {
+        "sku": lines.c.sku,
+        **dict.fromkeys(("on_hand", "reserved"), lines.c.quantity),
+        "price_minor": sa.literal_column("0"),
+        "currency": _text(""),
+    }
+    change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
+    added = {
+        name: stock_items.c[name] + sign * change.excluded[name] for name, sign in signs.items()
+    }
+    step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=added))
 
 
 def _add_event(
@@ -122,13 +120,17 @@ def _add_event(
     step(kind, _insert(order_events, row, *conditions))
 
 
-def _insert(table: sa.Table, row: Mapping[str, Any], *conditions: Any) -> Insert:
+def _insert(
+    table: sa.Table, row: Mapping[str, Any], *conditions: Any, order_by: Any = None
+) -> Insert:
     """Insert what is selected; a value that is text is the name of a parameter."""
     values = (
         p(value, type_=table.c[name].type) if isinstance(value, str) else value
         for name, value in row.items()
     )
-    return insert(table).from_select([*row], sa.select(*values).where(*conditions))
+    return insert(table).from_select(
+        [*row], sa.select(*values).where(*conditions).order_by(order_by)
+    )
 
 
 # -- the operations ------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def place(step: Step) -> sa.Select[Any]:
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
             ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
         )
-        .order_by(IN_SKU_ORDER)
+        .order_by(_in_sku_order(stock_items))
         .with_for_update(key_share=True, of=stock_items),
     )
     # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
@@ -197,7 +199,7 @@ def place(step: Step) -> sa.Select[Any]:
     }
     step("items", _insert(order_items, items, is_placed))
     _add_event(step, placed.c.id, "order.created", placed.c.created_at, {})
-    _change_stock(step, lines, is_placed, reserved=lines.c.quantity)
+    _change_stock(step, lines, is_placed, reserved=1)
     return sa.select(lines, sa.select(placed.c.created_at).scalar_subquery().label("created_at"))
 
 
@@ -253,8 +255,7 @@ def pay(step: Step) -> sa.Select[Any]:
         .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
     )
-    held = _held(step, paid)
-    _change_stock(step, held, reserved=-held.c.quantity, on_hand=-held.c.quantity)
+    _change_stock(step, _held(step, paid), reserved=-1, on_hand=-1)
     facts = {"provider": payment.c.provider, "reference": payment.c.reference}
     at, reason = payment.c.created_at, payment.c.reason
     for kind, data, condition in (
