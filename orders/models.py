@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0003_keys_on_orders"
+SCHEMA_VERSION = "0004_events_by_order"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -136,7 +136,7 @@ order_events = sa.Table(
         "id",
         sa.BigInteger().with_variant(sa.Integer, "sqlite"),
         sa.Identity(),
-        primary_key=True,
+        nullable=False,
     ),
     # No foreign key: it would look up each order of a batch once more. An event is written in the
     # transaction that wrote its order, and no order is ever deleted.
@@ -144,8 +144,11 @@ order_events = sa.Table(
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
+    sa.PrimaryKeyConstraint("order_id", "id"),  # on SQLite the id alone, or it would number none
 )
-sa.Index("ix_order_events_order", order_events.c.order_id, order_events.c.id)
+sa.Index("ix_order_events_order", order_events.c.order_id, order_events.c.id).ddl_if(
+    dialect="sqlite"
+)
 # An order ends once: the database refuses a second ending, whoever writes it.
 TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
 sa.Index(
@@ -156,7 +159,7 @@ sa.Index(
     sqlite_where=TERMINAL,
 )
 
-# Written by the version before revision 0003, which may still run. The next revision drops it.
+# Written by the version before revision 0003, which may still run. A later revision drops it.
 idempotency_keys = sa.Table(
     "idempotency_keys",
     metadata,

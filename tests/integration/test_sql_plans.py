@@ -113,7 +113,10 @@ def sqlite_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     cursor.connection.set_progress_handler(step, 10)
     cursor.execute(statement, parameters).fetchall()
     cursor.connection.set_progress_handler(None, 0)
-    scan = re.compile(rf"SCAN ({'|'.join(GROWING)})\b")
+    tables = set(GROWING)
+    if "INSERT INTO stock_items" in statement and steps < COUNT // 10:
+        tables.remove("order_items")  # who refers to a new SKU; all of these meet one that is there
+    scan = re.compile(rf"SCAN ({'|'.join(tables)})\b")
     return [Read(statement, steps, [line for line in plan if scan.match(line)])]
 
 
