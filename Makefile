@@ -22,6 +22,7 @@ $(VENV)/installed: $(VENV)/made requirements-dev.lock pyproject.toml
 
 $(VENV)/bench: $(VENV)/installed requirements-bench.lock
 	$(PIP) install --quiet --require-hashes -r requirements-bench.lock
+	! command -v npm > /dev/null || npm ci --silent --prefix benchmarks/peers/graphile_worker
 	@touch $@
 
 .PHONY: help install demo run test check faults soak bench env lock clean

@@ -51,7 +51,7 @@ def main() -> None:
                 late = orders(stage, rate, options.seconds)
                 report.add(f"orders cancelled, {rate}/s", **spread(late))
             for name, measure in peers.LATENESS.items():
-                late = measure(stage.redis_url, stage.folder, RATES[0], options.seconds)
+                late = measure(stage, RATES[0], options.seconds)
                 report.add(f"{name}, {RATES[0]}/s", **spread(late))
             report.add("orders' worker, idle", **idle(stage, options.seconds))
         report.save()

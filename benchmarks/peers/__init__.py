@@ -5,10 +5,11 @@ among those that lose no task when a worker crashes. (Huey has none such: it pop
 runs it.)
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
+from benchmarks.peers import graphile_worker
 from benchmarks.peers.measure import Peer, drain, lateness
 from benchmarks.scene import Scene
 
@@ -49,13 +50,21 @@ PEERS = {
         "--logging-level WARNING",
         library="rq",
     ),
+    "PgQueuer": Peer("pgqueuer", "benchmarks.peers.pgqueuer", library="pgqueuer", processes=2),
 }
+if shutil.which("node"):
+    PEERS["Graphile Worker"] = Peer(
+        "graphile_worker",
+        f"--config {graphile_worker.FOLDER}/graphile.config.js",
+        command=graphile_worker.COMMAND,
+        processes=2,
+    )
 
 #: Orders per second that each lets go.
 DRAINS: dict[str, Callable[[Scene, Sequence[str]], float]] = {
     name: partial(drain, peer) for name, peer in PEERS.items()
 }
-#: Milliseconds by which each task is late, given Redis's URL, a folder, tasks per second, seconds.
-LATENESS: dict[str, Callable[[str, Path, int, float], list[float]]] = {
+#: Milliseconds by which each task is late, given tasks per second, and seconds.
+LATENESS: dict[str, Callable[[Scene, int, float], list[float]]] = {
     name: partial(lateness, peer) for name, peer in PEERS.items()
 }

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-import redis
 
 from benchmarks.scene import Scene
-from devtools.processes import ROOT, Process, python, wait_until
+from devtools.processes import ROOT, Process, wait_until
 
 #: How long before the first of them is due all tasks are scheduled, and what each may take.
 LEAD_MS = 3000
@@ -35,8 +34,9 @@ class Peer:
     """A task queue, and how its users start its worker."""
 
     module: str  # in this package
-    worker: str  # after python -m
+    worker: str  # after python -m, or a command of its own
     library: str | None = None
+    command: Path | None = None
     processes: int = 1
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
 
     Raises SystemExit when the peer is not installed.
     """
-    env = _prepare(peer, stage.redis_url, {"DATABASE_URL": stage.dsn})
+    env = _prepare(peer, stage, {})
     _produce(peer, env, "enqueue", ids)
     with _workers(peer, env, stage.folder) as workers:
         unpaid = "FROM orders WHERE status = 'unpaid'"
@@ -60,7 +60,7 @@ def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
     return 0.8 * len(ids) / float(seconds)
 
 
-def lateness(peer: Peer, redis_url: str, folder: Path, rate: int, seconds: float) -> list[float]:
+def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> list[float]:
     """By how many milliseconds each task starts late, or early when below zero.
 
     The tasks are due at ``rate`` per second for ``seconds``, and do nothing. All are scheduled
@@ -68,11 +68,11 @@ def lateness(peer: Peer, redis_url: str, folder: Path, rate: int, seconds: float
 
     Raises SystemExit when the peer is not installed.
     """
-    notes = folder / "notes.txt"
+    notes = stage.folder / "notes.txt"
     notes.write_text("")
-    env = _prepare(peer, redis_url, {"NOTES": str(notes)})
+    env = _prepare(peer, stage, {"NOTES": str(notes)})
     count = round(rate * seconds)
-    with _workers(peer, env, folder) as workers:
+    with _workers(peer, env, stage.folder) as workers:
         _produce(peer, env, "schedule", [_now_ms() + LEAD_MS] * WARM_UP)
         _wait(workers, lambda: len(_noted(notes)) >= WARM_UP, seconds=60)
         first_ms = _now_ms() + LEAD_MS + count * SCHEDULE_MS
@@ -90,15 +90,16 @@ def _now_ms() -> float:
     return time.time() * 1000
 
 
-def _prepare(peer: Peer, redis_url: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Empty Valkey. Returns what the peer's processes read."""
+def _prepare(peer: Peer, stage: Scene, env: Mapping[str, str]) -> dict[str, str]:
+    """Empty Valkey, and the peer's tables. Returns what the peer's processes read."""
     if peer.library and importlib.util.find_spec(peer.library) is None:
         raise SystemExit(
             f"{peer.library} is not installed: make bench, or pip install -r requirements-bench.lock"
         )
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
-    return {"REDIS_URL": redis_url, **env, **peer.env}
+    stage.client().flushall()
+    env = {"REDIS_URL": stage.redis_url, "DATABASE_URL": stage.dsn, **env, **peer.env}
+    _produce(peer, env, "prepare", [])
+    return env
 
 
 def _produce(
@@ -119,7 +120,8 @@ def _produce(
 def _workers(peer: Peer, env: Mapping[str, str], folder: Path) -> Iterator[list[Process]]:
     """A peer's worker, in the end killed with all its children."""
     log = folder / f"{peer.module}.log"
-    workers = [python(peer.worker.split(), env, log) for _ in range(peer.processes)]
+    command = [str(peer.command)] if peer.command else [sys.executable, "-m"]
+    workers = [Process([*command, *peer.worker.split()], log, env) for _ in range(peer.processes)]
     try:
         yield workers
     except Exception as error:
