@@ -108,6 +108,16 @@ def postgres() -> Iterator[Postgres]:
     server.remove()
 
 
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that the tests of one module may break, and leave running."""
+    server = Postgres()
+    try:
+        yield server.start()
+    finally:
+        server.remove()
+
+
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
     """An empty PostgreSQL database, deleted after the test."""

@@ -96,15 +96,6 @@ def test_a_worker_that_dies_in_a_batch_changes_nothing(house: Theatre) -> None:
     house.assert_each_was_freed_once(ids, latest_ms=float("inf"))
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    server = Postgres()
-    try:
-        yield server.start()
-    finally:
-        server.remove()
-
-
 def test_a_database_that_is_down_adds_no_dead_letter(
     own_postgres: Postgres, valkey: Valkey, tmp_path: Path
 ) -> None:

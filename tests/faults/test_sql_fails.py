@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
-import pytest
 import sqlalchemy as sa
 
 from devtools import processes
@@ -28,16 +27,6 @@ RESUMED_SECONDS = 10
 CUSTOMERS = 16
 #: What /readyz says of a server that takes no writes.
 READ_ONLY = "The database is read-only: a standby, or a failover in progress."
-
-
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[Postgres]:
-    """A PostgreSQL that the tests of this module may stop."""
-    server = Postgres()
-    try:
-        yield server.start()
-    finally:
-        server.remove()
 
 
 @contextmanager

@@ -33,16 +33,6 @@ def private_valkey(tmp_path: Path) -> Iterator[Valkey]:
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def private_postgres() -> Iterator[Postgres]:
-    """A PostgreSQL to break, and to leave running."""
-    server = Postgres()
-    try:
-        yield server.start()
-    finally:
-        server.remove()
-
-
 def ready(api: Api) -> tuple[int, Any]:
     response = api.send("GET", "/readyz", key=None)
     return response.status_code, json.loads(response.get_data())
@@ -120,16 +110,16 @@ def test_orders_are_placed_while_redis_is_full_and_scheduled_again_when_it_is_ba
 
 
 def test_every_route_says_when_to_come_back_while_sql_is_down(
-    private_postgres: Postgres, redis_client: redis.Redis, valkey: Valkey
+    own_postgres: Postgres, redis_client: redis.Redis, valkey: Valkey
 ) -> None:
-    private_postgres.execute("CREATE DATABASE stopped")
-    url = private_postgres.url("stopped")
+    own_postgres.execute("CREATE DATABASE stopped")
+    url = own_postgres.url("stopped")
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place("before").get_data())["id"]
         wait_until(redis_client.dbsize, "its check to be scheduled")
         scheduled = redis_client.dbsize()
-        private_postgres.stop()
+        own_postgres.stop()
         for method, path, body in (
             ("POST", "/v1/orders", {"items": [{"sku": "tea", "quantity": 1}]}),
             ("GET", "/v1/orders", None),
@@ -151,7 +141,7 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
         assert api.send("GET", "/healthz", key=None).status_code == 200
         assert redis_client.dbsize() == scheduled
 
-        private_postgres.start()
+        own_postgres.start()
         assert ready(api)[0] == 200
         again = api.place("before")
         assert again.headers["Idempotent-Replayed"] == "true"
@@ -162,14 +152,14 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
 
 
 def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
-    private_postgres: Postgres, valkey: Valkey
+    own_postgres: Postgres, valkey: Valkey
 ) -> None:
-    private_postgres.execute("CREATE DATABASE read_only")
-    url = private_postgres.url("read_only")
+    own_postgres.execute("CREATE DATABASE read_only")
+    url = own_postgres.url("read_only")
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place().get_data())["id"]
-        private_postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        own_postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
         api.services.engine.dispose()
         refused = api.place()
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
@@ -181,7 +171,7 @@ def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
 
         # A connection that is open now stays as it is; once it has refused, a new one is made.
         assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
-        private_postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
+        own_postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
         assert api.place().status_code == 503
         assert api.place().status_code == 201
         assert ready(api)[0] == 200
@@ -200,15 +190,15 @@ def test_a_read_only_file_is_an_outage(tmp_path: Path, valkey: Valkey) -> None:
 
 
 def test_connections_that_died_while_idle_cost_no_request(
-    private_postgres: Postgres, valkey: Valkey
+    own_postgres: Postgres, valkey: Valkey
 ) -> None:
-    private_postgres.execute("CREATE DATABASE killed")
-    url = private_postgres.url("killed")
+    own_postgres.execute("CREATE DATABASE killed")
+    url = own_postgres.url("killed")
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place().get_data())["id"]
-        private_postgres.kill()
-        private_postgres.start()
+        own_postgres.kill()
+        own_postgres.start()
         assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
         assert api.place().status_code == 201
 

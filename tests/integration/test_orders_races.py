@@ -4,10 +4,10 @@ import itertools
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from orders.models import orders, stock_items
 from orders.repository import Repository, new_id
 from orders.service import Placed
 from tests.conftest import Shop, opened
+from tests.races import duels, together
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
@@ -45,67 +46,8 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
         ]
 
 
-def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Run them at once, a thread each; their results. Raises what any of them raised."""
-    barrier = threading.Barrier(len(tasks), timeout=60)
-
-    def released(task: Callable[[], Any]) -> Any:
-        barrier.wait()
-        return task()
-
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        running = [pool.submit(released, task) for task in tasks]
-        return [task.result() for task in running]
-
-
 #: How often each pair of operations meets. ``RACES=10000`` for a long look.
 RACES = int(os.environ.get("RACES", "300"))
-
-
-class Duel:
-    """Two operations on the same orders, one after the other, each time released by a barrier.
-
-    The one that was first starts a little later the next time, so that both stay neck and neck.
-    """
-
-    STEP_SECONDS = 0.00005
-    JITTER_SECONDS = 0.0001
-
-    def __init__(self, shop: Shop, placed: list[Order], names: tuple[str, str]) -> None:
-        self._shop = shop
-        self._placed = placed
-        self._names = names
-        self._barrier = threading.Barrier(2, timeout=60)
-        self._rng = random.Random(len(placed))
-        self._lead = self._next_lead = 0.0  # how much earlier than the second the first starts
-        #: The orders that each has ended.
-        self.won: tuple[list[str], list[str]] = ([], [])
-
-    def first(self) -> None:
-        for order in self._placed:
-            self._release(-self._lead)
-            won = self._run(0, order)
-            self._next_lead = self._lead + self.STEP_SECONDS * (-1 if won else 1)
-
-    def second(self) -> None:
-        for order in self._placed:
-            self._release(self._lead)
-            self._run(1, order)
-
-    def _run(self, side: int, order: Order) -> bool:
-        won = OPERATIONS[self._names[side]](self._shop, order)
-        if won:
-            self.won[side].append(order.id)
-        return won
-
-    def _release(self, seconds: float) -> None:
-        # Twice: between the two, one thread alone moves the lead.
-        if self._barrier.wait() == 0:
-            self._lead = self._next_lead
-        self._barrier.wait()
-        start = time.perf_counter() + seconds + self._rng.uniform(0, self.JITTER_SECONDS)
-        while time.perf_counter() < start:
-            time.sleep(0)  # hands the interpreter to the other threads
 
 
 def pay(shop: Shop, order: Order) -> bool:
@@ -154,10 +96,9 @@ OPERATIONS = {"pay": pay, "cancel": cancel, "expire": expire, "repeat": repeat}
 def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[str, str]) -> None:
     shop.stock("tea", 3 * RACES)
     placed = place_overdue(shop, [{"tea": 1 + n % 3} for n in range(RACES)])
-    duels = Duel(shop, placed[::2], names), Duel(shop, placed[1::2], names)
-    together(*(side for duel in duels for side in (duel.first, duel.second)))
+    first, second = (partial(OPERATIONS[name], shop) for name in names)
+    won = [{order.id for order in each} for each in duels(first, second, placed, step_us=50)]
 
-    won = [{*duels[0].won[side], *duels[1].won[side]} for side in (0, 1)]
     tables = shop.tables()
     statuses = {row[0]: row[2] for row in tables["orders"]}
     ended = {order_id for order_id, status in statuses.items() if status != "unpaid"}

@@ -4,11 +4,9 @@ import enum
 import os
 import random
 import signal
-import threading
 import time
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +33,7 @@ from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.integration.test_sql_plans import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
+from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
 
@@ -518,60 +517,21 @@ def test_what_is_no_time_keeps_nothing_else_from_the_sweep(hall: Hall, due: str)
 # -- races ---------------------------------------------------------------------------------
 
 
-class Duel:
-    """A payment against an expiry, again and again, each released by a barrier.
-
-    The winner starts a little later the next time, so that both stay neck and neck.
-    """
-
-    STEP_SECONDS = 0.00002
-    JITTER_SECONDS = 0.0001
-
-    def __init__(self, house: Theatre, ids: Sequence[str]) -> None:
-        self._house = house
-        self._flow: Flow = house.example.flows()[0]
-        self._ids = ids
-        self._barrier = threading.Barrier(2, timeout=60)
-        self._rng = random.Random(len(ids))
-        self._lead = self._next_lead = 0.0  # how much earlier than the expiry the payment starts
-        self.paid: list[str] = []
-
-    def pay(self) -> None:
-        for seat in self._ids:
-            self._release(-self._lead)
-            with self._house.engine.begin() as connection:
-                paid = self._house.example.pay(connection, seat)
-            self.paid += [seat] * paid
-            self._next_lead = self._lead + (-self.STEP_SECONDS if paid else self.STEP_SECONDS)
-
-    def expire(self) -> None:
-        for seat in self._ids:
-            self._release(self._lead)
-            self._flow.handler([Task(seat)])
-
-    def _release(self, seconds: float) -> None:
-        # Twice: between the two, one thread alone moves the lead.
-        if self._barrier.wait() == 0:
-            self._lead = self._next_lead
-        self._barrier.wait()
-        start = time.perf_counter() + seconds + self._rng.uniform(0, self.JITTER_SECONDS)
-        while time.perf_counter() < start:
-            time.sleep(0)  # hands the interpreter to the other threads
-
-
-def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Run them at once, a thread each. Raises what any of them raised."""
-    with ThreadPoolExecutor(len(tasks)) as pool:
-        return [running.result() for running in [pool.submit(task) for task in tasks]]
-
-
 def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre) -> None:
     pairs = 1_000
     ids = house.hold_many(pairs, -60, -60, scheduled=False)
-    duels = Duel(house, ids[::2]), Duel(house, ids[1::2])
-    together(*(side for duel in duels for side in (duel.pay, duel.expire)))
+    flow: Flow = house.example.flows()[0]
 
-    paid = {seat for duel in duels for seat in duel.paid}
+    def pay(seat: str) -> bool:
+        with house.engine.begin() as connection:
+            paid: bool = house.example.pay(connection, seat)
+            return paid
+
+    def expire(seat: str) -> bool:
+        flow.handler([Task(seat)])
+        return False  # the tables tell
+
+    paid = {*duels(pay, expire, ids, step_us=20)[0]}
     statuses = house.statuses()
     assert {seat for seat, status in statuses.items() if status == "sold"} == paid
     assert {*statuses.values()} == {"sold", "free"}
@@ -858,17 +818,6 @@ def test_other_databases_are_refused() -> None:
 
 
 # -- outages -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def own_postgres() -> Iterator[Postgres]:
-    """A PostgreSQL that the tests of this module may stop."""
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
 
 
 @contextmanager
