@@ -21,6 +21,7 @@ PARTS: dict[str, list[str]] = {
     "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
     "enqueue": ["--orders", "500", "--repetitions", "1"],
     "memory": ["--checks", "100000"],
+    "disk": ["--orders", "2000"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
     "http": ["--seconds", "2", "--repetitions", "1"],
     "http --sqlite": ["--seconds", "2", "--repetitions", "1"],

@@ -1,4 +1,4 @@
-"""What an API on this stack could reach: the same server and framework, with less behind them.
+"""What a tutorial would write: the same server and framework, with less behind them.
 
 No authentication, no idempotency, no validation, no events, nothing scheduled.
 """
@@ -12,12 +12,21 @@ from flask import Flask, request
 from flask.typing import ResponseReturnValue
 from uuid_utils import uuid7
 
-from orders.models import order_items, orders, stock_items
+from orders.models import order_items, orders, payments, stock_items
 
 HOLD = (
     sa.update(stock_items)
     .where(stock_items.c.sku == sa.bindparam("for_sku"))
     .values(reserved=stock_items.c.reserved + sa.bindparam("some"))
+)
+
+SELL = (
+    sa.update(stock_items)
+    .where(stock_items.c.sku == sa.bindparam("for_sku"))
+    .values(
+        reserved=stock_items.c.reserved - sa.bindparam("some"),
+        on_hand=stock_items.c.on_hand - sa.bindparam("some"),
+    )
 )
 
 
@@ -30,15 +39,7 @@ def create_app() -> Flask:
         """Parse JSON, answer JSON."""
         return {"items": len(request.get_json()["items"])}, 201
 
-    @app.post("/insert")
-    def insert() -> ResponseReturnValue:
-        """Insert an order's row."""
-        order = _order(request.get_json())
-        with engine.begin() as connection:
-            connection.execute(sa.insert(orders), order)
-        return {"id": order["id"]}, 201
-
-    @app.post("/order")
+    @app.post("/orders")
     def place() -> ResponseReturnValue:
         """Hold the stock, insert the order, insert its items."""
         body = request.get_json()
@@ -52,6 +53,44 @@ def create_app() -> Flask:
                 [{"order_id": order["id"], **item} for item in body["items"]],
             )
         return {"id": order["id"]}, 201
+
+    @app.post("/payments")
+    def pay() -> ResponseReturnValue:
+        """Note the payment, mark the order as paid, take its items off the shelf."""
+        payment = request.get_json()
+        order = orders.c.id == payment["order_id"]
+        with engine.begin() as connection:
+            found = connection.execute(sa.select(orders).where(order)).one()
+            connection.execute(
+                sa.insert(payments),
+                {
+                    **payment,
+                    "id": str(uuid7()),
+                    "customer_id": found.customer_id,
+                    "status": "applied",
+                    "created_at": datetime.now(UTC),
+                },
+            )
+            connection.execute(
+                sa.update(orders).where(order).values(status="paid", paid_at=datetime.now(UTC))
+            )
+            items = sa.select(order_items).where(order_items.c.order_id == found.id)
+            for item in connection.execute(items):
+                connection.execute(SELL, {"for_sku": item.sku, "some": item.quantity})
+        return {"status": "paid"}, 201
+
+    @app.get("/orders/<order_id>")
+    def read(order_id: str) -> ResponseReturnValue:
+        """An order and its items."""
+        with engine.connect() as connection:
+            order = connection.execute(sa.select(orders).where(orders.c.id == order_id)).one()
+            items = connection.execute(
+                sa.select(order_items).where(order_items.c.order_id == order_id)
+            ).all()
+        return {
+            **order._asdict(),
+            "items": [item._asdict() for item in items],
+        }
 
     return app
 

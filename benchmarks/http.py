@@ -1,11 +1,11 @@
 """Requests per second under granian: orders created, paid and read.
 
-    python -m benchmarks.http [--seconds 5] [--repetitions 3] [--clients 8] [--items 1] [--sqlite]
+    python -m benchmarks.http [--seconds 5] [--repetitions 3] [--clients 8] [--sqlite]
 
-Each order is for SKUs chosen at random among a thousand, so that rows are rarely contended. What
-is created is then paid, each order once, and read. Beside it, in the same run and under the same
-server: a route that touches no database, and the plain ways to write an order; and without HTTP,
-the last of these straight from the driver. What must be in SQL then is asserted after each row.
+Orders are for SKUs chosen at random among a thousand, so that rows are rarely contended, or all for
+one. What is created is then paid, each order once, and read. Beside each row, in the same run and
+under the same server, what a tutorial would write for it; a route that touches no database; and
+without HTTP, statements straight from the driver. What must be in SQL then is asserted after each.
 """
 
 import argparse
@@ -21,19 +21,14 @@ from uuid import uuid4
 from benchmarks import raw
 from benchmarks.load import Measured, load, request
 from benchmarks.report import Report
-from benchmarks.scene import EARLIER, SKUS, Scene, scene
+from benchmarks.scene import EARLIER, ON_HAND, SKUS, Scene, scene
 from devtools.processes import GRANIAN, api, create_key, free_port, wait_until
 
 WARM_UP_SECONDS = 1.0
 CONNECTIONS = 4
 PRICE_MINOR = 1250
 
-#: The plain ways, by their paths in `benchmarks.bare`.
-BARE = {
-    "/route": "bare Flask: parse and answer JSON, no database",
-    "/insert": "Flask + SQLAlchemy: one INSERT",
-    "/order": "Flask + SQLAlchemy: stock, order and items in three statements",
-}
+OWN, PLAIN = "orders.app:create_app", "benchmarks.bare:create_app"
 #: Without HTTP, straight from the driver.
 RAW = {
     f"psycopg without HTTP: the same three statements, {CONNECTIONS} connections": raw.plain,
@@ -46,21 +41,36 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--items", type=int, default=1)
     parser.add_argument("--sqlite", action="store_true")
     options = parser.parse_args()
     with scene(sqlite=options.sqlite) as stage:
         settings = {
             "server": f"granian {version('granian')} {' '.join(GRANIAN)}",
             "load": f"{options.clients} connections",
-            "items per order": str(options.items),
         }
         report = Report("http-sqlite" if options.sqlite else "http", stage.settings() | settings)
-        bench = Bench(stage, options.seconds, options.clients, options.items)
+        bench = Bench(stage, options.seconds, options.clients)
         for _ in range(options.repetitions):
             for name, measured in bench.rows():
                 report.add(name, per_s=measured.per_s, p99_ms=measured.p99_ms)
         report.save()
+
+
+@dataclass(frozen=True)
+class Baskets:
+    """What orders are for."""
+
+    items: int = 1
+    skus: int = SKUS
+
+    def __str__(self) -> str:
+        many = f"{self.items} item{'s' * (self.items > 1)}"
+        return f"{many}, one SKU for all" if self.skus == 1 else many
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """The SKUs of one order after the other, sorted: locks are taken in this order."""
+        while True:
+            yield sorted(f"sku-{n}" for n in random.sample(range(self.skus), self.items))
 
 
 @dataclass(frozen=True)
@@ -70,27 +80,32 @@ class Bench:
     stage: Scene
     seconds: float
     clients: int
-    items: int
 
     def rows(self) -> Iterator[tuple[str, Measured]]:
         """Each row in turn, on a server started for it."""
-        key = self._reopen()
-        yield "this project: create", self._create(key)
+        for baskets in (Baskets(50), Baskets(5), Baskets(skus=1), Baskets()):
+            key = self._reopen(baskets)
+            yield f"plain: create, {baskets}", self._plain_create(key, baskets)
+            key = self._reopen(baskets)
+            yield f"this project: create, {baskets}", self._create(key, baskets)
         yield "this project: pay", self._pay(key)
         yield "this project: read", self._read(key)
-        for path, name in BARE.items():
-            yield name, self._bare(path)
+        yield "plain: read", self._plain_read()
+        key = self._reopen(baskets)
+        self._create(key, baskets)
+        yield "plain: pay", self._plain_pay()
+        yield "bare Flask: parse and answer JSON, no database", self._route()
         if not self.stage.database_url.startswith("sqlite"):
             for name, write_order in RAW.items():
                 yield name, self._raw(write_order)
 
-    def _reopen(self) -> str:
+    def _reopen(self, baskets: Baskets) -> str:
         """Empty the scene but for the earlier orders; return a new client's key."""
         self.stage.client().flushall()
-        self.stage.load(EARLIER, items=self.items, paid_share=1)
+        self.stage.load(EARLIER, items=baskets.items, paid_share=1)
         return create_key(self.stage.env, "http", "orders")
 
-    def _create(self, key: str) -> Measured:
+    def _create(self, key: str, baskets: Baskets) -> Measured:
         headers = _bearer(key)
         orders = (
             request(
@@ -99,10 +114,10 @@ class Bench:
                 headers | {"Idempotency-Key": uuid4().hex},
                 {"items": [{"sku": sku, "quantity": 1} for sku in skus]},
             )
-            for skus in self._baskets()
+            for skus in baskets
         )
-        measured = self._under_load("orders.app:create_app", orders, 201)
-        self._assert_written(measured.answered)
+        measured = self._under_load(OWN, orders, 201)
+        self._assert_written(measured.answered, baskets)
         _assert_all(
             measured.answered,
             events=self.stage.count("FROM order_events WHERE type = 'order.created'"),
@@ -111,60 +126,69 @@ class Bench:
         )
         return measured
 
+    def _plain_create(self, key: str, baskets: Baskets) -> Measured:
+        orders = (
+            request("POST", "/orders", {}, {"customer_id": _client(key), "items": _priced(skus)})
+            for skus in baskets
+        )
+        measured = self._under_load(PLAIN, orders, 201)
+        self._assert_written(measured.answered, baskets)
+        return measured
+
     def _pay(self, key: str) -> Measured:
         headers = _bearer(key)
-        facts = {"provider": "bank", "currency": "EUR"}
-        payments = [
-            request(
-                "POST",
-                f"/v1/orders/{order_id}/payments",
-                headers,
-                {**facts, "reference": uuid4().hex, "amount_minor": total_minor},
-            )
-            for order_id, total_minor in self.stage.rows(
-                "SELECT id, total_minor FROM orders WHERE status = 'unpaid'"
-            )
-        ]
-        measured = self._under_load("orders.app:create_app", payments, 201)
-        _assert_all(
-            measured.answered,
-            paid=self.stage.count("FROM orders WHERE status = 'paid'") - EARLIER,
-            applied=self.stage.count("FROM payments WHERE status = 'applied'"),
-            events=self.stage.count("FROM order_events WHERE type = 'order.paid'"),
+        payments = (
+            request("POST", f"/v1/orders/{order_id}/payments", headers, payment)
+            for order_id, payment in self._payments()
         )
+        measured = self._under_load(OWN, payments, 201)
+        self._assert_paid(measured.answered)
+        paid = self.stage.count("FROM order_events WHERE type = 'order.paid'")
+        _assert_all(measured.answered, events=paid)
         return measured
+
+    def _plain_pay(self) -> Measured:
+        payments = (
+            request("POST", "/payments", {}, {"order_id": order_id, **payment})
+            for order_id, payment in self._payments()
+        )
+        measured = self._under_load(PLAIN, payments, 201)
+        self._assert_paid(measured.answered)
+        return measured
+
+    def _payments(self) -> list[tuple[str, dict[str, Any]]]:
+        """A payment for each unpaid order, by its id."""
+        unpaid = self.stage.rows("SELECT id, total_minor FROM orders WHERE status = 'unpaid'")
+        facts = {"provider": "bank", "currency": "EUR"}
+        return [
+            (str(order_id), {**facts, "reference": uuid4().hex, "amount_minor": total_minor})
+            for order_id, total_minor in unpaid
+        ]
 
     def _read(self, key: str) -> Measured:
-        headers = _bearer(key)
-        own = self.stage.rows(f"SELECT id FROM orders WHERE customer_id = '{_client(key)}'")
-        random.shuffle(own)
-        reads = [request("GET", f"/v1/orders/{order_id}", headers) for (order_id,) in own]
-        return self._under_load("orders.app:create_app", itertools.cycle(reads), 200)
+        reads = [request("GET", f"/v1/orders/{id_}", _bearer(key)) for id_ in self._placed()]
+        return self._under_load(OWN, itertools.cycle(reads), 200)
 
-    def _bare(self, path: str) -> Measured:
-        customer = _client(self._reopen())
-        orders = (
-            request("POST", path, {}, {"customer_id": customer, "items": _priced(skus)})
-            for skus in self._baskets()
-        )
-        measured = self._under_load("benchmarks.bare:create_app", orders, 201)
-        if path == "/order":
-            self._assert_written(measured.answered)
-        elif path == "/insert":
-            _assert_all(measured.answered, orders=self.stage.count("FROM orders") - EARLIER)
-        return measured
+    def _plain_read(self) -> Measured:
+        reads = [request("GET", f"/orders/{order_id}", {}) for order_id in self._placed()]
+        return self._under_load(PLAIN, itertools.cycle(reads), 200)
+
+    def _placed(self) -> list[str]:
+        """The ids of orders that were placed over HTTP, in no order."""
+        ids = [str(row[0]) for row in self.stage.rows("SELECT order_id FROM order_events")]
+        random.shuffle(ids)
+        return ids
+
+    def _route(self) -> Measured:
+        bodies = (request("POST", "/route", {}, {"items": _priced(skus)}) for skus in Baskets())
+        return self._under_load(PLAIN, bodies, 201)
 
     def _raw(self, write_order: Callable[..., None]) -> Measured:
-        customer = _client(self._reopen())
-        orders = ((customer, _priced(skus)) for skus in self._baskets())
+        customer = _client(self._reopen(Baskets()))
+        orders = ((customer, _priced(skus)) for skus in Baskets())
         measured = raw.orders(self.stage, orders, write_order, CONNECTIONS, self.seconds)
-        self._assert_written(measured.answered)
+        self._assert_written(measured.answered, Baskets())
         return measured
-
-    def _baskets(self) -> Iterator[list[str]]:
-        """SKUs of one order after the other, sorted: locks are taken in this order."""
-        while True:
-            yield sorted(f"sku-{n}" for n in random.sample(range(SKUS), self.items))
 
     def _under_load(self, app: str, requests: Iterable[bytes], expected: int) -> Measured:
         """Start the app, warm it up, and measure it; ``answered`` has the warming up in it."""
@@ -180,14 +204,24 @@ class Bench:
             server.stop()
         return measured._replace(answered=warm_up.answered + measured.answered)
 
-    def _assert_written(self, orders: int) -> None:
+    def _assert_written(self, orders: int, baskets: Baskets) -> None:
         """So many orders are there, each with its items, and their stock is held."""
         [[held]] = self.stage.rows("SELECT sum(reserved) FROM stock_items")
         _assert_all(orders, orders=self.stage.count("FROM orders") - EARLIER)
         _assert_all(
-            orders * self.items,
-            items=self.stage.count("FROM order_items") - EARLIER * self.items,
+            orders * baskets.items,
+            items=self.stage.count("FROM order_items") - EARLIER * baskets.items,
             held=held,
+        )
+
+    def _assert_paid(self, orders: int) -> None:
+        """So many orders are paid, and their stock is sold."""
+        [[on_hand]] = self.stage.rows("SELECT sum(on_hand) FROM stock_items")
+        _assert_all(
+            orders,
+            paid=self.stage.count("FROM orders WHERE status = 'paid'") - EARLIER,
+            applied=self.stage.count("FROM payments WHERE status = 'applied'"),
+            sold=SKUS * ON_HAND - on_hand,
         )
 
 

@@ -137,7 +137,12 @@ def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[s
             connection.execute(INSERT_ITEM, item | {"order_id": order_id})
 
 
-def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
+def create(
+    connection: psycopg.Connection[Any],
+    customer: str,
+    items: list[dict[str, Any]],
+    timeout_ms: int = 1_800_000,
+) -> None:
     """What `OrderService.place` sends to the database, and nothing else."""
     text, fixed = PLACE
     order = {
@@ -145,7 +150,7 @@ def create(connection: psycopg.Connection[Any], customer: str, items: list[dict[
         "for_customer": customer,
         "for_key": str(uuid7()),
         "for_fingerprint": FINGERPRINT,
-        "for_ms": 1_800_000,
+        "for_ms": timeout_ms,
         "quantities": Json({item["sku"]: item["quantity"] for item in items}),
         "skus": len(items),
     }

@@ -1,0 +1,82 @@
+"""What happens at the same time: threads that begin together, and duels that stay close."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def together(*tasks: Callable[[], Any]) -> list[Any]:
+    """Run them at once, a thread each; their results. Raises what any of them raised."""
+    barrier = threading.Barrier(len(tasks), timeout=60)
+
+    def released(task: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return task()
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        running = [pool.submit(released, task) for task in tasks]
+        return [task.result() for task in running]
+
+
+def duels(
+    first: Callable[[T], bool], second: Callable[[T], bool], over: Sequence[T], *, step_us: float
+) -> tuple[list[T], list[T]]:
+    """Have two actions meet over each of these, two pairs of threads at a time; what each has won."""
+    halves = [Duel(first, second, over[half::2], step_us) for half in range(2)]
+    together(*(side for duel in halves for side in (duel.first, duel.second)))
+    return (halves[0].won[0] + halves[1].won[0], halves[0].won[1] + halves[1].won[1])
+
+
+class Duel(Generic[T]):
+    """Two actions on the same things, one after the other, each time released by a barrier.
+
+    When the first has won it starts a little later the next time, so that both stay neck and neck.
+    """
+
+    JITTER_SECONDS = 0.0001
+
+    def __init__(
+        self,
+        first: Callable[[T], bool],
+        second: Callable[[T], bool],
+        over: Sequence[T],
+        step_us: float,
+    ) -> None:
+        self._actions = first, second
+        self._over = over
+        self._step_seconds = step_us / 1_000_000
+        self._barrier = threading.Barrier(2, timeout=60)
+        self._rng = random.Random(len(over))
+        self._lead = self._next_lead = 0.0  # how much earlier than the second the first starts
+        self.won: tuple[list[T], list[T]] = ([], [])
+
+    def first(self) -> None:
+        for each in self._over:
+            self._release(-self._lead)
+            won = self._act(0, each)
+            self._next_lead = self._lead + self._step_seconds * (-1 if won else 1)
+
+    def second(self) -> None:
+        for each in self._over:
+            self._release(self._lead)
+            self._act(1, each)
+
+    def _act(self, side: int, each: T) -> bool:
+        won = self._actions[side](each)
+        if won:
+            self.won[side].append(each)
+        return won
+
+    def _release(self, seconds: float) -> None:
+        # Twice: between the two, one thread alone moves the lead.
+        if self._barrier.wait() == 0:
+            self._lead = self._next_lead
+        self._barrier.wait()
+        start = time.perf_counter() + seconds + self._rng.uniform(0, self.JITTER_SECONDS)
+        while time.perf_counter() < start:
+            time.sleep(0)  # hands the interpreter to the other threads
