@@ -13,6 +13,7 @@ from flask import Request
 from pydantic import (
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -57,9 +58,13 @@ class StrictRequest(Request):
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
         body = self.get_data()
+        length = self.content_length
         # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
-        if self.content_length is None and len(body) == self.max_content_length:
+        if length is None and len(body) == self.max_content_length:
             raise RequestEntityTooLarge
+        # Nor does it when a connection ends early, where half a body may be a whole one.
+        if length is not None and len(body) < length:
+            raise BadRequest(f"The body has {len(body)} of {length} bytes.")
         return parse_object(body)
 
 
@@ -69,8 +74,15 @@ def parse_object(body: bytes) -> dict[str, Any]:
         text = body.decode()
         _check_depth(text)
         value = STRICT.decode(text)
-    except ValueError as error:
-        raise BadRequest(f"The body is not JSON: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"The body is not UTF-8: byte {error.start}.") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise BadRequest(f"The body is not JSON: {place}.") from error
+    except _NotStrict as error:
+        raise BadRequest(f"The body is not JSON: {error}.") from error
+    except ValueError as error:  # of an integer whose digits Python will not count
+        raise BadRequest("The body is not JSON: a number is too long.") from error
     if not isinstance(value, dict):
         raise BadRequest("The body is not a JSON object.")
     return value
@@ -92,21 +104,25 @@ def _check_depth(text: str) -> None:
             raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.")
 
 
+class _NotStrict(ValueError):
+    """What RFC 8259 leaves open, or forbids, and Python's parser takes."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise _NotStrict("a key stands twice in one object")
     return result
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    raise _NotStrict(f"{constant} is no number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError("a number is too large")
+        raise _NotStrict("a number is too large")
     return number
 
 
@@ -193,10 +209,26 @@ class IdempotencyIn(BaseModel):
     ]
 
 
+def _like(pattern: str, what: str) -> BeforeValidator:
+    """Text in a query that reads so. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
+    known = re.compile(pattern)
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not known.fullmatch(value):
+            raise ValueError(f"it is not {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Limit = Annotated[int, Field(ge=1, le=100), _like("[0-9]{1,3}", "a whole number")]
+Instant = Annotated[AwareDatetime, _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "a time of RFC 3339")]
+
+
 class _Query(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    limit: Annotated[int, Field(ge=1, le=100)] = PAGE_SIZE
+    limit: Limit = PAGE_SIZE
     cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None
 
 
@@ -204,8 +236,8 @@ class OrdersQuery(_Query):
     """Which of one's orders."""
 
     status: Literal["unpaid", "paid", "cancelled"] | None = None
-    created_after: AwareDatetime | None = None
-    expires_before: AwareDatetime | None = None
+    created_after: Instant | None = None
+    expires_before: Instant | None = None
 
     @property
     def sorted_by(self) -> Literal["created_at", "expires_at"]:

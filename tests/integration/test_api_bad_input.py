@@ -107,6 +107,26 @@ def test_nesting_over_20_levels_is_malformed_on_every_python(api: Api) -> None:
         assert depth < 20 or refused["detail"] == "The body is nested more than 20 levels deep."
 
 
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"", "The body is not JSON: line 1, column 1."),
+        (b'{"a": 1,\n "b" 2}', "The body is not JSON: line 2, column 6."),
+        (b'{"a": "\xff"}', "The body is not UTF-8: byte 7."),
+        (b'{"a": 1, "a": 2}', "The body is not JSON: a key stands twice in one object."),
+        (b'{"a": NaN}', "The body is not JSON: NaN is no number."),
+        (b'{"a": 1e999}', "The body is not JSON: a number is too large."),
+        (b'{"a": ' + b"1" * 5000 + b"}", "The body is not JSON: a number is too long."),
+        (b"[]", "The body is not a JSON object."),
+    ],
+)
+def test_what_is_wrong_with_json_is_said_in_our_words(api: Api, body: bytes, detail: str) -> None:
+    refused = api.send(
+        "PUT", "/v1/stock/tea", key="ops", data=body, content_type="application/json"
+    )
+    assert problem(refused, 400)["detail"] == detail
+
+
 # -- 400: headers and queries --------------------------------------------------------------
 
 
@@ -137,6 +157,9 @@ def test_the_longest_idempotency_key_is_one(api: Api) -> None:
         "limit=",
         "limit=x",
         "limit=1.5",
+        "limit=1_0",
+        "limit=%2B10",
+        "limit=%2010",
         "limit=%D9%A1",
         "limit=%00",
         "limit=%ff",
@@ -168,6 +191,9 @@ def test_a_query_that_makes_no_sense_is_malformed(api: Api, order_id: str, query
         "status=unpaid%00",
         "created_after=yesterday",
         "created_after=",
+        "created_after=0.5",
+        "created_after=1700000000",
+        "expires_before=P1D",
         "created_after=2024-02-30T00:00:00Z",
         "created_after=2024-02-29T12:00:00",
         "expires_before=2024-02-29",

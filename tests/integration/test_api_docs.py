@@ -47,6 +47,13 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(api: Api, document: A
     assert routes <= operations(document).keys()
 
 
+def test_the_document_names_no_host_that_a_request_named(api: Api) -> None:
+    """Else whoever asks first decides where everybody's keys are sent."""
+    document = api.send("GET", "/openapi.json", key=None, headers={"Host": "evil.example"})
+    assert "evil.example" not in document.get_data(as_text=True)
+    assert "servers" not in json.loads(document.get_data())
+
+
 def test_every_route_but_health_names_its_security(document: Any) -> None:
     [scheme] = document["components"]["securitySchemes"].items()
     name, definition = scheme

@@ -26,11 +26,13 @@ class Server(NamedTuple):
     port: int
     keys: dict[str, str]
 
-    def send(self, request: bytes) -> Reply:
-        """Send bytes as they are; read the one reply."""
+    def send(self, request: bytes, *, ends: bool = False) -> Reply:
+        """Send bytes as they are, and perhaps that no more will come; read the one reply."""
         address = ("127.0.0.1", self.port)
         with socket.create_connection(address, timeout=60) as connection:
             connection.sendall(request)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
             with connection.makefile("rb") as stream:
                 status = int(stream.readline().split()[1])
                 headers = {}
@@ -41,10 +43,17 @@ class Server(NamedTuple):
         is_json = headers.get("content-type", "").endswith("json")
         return Reply(status, headers, json.loads(text) if is_json and text else text)
 
-    def request(self, line: str, *headers: str, body: bytes = b"", key: str = "customer") -> Reply:
+    def request(
+        self,
+        line: str,
+        *headers: str,
+        body: bytes = b"",
+        key: str = "customer",
+        ends: bool = False,
+    ) -> Reply:
         lines = [f"{line} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
         lines += [f"Authorization: Bearer {self.keys[key]}", "Connection: close", *headers]
-        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body, ends=ends)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +114,13 @@ def test_a_body_over_16_kilobytes_is_too_large_in_chunks_too(server: Server, fil
     )
     assert (refused.status, refused.body["code"]) == (413, "request_entity_too_large")
     assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_that_ends_early_is_not_read(server: Server) -> None:
+    cut = ("POST /v1/orders", "Content-Length: 500", "Idempotency-Key: cut")
+    refused = server.request(*cut, body=ORDER, ends=True)
+    assert (refused.status, refused.body["code"]) == (400, "bad_request")
+    assert refused.body["detail"] == f"The body has {len(ORDER)} of 500 bytes."
 
 
 def test_a_body_with_two_lengths_is_never_read_in_two_ways(server: Server) -> None:
