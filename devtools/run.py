@@ -31,7 +31,9 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     try:
         with Service(folder, port) as service:
-            key = processes.create_key(service.env, f"run-{time.time_ns()}", "orders", "ops")
+            key = processes.create_key(
+                service.env, f"run-{time.time_ns()}", "orders", "payments", "ops"
+            )
             print(SESSION.format(url=service.base_url, key=key, folder=folder), flush=True)
             service.wait()
             print(f"A process ended on its own; see the logs under {folder}.", file=sys.stderr)

@@ -264,7 +264,7 @@ def main() -> int:
     options = parser.parse_args()
     story = Story(options.patience)
     if options.base_url and not options.api_key:
-        parser.error("--base-url needs --api-key, one with the scopes orders and ops")
+        parser.error("--base-url needs --api-key, one with the scopes orders, payments and ops")
     try:
         if options.base_url:
             play(Shop(options.base_url, options.api_key, options.patience), story)
@@ -281,7 +281,7 @@ def _play_with_a_service(story: Story, patience: float) -> None:
         tempfile.TemporaryDirectory() as folder,
         Service(Path(folder), processes.free_port(), SETTINGS) as service,
     ):
-        key = processes.create_key(service.env, "demo", "orders", "ops")
+        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         shop = Shop(service.base_url, key, patience)
         story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
         play(shop, story)

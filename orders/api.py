@@ -11,12 +11,22 @@ from flask.typing import ResponseReturnValue
 from orders import schemas
 from orders.bootstrap import Services
 from orders.domain import Client
-from orders.errors import StorageUnavailable
+from orders.errors import Forbidden, StorageUnavailable
 
 log = structlog.get_logger("orders")
-auth = HTTPTokenAuth(
-    description="An API key: flask --app orders.app keys create NAME --scope orders"
-)
+
+
+class KeyAuth(HTTPTokenAuth):
+    """Says which scope a key lacks."""
+
+    def authorize(self, role: Any, user: Any, auth: Any) -> bool:
+        if not super().authorize(role, user, auth):
+            needed = " or ".join(role)
+            raise Forbidden(f"It needs the scope {needed}.")
+        return True
+
+
+auth = KeyAuth(description="An API key: flask --app orders.app keys create NAME --scope orders")
 orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
 stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
 health = APIBlueprint("health", __name__, tag="Health")
@@ -30,7 +40,7 @@ def services() -> Services:
 
 @auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
 def verify(token: str) -> Client | None:
-    return services().orders.authenticate(token) if token else None
+    return services().clients.authenticate(token) if token else None
 
 
 @auth.get_user_roles  # type: ignore[untyped-decorator]
@@ -107,7 +117,7 @@ def list_events(order_id: object, query: schemas.EventsQuery) -> Any:
 
 
 @orders.post("/orders/<uuid:order_id>/payments")
-@orders.auth_required(auth, roles=["orders"])
+@orders.auth_required(auth, roles=["payments"])
 @orders.input(schemas.PaymentIn, arg_name="body")
 @orders.output(schemas.PaymentOut, HTTPStatus.CREATED)
 @orders.doc(responses={202: "The money came too late, twice, or in the wrong amount: refund due"})

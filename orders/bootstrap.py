@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import redis
 import sqlalchemy as sa
 
+from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine
 from orders.errors import SettingsInvalid
@@ -26,6 +27,7 @@ class Services:
     redis: redis.Redis
     scheduler: BatchScheduler
     orders: OrderService
+    clients: Clients
 
     def redis_answers(self) -> bool:
         try:
@@ -53,7 +55,7 @@ def bootstrap(settings: Settings) -> Services:
         settings.order_timeout_max_seconds,
     )
     service = OrderService(engine, scheduler, timeouts)
-    return Services(settings, engine, client, scheduler, service)
+    return Services(settings, engine, client, scheduler, service, Clients(engine))
 
 
 def bootstrap_process(environ: Mapping[str, str]) -> Services:

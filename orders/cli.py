@@ -1,33 +1,97 @@
 """``flask --app orders.app keys ...`` and ``... stock ...``"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
 import click
 from flask.cli import AppGroup
 from pydantic import TypeAdapter, ValidationError
 
 from orders.api import services
+from orders.domain import ApiKey
 from orders.errors import OrderError
 from orders.schemas import Sku, StockIn
 
 #: What the column holds.
 MAX_NAME = 100
 
+SCOPES = ["orders", "payments", "ops"]
+
 keys = AppGroup("keys", help="API keys.")
 stock = AppGroup("stock", help="What is on the shelf.")
 
 
-@keys.command("create")
-@click.argument("name")
-@click.option(
-    "--scope", "scopes", multiple=True, required=True, type=click.Choice(["orders", "ops"])
-)
-def create_key(name: str, scopes: tuple[str, ...]) -> None:
-    """Make an API key and print it, alone: it is kept nowhere."""
-    if not 0 < len(name) <= MAX_NAME:
-        raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
+def _id_of(_context: object, _parameter: object, text: str) -> str:
+    """The id of a key, which may have been pasted whole."""
+    return text.partition(".")[0]
+
+
+def _time(moment: datetime | None) -> str:
+    return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """What the service refuses is said in a line."""
     try:
-        click.echo(services().orders.create_key(name, sorted(set(scopes))))
+        yield
     except OrderError as error:
         raise click.ClickException(str(error)) from error
+
+
+@keys.command("create")
+@click.argument("name")
+@click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Expires after that.")
+def create_key(name: str, scopes: tuple[str, ...], days: float | None) -> None:
+    """Make an API key for the client NAME, who is made when new. Prints the key, alone: it is kept nowhere."""
+    if not 0 < len(name) <= MAX_NAME:
+        raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
+    expires_in = None if days is None else timedelta(days=days)
+    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
+
+
+@keys.command("list")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
+    """List the keys of the client NAME, or of all clients."""
+    found = services().clients.list_keys(name)
+    if as_json:
+        for key in found:
+            click.echo(TypeAdapter(ApiKey).dump_json(key))
+        return
+    rows = [("ID", "CLIENT", "SCOPES", "CREATED", "LAST USED", "EXPIRES")]
+    for key in found:
+        expires = _time(key.expires_at) + (" (expired)" if key.expired else "")
+        scopes = " ".join(sorted(key.scopes))
+        rows.append(
+            (key.id, key.client, scopes, _time(key.created_at), _time(key.last_used_at), expires)
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+@keys.command("revoke")
+@click.argument("key_id", metavar="ID", callback=_id_of)
+def revoke_key(key_id: str) -> None:
+    """Have the key ID refused, within seconds everywhere."""
+    with _said():
+        key = services().clients.revoke(key_id)
+    click.echo(f"{key.id} of {key.client} is revoked")
+
+
+@keys.command("rotate")
+@click.argument("key_id", metavar="ID", callback=_id_of)
+@click.option(
+    "--hours", type=click.FloatRange(min=0), default=24.0, help="The old one is good for."
+)
+def rotate_key(key_id: str, hours: float) -> None:
+    """Make another key like the key ID, and print it alone. The old one is good for --hours more (24)."""
+    with _said():
+        click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
 
 
 @stock.command("set")

@@ -113,11 +113,26 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who holds an API key: a customer, the shop's own back office, or both."""
+    """Who calls, and what the key that came may do: a customer, the shop's back office, or both."""
 
     id: str
     name: str
     scopes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key: all but the key itself."""
+
+    id: str
+    #: The client's name.
+    client: str
+    scopes: frozenset[str]
+    created_at: datetime
+    expires_at: datetime | None
+    #: To the minute.
+    last_used_at: datetime | None
+    expired: bool
 
 
 def total_minor(items: Iterable[Item]) -> int:

@@ -67,8 +67,12 @@ class StockReserved(OrderError):
     """Unpaid orders hold more than that."""
 
 
-class NameTaken(OrderError):
-    """There is a client of that name."""
+class KeyNotFound(OrderError):
+    """There is no such key."""
+
+
+class Forbidden(OrderError):
+    """This key may not do that."""
 
 
 class SettingsInvalid(OrderError, ValueError):

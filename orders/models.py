@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0004_events_by_order"
+SCHEMA_VERSION = "0005_keys_of_clients"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -24,10 +24,24 @@ api_clients = sa.Table(
     metadata,
     sa.Column("id", Id, primary_key=True),
     sa.Column("name", sa.String(100), nullable=False, unique=True),
+    # Of the version before revision 0005, which may still run. A later revision drops them.
+    sa.Column("secret_hash", sa.String(64), nullable=False),
+    sa.Column("scopes", sa.String(100), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
     sa.Column("secret_hash", sa.String(64), nullable=False),  # SHA-256 of 256 random bits
     sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+    sa.Column("last_used_at", Instant),
 )
+sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
 
 stock_items = sa.Table(
     "stock_items",

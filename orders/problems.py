@@ -17,6 +17,7 @@ log = structlog.get_logger("orders")
 STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.OrderNotFound: HTTPStatus.NOT_FOUND,
     errors.SkuNotFound: HTTPStatus.NOT_FOUND,
+    errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TotalTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -3,6 +3,7 @@
 Those of several steps are in `orders.operations`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from uuid_utils import uuid7
 from orders import operations
 from orders.database import Instant, ids, later, ms_until, now, one_of, read_only, waited_for
 from orders.domain import (
+    ApiKey,
     Client,
     Event,
     Item,
@@ -31,6 +33,7 @@ from orders.errors import KeyInFlight, KeyReused, OrderNotFound
 from orders.models import (
     UNPAID,
     api_clients,
+    api_keys,
     order_events,
     order_items,
     orders,
@@ -58,6 +61,17 @@ class Known(NamedTuple):
         if self.fingerprint.rpartition(":")[0] == fingerprint.rpartition(":")[0]:
             return self.fingerprint == fingerprint
         return {item.sku: item.quantity for item in self.order.items} == dict(quantities)
+
+
+class ValidKey(NamedTuple):
+    """What an API key is good for."""
+
+    client: Client
+    secret_hash: str
+    #: Until it expires.
+    valid_ms: float
+    #: Since its use was last noted.
+    unused_ms: float
 
 
 class State(NamedTuple):
@@ -124,15 +138,55 @@ SET_STOCK = _new.on_conflict_do_update(
     where=stock_items.c.reserved <= _new.excluded.on_hand,
 ).returning(stock_items)
 
-# Insert an API client, unless its name is taken.
+# Insert a client, unless there is one of its name.
 ADD_CLIENT = (
-    insert(api_clients)
-    .values(created_at=now())
-    .on_conflict_do_nothing()
-    .returning(api_clients.c.id)
+    insert(api_clients).values(created_at=now(), secret_hash="", scopes="").on_conflict_do_nothing()
 )
-# One API client.
-GET_CLIENT = sa.select(api_clients).where(api_clients.c.id == p("for_id"))
+# Insert a key of the client of a name.
+ADD_KEY = sa.insert(api_keys).from_select(
+    ["id", "client_id", "secret_hash", "scopes", "created_at", "expires_at"],
+    sa.select(
+        p("key_id", type_=api_keys.c.id.type),
+        api_clients.c.id,
+        p("hash", type_=sa.String),
+        p("allowed", type_=sa.String),
+        now(),
+        later(now(), "for_ms"),
+    ).where(api_clients.c.name == p("for_name")),
+)
+_expired = sa.func.coalesce(api_keys.c.expires_at <= now(), sa.false()).label("expired")
+# The keys of all clients.
+LIST_KEYS = (
+    sa.select(api_keys, api_clients.c.name, _expired)
+    .join_from(api_keys, api_clients)
+    .order_by(api_keys.c.created_at, api_keys.c.id)
+)
+# The keys of one client.
+LIST_KEYS_OF_CLIENT = LIST_KEYS.where(api_clients.c.name == p("for_name"))
+# One key.
+GET_KEY = LIST_KEYS.where(api_keys.c.id == p("for_id"))
+# One key, if it is valid: for how many milliseconds more, and for how many it was not used.
+GET_VALID_KEY = (
+    sa.select(
+        api_keys,
+        api_clients.c.name,
+        ms_until(api_keys.c.expires_at).label("valid_ms"),
+        ms_until(api_keys.c.last_used_at).label("used_ms"),
+    )
+    .join_from(api_keys, api_clients)
+    .where(api_keys.c.id == p("for_id"), _expired.element.is_(sa.false()))
+)
+# Have a key expire some time from now, unless it does before.
+EXPIRE_KEY = (
+    sa.update(api_keys)
+    .where(
+        api_keys.c.id == p("for_id"),
+        sa.func.coalesce(api_keys.c.expires_at > later(now(), "for_ms"), sa.true()),
+    )
+    .values(expires_at=later(now(), "for_ms"))
+)
+# Note that a key is used now.
+NOTE_USE = sa.update(api_keys).where(api_keys.c.id == p("for_id")).values(last_used_at=now())
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
     sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
@@ -343,23 +397,68 @@ class Repository:
 
     # -- clients and schema --
 
-    def add_client(self, name: str, secret_hash: str, scopes: Sequence[str]) -> str | None:
-        """Insert an API client; its id, or None when the name is taken."""
-        return self._run(
-            ADD_CLIENT, id=new_id(), name=name, secret_hash=secret_hash, scopes=" ".join(scopes)
-        ).scalar_one_or_none()
+    def add_key(
+        self, name: str, secret_hash: str, scopes: Sequence[str], expires_in_ms: int | None
+    ) -> str:
+        """Insert a key for the client of this name, and the client if it is new; the key's id."""
+        self._run(ADD_CLIENT, id=new_id(), name=name)
+        key_id = new_id()
+        self._run(
+            ADD_KEY,
+            key_id=key_id,
+            for_name=name,
+            hash=secret_hash,
+            allowed=" ".join(scopes),
+            for_ms=expires_in_ms,
+        )
+        return key_id
 
-    def client(self, client_id: str) -> tuple[Client, str] | None:
-        """An API client, and the hash of its secret."""
-        row = self._run(GET_CLIENT, for_id=client_id).one_or_none()
+    def keys(self, name: str | None) -> list[ApiKey]:
+        """The keys of one client, or of all, oldest first."""
+        if name is None:
+            rows = self._run(LIST_KEYS)
+        else:
+            rows = self._run(LIST_KEYS_OF_CLIENT, for_name=name)
+        return [_api_key(row) for row in rows]
+
+    def valid_key(self, key_id: str) -> ValidKey | None:
+        """What a key is good for; None when it is not."""
+        row = self._run(GET_VALID_KEY, for_id=key_id).one_or_none()
         if row is None:
             return None
-        return Client(row.id, row.name, frozenset(row.scopes.split())), row.secret_hash
+        return ValidKey(
+            Client(row.client_id, row.name, frozenset(row.scopes.split())),
+            row.secret_hash,
+            math.inf if row.valid_ms is None else row.valid_ms,
+            math.inf if row.used_ms is None else -row.used_ms,
+        )
+
+    def expire_key(self, key_id: str, after_ms: int) -> ApiKey | None:
+        """Have a key expire then, unless it does before; None when there is no such key."""
+        self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
+        row = self._run(GET_KEY, for_id=key_id).one_or_none()
+        return None if row is None else _api_key(row)
+
+    def note_use(self, key_id: str) -> None:
+        """Note that a key is used now."""
+        self._run(NOTE_USE, for_id=key_id)
 
     def state(self) -> State:
         """The schema's revision, "" when there is none, and whether the database is read-only."""
         row = self._run(GET_STATE).one_or_none()
         return State("", read_only=False) if row is None else State(row.revision, row.read_only)
+
+
+def _api_key(row: sa.Row[Any]) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        client=row.name,
+        scopes=frozenset(row.scopes.split()),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        expired=bool(row.expired),
+    )
 
 
 def _stock_item(row: sa.Row[Any]) -> StockItem:

@@ -5,9 +5,6 @@ scheduler is told; when it does not listen the order stands all the same, becaus
 row is what the sweep reads.
 """
 
-import hashlib
-import hmac
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +16,6 @@ import sqlalchemy as sa
 
 from orders.database import reading, retried, writing
 from orders.domain import (
-    Client,
     Event,
     Order,
     OrderStatus,
@@ -27,12 +23,10 @@ from orders.domain import (
     PaymentStatus,
     Position,
     StockItem,
-    is_order_id,
 )
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
-    NameTaken,
     OrderError,
     OrderNotFound,
     ReferenceReused,
@@ -47,9 +41,6 @@ from orders.repository import Repository, Waiting
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
-#: How long a client is remembered. To look it up at each request costs half as much as to read an
-#: order; a key that was taken back is good for this much longer.
-REMEMBER_SECONDS = 5.0
 
 
 class Scheduler(Protocol):
@@ -83,17 +74,6 @@ class Placed(NamedTuple):
     replayed: bool
 
 
-class _Remembered(NamedTuple):
-    """A client, the hash of its secret, and until when that is believed."""
-
-    client: Client
-    secret_hash: str
-    until: float
-
-    def has(self, secret: str) -> bool:
-        return hmac.compare_digest(self.secret_hash, _hashed(secret))
-
-
 class Paid(NamedTuple):
     """A payment, and whether it was noted before."""
 
@@ -108,7 +88,6 @@ class OrderService:
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
-        self._clients: dict[str, _Remembered] = {}
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
@@ -317,38 +296,3 @@ class OrderService:
         if item is None:
             raise StockReserved
         return item
-
-    def create_key(self, name: str, scopes: Sequence[str]) -> str:
-        """Make an API client; return its key, which is kept nowhere. Raises NameTaken."""
-        secret = secrets.token_urlsafe(32)
-        with self._writing() as repository:
-            client_id = repository.add_client(name, _hashed(secret), scopes)
-        if client_id is None:
-            raise NameTaken(f"Choose another than {name!r}.")
-        return f"{client_id}.{secret}"
-
-    def authenticate(self, api_key: str) -> Client | None:
-        """The client whose key this is."""
-        client_id, _, secret = api_key.partition(".")
-        known = self._clients.get(client_id)
-        if known is not None and monotonic() <= known.until and known.has(secret):
-            return known.client
-        known = self._look_up(client_id)
-        return known.client if known is not None and known.has(secret) else None
-
-    def _look_up(self, client_id: str) -> _Remembered | None:
-        if not is_order_id(client_id):  # all ids are of one form, and PostgreSQL takes no other
-            return None
-        until = monotonic() + REMEMBER_SECONDS
-        with self._reading() as repository:
-            row = repository.client(client_id)
-        if row is None:
-            self._clients.pop(client_id, None)
-            return None
-        self._clients[client_id] = found = _Remembered(*row, until)
-        return found
-
-
-def _hashed(secret: str) -> str:
-    # A fast hash will do: the secret is 256 random bits, which nobody guesses.
-    return hashlib.sha256(secret.encode()).hexdigest()

@@ -28,6 +28,7 @@ from devtools.processes import LOGS, ROOT, log_end
 from devtools.valkey import Valkey
 from orders.app import create_app
 from orders.bootstrap import Services
+from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine, later, now
 from orders.domain import Order
@@ -262,10 +263,19 @@ def opened(url: str, **settings: Any) -> Iterator[Shop]:
     engine = create_engine(Settings(database_url=url, redis_url="redis://nowhere", **settings))
     scheduler = RecordingScheduler()
     service = OrderService(engine, scheduler, Timeouts(1800, 1, 86_400))
-    keys = [service.create_key(name, ["orders"]) for name in ("customer", "other")]
-    ids = [key.partition(".")[0] for key in keys]
+    clients = Clients(engine)
+    ids = [
+        client_id(clients, clients.create_key(name, ["orders"])) for name in ("customer", "other")
+    ]
     yield Shop(engine, service, scheduler, *ids)
     engine.dispose()
+
+
+def client_id(clients: Clients, key: str) -> str:
+    """The id of the client whose key this is."""
+    client = clients.authenticate(key)
+    assert client is not None
+    return client.id
 
 
 def upgrade(url: str) -> None:
@@ -292,6 +302,10 @@ def _migrate(url: str) -> None:
     command.upgrade(config, "head")
 
 
+#: What the keys of an `Api` may do.
+CLIENTS = {"customer": ["orders", "payments"], "other": ["orders", "payments"], "ops": ["ops"]}
+
+
 class Api:
     """The application with a test client, two customers' keys, and the shop's own."""
 
@@ -303,8 +317,8 @@ class Api:
         self.keys: dict[str, str] = {}
 
     def make_keys(self) -> None:
-        for name, scopes in {"customer": ["orders"], "other": ["orders"], "ops": ["ops"]}.items():
-            self.keys[name] = self.services.orders.create_key(name, scopes)
+        for name, scopes in CLIENTS.items():
+            self.keys[name] = self.services.clients.create_key(name, scopes)
 
     def send(
         self,

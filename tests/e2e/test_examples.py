@@ -35,7 +35,7 @@ def test_the_demo_plays_and_every_outcome_is_right() -> None:
 def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         processes.run(["worker", "pause"], service.env)
-        key = processes.create_key(service.env, "demo", "orders", "ops")
+        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         command = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
         demo = processes.python(command, {}, tmp_path / "demo.log")
         assert demo.wait(60) == 1

@@ -54,7 +54,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
-    key = processes.create_key(service.env, "readme", "orders", "ops")
+    key = processes.create_key(service.env, "readme", "orders", "payments", "ops")
     *session, payment = re.split(r"\n\n", the_block("sh", "curl -X PUT").strip())
     local = service.base_url.removeprefix("http://")
 
@@ -65,6 +65,17 @@ def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
     assert (order["status"], order["total_minor"]) == ("unpaid", 2500)
     payment = payment.replace("localhost:8000", local).replace("ID", order["id"])
     assert '"status":"applied"' in bash(payment, {"KEY": key})
+
+
+def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None:
+    *create, listed, rotate, revoke = the_block("sh", "keys list shop").strip().splitlines()
+    made = bash("\n".join(create), service.env).split()
+    assert len(made) == 2
+    new = bash(rotate.replace("ID", made[0]), service.env).strip()
+    bash(revoke.replace("ID", made[1]), service.env)
+    page = bash(listed, service.env)
+    assert all(key.partition(".")[0] in page for key in (*made, new))
+    assert page.count("(expired)") == 1
 
 
 def test_the_operators_commands_work(service: Service) -> None:

@@ -328,7 +328,7 @@ class Customer:
 
     def __init__(self, site: Site) -> None:
         self.responses: list[Response] = []
-        self._api_key = site.services.orders.create_key(uuid4().hex, ["orders"])
+        self._api_key = site.services.clients.create_key(uuid4().hex, ["orders", "payments"])
 
     def order(self, port: int, key: str = "", timeout_seconds: float = 1) -> Answer:
         """Order one of each SKU."""

@@ -61,7 +61,7 @@ class Soak:
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.ports = [free_port(), free_port()]
         self.apis = [self.site.start_api(port, **self.through) for port in self.ports]
-        key = self.site.services.orders.create_key("soak", ["orders"])
+        key = self.site.services.clients.create_key("soak", ["orders", "payments"])
         urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.load = Load(urls, key, SKUS, customers=customers, seed=seed)
         self.faults: Counter[str] = Counter()

@@ -44,7 +44,7 @@ def opened(
 @contextmanager
 def under_load(site: Site, ports: Sequence[int], *, seed: int) -> Iterator[Load]:
     """Customers who order and pay meanwhile; afterwards orders are placed again, soon."""
-    key = site.services.orders.create_key("load", ["orders"])
+    key = site.services.clients.create_key("load", ["orders", "payments"])
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     load = Load(urls, key, SKUS, customers=CUSTOMERS, seed=seed)
     load.start()

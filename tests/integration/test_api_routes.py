@@ -374,6 +374,19 @@ def test_a_key_of_another_scope_is_forbidden(api: Api) -> None:
     assert content(api.send("GET", f"/v1/orders/{order_id}")) == before
 
 
+def test_who_places_orders_cannot_say_that_they_are_paid(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    clients = api.services.clients
+    api.keys["buyer"] = clients.create_key("customer", ["orders"])
+    api.keys["till"] = clients.create_key("customer", ["payments"])
+    body = {"provider": "bank", "reference": "r", "amount_minor": 250, "currency": "EUR"}
+    pay = ("POST", f"/v1/orders/{order_id}/payments", body)
+    refused = problem(api.send(*pay, key="buyer"), 403, "forbidden")
+    assert refused["detail"] == "This key may not do that. It needs the scope payments."
+    assert content(api.send(*pay, key="till"))["status"] == "applied"
+    problem(api.send("GET", f"/v1/orders/{order_id}", key="till"), 403, "forbidden")
+
+
 def test_another_customers_order_looks_as_if_it_did_not_exist(api: Api) -> None:
     order_id, absent = content(api.place())["id"], str(uuid4())
     before = content(api.send("GET", f"/v1/orders/{order_id}"))

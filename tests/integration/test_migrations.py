@@ -4,6 +4,8 @@ import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from secrets import token_urlsafe
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from devtools.processes import ROOT, run, wait_until
+from orders.clients import Clients
 from orders.config import Settings
 from orders.database import LOCK_NOT_AVAILABLE, create_engine, sqlstate
 from orders.errors import KeyReused
@@ -319,10 +322,61 @@ def test_an_interrupted_migration_goes_on(
     if engine.dialect.name == "sqlite":
         pytest.skip("there it is one transaction")
     before.place("key")
-    command.upgrade(config, "head")
+    command.upgrade(config, "0004_events_by_order")  # what follows is one transaction
     command.stamp(config, "0002_list_indexes")
     command.upgrade(config, "head")
     command.check(config)
+
+
+# -- 0005: keys of clients -----------------------------------------------------------------
+
+
+def secret_and_hash() -> tuple[str, str]:
+    secret = token_urlsafe(32)
+    return secret, sha256(secret.encode()).hexdigest()
+
+
+def test_keys_of_before_work_on_and_report_payments(
+    before: Before, engine: sa.Engine, config: Config
+) -> None:
+    made = (
+        "INSERT INTO api_clients (id, name, secret_hash, scopes, created_at)"
+        " VALUES (:id, :name, :hash, :scopes, NOW)"
+    )
+    keys = {}
+    for name, scopes in (("both", "ops orders"), ("buyer", "orders"), ("office", "ops")):
+        keys[name], hashed = new_id(), secret_and_hash()
+        before.run(made, id=keys[name], name=name, hash=hashed[1], scopes=scopes)
+        keys[name] += "." + hashed[0]
+    command.upgrade(config, "head")
+    # The version before may still run, make a key, and overwrite a secret.
+    late, hashed = new_id(), secret_and_hash()
+    before.run(made, id=late, name="late", hash=hashed[1], scopes="orders")
+    keys["late"] = f"{late}.{hashed[0]}"
+    secret, overwritten = secret_and_hash()
+    office = keys["office"].partition(".")[0]
+    before.run(
+        "UPDATE api_clients SET secret_hash = :hash WHERE id = :id", hash=overwritten, id=office
+    )
+
+    clients = Clients(engine)
+    for name, allowed in (
+        ("both", {"ops", "orders", "payments"}),
+        ("buyer", {"orders", "payments"}),
+        ("late", {"orders", "payments"}),
+    ):
+        told = clients.authenticate(keys[name])
+        assert told is not None
+        assert told.id == keys[name].partition(".")[0]
+        assert told.scopes == allowed
+    assert clients.authenticate(keys["office"]) is None
+    assert clients.authenticate(f"{office}.{secret}")
+
+    command.downgrade(config, "0004_events_by_order")
+    [[kept]] = before.run("SELECT secret_hash FROM api_clients WHERE id = :id", id=office)
+    assert kept == overwritten
+    command.upgrade(config, "head")
+    assert Clients(engine).authenticate(f"{office}.{secret}")
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

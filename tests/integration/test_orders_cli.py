@@ -1,6 +1,8 @@
 """flask --app orders.app keys ... and stock ..."""
 
+import json
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from click.testing import Result
@@ -26,7 +28,7 @@ def test_a_key_is_printed_alone_and_works_for_its_scopes(bare: Api) -> None:
     assert result.exit_code == 0
     key = result.stdout.removesuffix("\n")
     assert "\n" not in key
-    client = bare.services.orders.authenticate(key)
+    client = bare.services.clients.authenticate(key)
     assert client is not None
     assert (client.name, sorted(client.scopes)) == ("shop", ["ops", "orders"])
     bare.keys["customer"] = key
@@ -34,12 +36,54 @@ def test_a_key_is_printed_alone_and_works_for_its_scopes(bare: Api) -> None:
     assert bare.send("PUT", "/v1/stock/tea", {}).status_code == 422
 
 
-def test_a_name_is_taken_once(bare: Api) -> None:
-    assert run(bare, "keys", "create", "shop", "--scope", "ops").exit_code == 0
-    again = run(bare, "keys", "create", "shop", "--scope", "ops")
-    assert again.exit_code == 1
-    assert "There is a client of that name." in again.stderr
-    assert again.stdout == ""
+def create(api: Api, *options: str) -> str:
+    result = run(api, "keys", "create", "shop", *options)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout.strip())
+
+
+def test_a_second_key_of_a_name_is_the_same_clients(bare: Api) -> None:
+    bare.keys["ops"] = create(bare, "--scope", "ops")
+    bare.keys["customer"] = create(bare, "--scope", "orders")
+    bare.stock()
+    order_id = json.loads(bare.place("first").get_data())["id"]
+    bare.keys["customer"] = create(bare, "--scope", "orders")
+    assert bare.send("GET", f"/v1/orders/{order_id}").status_code == 200
+
+
+def test_keys_are_listed_with_what_is_known_of_them(bare: Api) -> None:
+    used = create(bare, "--scope", "orders", "--scope", "payments", "--days", "90")
+    assert bare.services.clients.authenticate(used)
+    other = run(bare, "keys", "create", "other", "--scope", "ops").stdout.strip()
+    head, first, second = run(bare, "keys", "list").stdout.splitlines()
+    assert head.split("  ")[0] == "ID"
+    assert first.startswith(used.partition(".")[0])
+    assert "orders payments" in first
+    assert second.startswith(other.partition(".")[0])
+    assert second.endswith("never")
+    [_, alone] = run(bare, "keys", "list", "other").stdout.splitlines()
+    assert alone.split() == second.split()
+    [line] = run(bare, "keys", "list", "shop", "--json").stdout.splitlines()
+    told = json.loads(line)
+    assert (told["client"], sorted(told["scopes"])) == ("shop", ["orders", "payments"])
+    assert told["last_used_at"]
+    assert used.partition(".")[2] not in line
+
+
+def test_a_key_is_revoked_and_rotated_by_its_id_or_pasted_whole(bare: Api) -> None:
+    clients = bare.services.clients
+    first = create(bare, "--scope", "orders")
+    second = run(bare, "keys", "rotate", first, "--hours", "1").stdout.strip()
+    assert clients.authenticate(first) == clients.authenticate(second)
+    revoked = run(bare, "keys", "revoke", second.partition(".")[0])
+    assert revoked.stdout == f"{second.partition('.')[0]} of shop is revoked\n"
+    assert clients.authenticate(second) is None
+    assert clients.authenticate(first)
+    assert "expired" in run(bare, "keys", "list").stdout
+    for unknown in ("nonsense", str(uuid4())):
+        refused = run(bare, "keys", "revoke", unknown)
+        assert refused.exit_code == 1
+        assert "There is no such key." in refused.stderr
 
 
 def test_a_key_without_a_known_scope_is_not_made(bare: Api) -> None:

@@ -135,7 +135,7 @@ def test_every_error_that_a_request_can_meet_has_a_status() -> None:
         if isinstance(error, type) and issubclass(error, OrderError) and error is not OrderError
     }
     # Only the command line makes clients, and without settings there is no service.
-    assert every - {errors.NameTaken, errors.SettingsInvalid} == STATUS.keys()
+    assert every - {errors.KeyNotFound, errors.SettingsInvalid} == STATUS.keys()
     assert len({error.code for error in every}) == len(every)
     assert all(error.__doc__ for error in every)
 

@@ -1,0 +1,136 @@
+"""Clients and their API keys: who calls, and what each key may do."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from time import monotonic
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from orders.database import reading, writing
+from orders.domain import ApiKey, Client, is_order_id
+from orders.errors import KeyNotFound, StorageUnavailable
+from orders.repository import Repository
+
+#: How long a key is remembered. To look it up at each request costs half as much as to read an
+#: order; one that was revoked is good for this much longer.
+REMEMBER_SECONDS = 5.0
+#: How exactly a key's last use is noted.
+USE_IS_NOTED_EVERY = timedelta(minutes=1)
+#: How long a key is good for after it was rotated, unless told otherwise.
+OVERLAP = timedelta(hours=24)
+
+
+class _Remembered(NamedTuple):
+    """A key's client, the hash of its secret, and until when both are believed."""
+
+    client: Client
+    secret_hash: str
+    until: float
+
+    def has(self, secret: str) -> bool:
+        return hmac.compare_digest(self.secret_hash, _hashed(secret))
+
+
+class Clients:
+    """A client owns orders, and has any number of keys. A key is ``ID.SECRET``; the secret is kept nowhere.
+
+    Raises StorageUnavailable from every method while the database does not answer.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        #: By the ids of keys.
+        self._remembered: dict[str, _Remembered] = {}
+
+    @contextmanager
+    def _writing(self) -> Iterator[Repository]:
+        with writing(self._engine) as connection:
+            yield Repository(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Repository]:
+        with reading(self._engine) as connection:
+            yield Repository(connection)
+
+    def create_key(
+        self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None
+    ) -> str:
+        """Make a key for the client of this name, and the client if it is new; return the key."""
+        secret = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            key_id = repository.add_key(
+                name,
+                _hashed(secret),
+                sorted(scopes),
+                None if expires_in is None else _ms(expires_in),
+            )
+        return f"{key_id}.{secret}"
+
+    def list_keys(self, name: str | None = None) -> list[ApiKey]:
+        """The keys of one client, or of all, in the order in which they were made."""
+        with self._reading() as repository:
+            return repository.keys(name)
+
+    def revoke(self, key_id: str) -> ApiKey:
+        """Have a key refused: here at once, elsewhere within `REMEMBER_SECONDS`. Raises KeyNotFound."""
+        return self._expire(key_id, timedelta(0))
+
+    def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
+        """Make another key like this one, which is good for ``overlap`` more. Raises KeyNotFound."""
+        old = self._expire(key_id, overlap)
+        return self.create_key(old.client, [*old.scopes])
+
+    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
+        """Have a key expire then, unless it does before."""
+        with self._writing() as repository:
+            key = repository.expire_key(key_id, _ms(after)) if is_order_id(key_id) else None
+        if key is None:
+            raise KeyNotFound
+        self._remembered.pop(key_id, None)
+        return key
+
+    def authenticate(self, api_key: str) -> Client | None:
+        """The client whose key this is, with what the key may do."""
+        key_id, _, secret = api_key.partition(".")
+        known = self._remembered.get(key_id)
+        if known is not None and monotonic() <= known.until and known.has(secret):
+            return known.client
+        known = self._look_up(key_id)
+        return known.client if known is not None and known.has(secret) else None
+
+    def _look_up(self, key_id: str) -> _Remembered | None:
+        if not is_order_id(key_id):  # all ids are of one form, and PostgreSQL takes no other
+            return None
+        now = monotonic()
+        with self._reading() as repository:
+            found = repository.valid_key(key_id)
+        if found is None:
+            self._remembered.pop(key_id, None)
+            return None
+        seconds = min(REMEMBER_SECONDS, found.valid_ms / 1000)
+        known = _Remembered(found.client, found.secret_hash, now + seconds)
+        self._remembered[key_id] = known
+        if found.unused_ms > _ms(USE_IS_NOTED_EVERY):
+            self._note_use(key_id)
+        return known
+
+    def _note_use(self, key_id: str) -> None:
+        try:
+            with self._writing() as repository:
+                repository.note_use(key_id)
+        except StorageUnavailable:
+            pass  # a database that takes no writes may still be read
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _hashed(secret: str) -> str:
+    # A fast hash will do: the secret is 256 random bits, which nobody guesses.
+    return hashlib.sha256(secret.encode()).hexdigest()

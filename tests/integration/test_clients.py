@@ -1,0 +1,180 @@
+"""Clients and their keys, on both databases."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from orders.clients import REMEMBER_SECONDS, Clients
+from orders.domain import ApiKey
+from orders.errors import KeyNotFound, StorageReadOnly
+from orders.models import api_keys
+from tests.conftest import Shop, client_id
+
+
+@pytest.fixture
+def clients(shop: Shop) -> Clients:
+    """As another process has them: it remembers nobody."""
+    return Clients(shop.engine)
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock by which keys are remembered."""
+    now = [100.0]
+    monkeypatch.setattr("orders.clients.monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+def id_of(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def info(clients: Clients, key: str) -> ApiKey:
+    [found] = [each for each in clients.list_keys() if each.id == id_of(key)]
+    return found
+
+
+def test_a_key_is_stored_only_as_a_hash_and_authenticates_its_client(
+    shop: Shop, clients: Clients
+) -> None:
+    key = clients.create_key("new", ["orders", "ops"])
+    client = clients.authenticate(key)
+    assert client is not None
+    assert (client.name, client.scopes) == ("new", frozenset({"orders", "ops"}))
+    assert key.partition(".")[2] not in repr(shop.tables())
+
+
+def test_a_client_has_any_number_of_keys(clients: Clients) -> None:
+    first, second = clients.create_key("new", ["orders"]), clients.create_key("new", ["payments"])
+    assert client_id(clients, first) == client_id(clients, second)
+    told = clients.authenticate(second)
+    assert told is not None
+    assert told.scopes == {"payments"}
+    assert [key.id for key in clients.list_keys("new")] == [id_of(first), id_of(second)]
+    assert clients.list_keys("nobody") == []
+
+
+def test_a_revoked_key_is_refused_here_at_once_and_elsewhere_within_seconds(
+    shop: Shop, clients: Clients, tick: Callable[[float], None]
+) -> None:
+    key, other = (clients.create_key("new", ["orders"]) for _ in range(2))
+    elsewhere = Clients(shop.engine)
+    assert clients.authenticate(key)
+    assert elsewhere.authenticate(key)
+    assert clients.revoke(id_of(key)).expired
+    assert clients.authenticate(key) is None
+    tick(REMEMBER_SECONDS)
+    assert elsewhere.authenticate(key)
+    tick(0.001)
+    assert elsewhere.authenticate(key) is None
+    tick(-0.001)
+    assert elsewhere.authenticate(key) is None, "it was to be forgotten"
+    assert clients.authenticate(other), "it is another key"
+
+
+def test_a_key_expires_when_it_was_to_and_is_remembered_no_longer(
+    shop: Shop, clients: Clients, tick: Callable[[float], None]
+) -> None:
+    key = clients.create_key("new", ["orders"], timedelta(seconds=2))
+    assert clients.authenticate(key)
+    with shop.engine.begin() as connection:  # its time is over
+        connection.execute(
+            sa.update(api_keys)
+            .where(api_keys.c.id == id_of(key))
+            .values(expires_at=api_keys.c.created_at)
+        )
+    tick(2.001)  # the first look-up said how long it is good for
+    assert clients.authenticate(key) is None
+    assert info(clients, key).expired
+
+
+def test_a_rotated_key_has_a_successor_and_is_good_for_a_while(clients: Clients) -> None:
+    old = clients.create_key("new", ["orders", "payments"], timedelta(days=90))
+    new = clients.rotate(id_of(old), timedelta(hours=2))
+    assert clients.authenticate(new) == clients.authenticate(old)
+    ends = info(clients, old).expires_at
+    assert ends is not None
+    assert timedelta(hours=2) - timedelta(minutes=1) < ends - info(clients, new).created_at
+    assert ends - info(clients, new).created_at < timedelta(hours=2, minutes=1)
+    assert info(clients, new).expires_at is None
+
+
+def test_rotating_or_revoking_never_makes_a_key_last_longer(clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    revoked = clients.revoke(id_of(key)).expires_at
+    clients.rotate(id_of(key), timedelta(days=1))
+    assert info(clients, key).expires_at == revoked
+    assert clients.authenticate(key) is None
+
+
+@pytest.mark.parametrize("key_id", ["", "nonsense", "00000000-0000-0000-0000-000000000000"])
+def test_a_key_that_is_none_is_neither_revoked_nor_rotated(clients: Clients, key_id: str) -> None:
+    with pytest.raises(KeyNotFound):
+        clients.revoke(key_id)
+    with pytest.raises(KeyNotFound):
+        clients.rotate(key_id)
+
+
+def test_the_last_use_is_noted_to_the_minute(shop: Shop, clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    assert info(clients, key).last_used_at is None
+    assert clients.authenticate(key)
+    first = info(clients, key).last_used_at
+    assert first is not None
+    assert Clients(shop.engine).authenticate(key)
+    assert info(clients, key).last_used_at == first, "one write a minute is enough"
+    with shop.engine.begin() as connection:
+        connection.execute(
+            sa.update(api_keys)
+            .where(api_keys.c.id == id_of(key))
+            .values(last_used_at=first - timedelta(minutes=2))
+        )
+    assert Clients(shop.engine).authenticate(key)
+    assert (info(clients, key).last_used_at or first) >= first
+
+
+def test_a_database_that_takes_no_writes_may_still_be_read(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = clients.create_key("new", ["orders"])
+    monkeypatch.setattr(clients, "_writing", refusing)
+    assert clients.authenticate(key)
+
+
+def refusing() -> None:
+    raise StorageReadOnly
+
+
+def test_a_key_that_was_seen_is_not_looked_up_again(shop: Shop, clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    assert clients.authenticate(key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shop.engine, "connect", None)
+        assert clients.authenticate(key)
+
+
+def test_any_other_key_authenticates_nobody(clients: Clients) -> None:
+    key_id, _, secret = clients.create_key("new", ["orders"]).partition(".")
+    other_id = id_of(clients.create_key("new", ["orders"]))
+    for other in (
+        "",
+        ".",
+        "nonsense",
+        key_id,
+        f"{key_id}.",
+        f"{key_id}.{secret}x",
+        f"{key_id}..{secret}",
+        f"{secret}.{key_id}",
+        f"{other_id}.{secret}",
+        f"00000000-0000-0000-0000-000000000000.{secret}",
+        f"nul\0.{secret}",
+        f"\u0661.{secret}",
+        f"{key_id}.\u0661",
+    ):
+        assert clients.authenticate(other) is None, other
