@@ -28,6 +28,7 @@ class KeyAuth(HTTPTokenAuth):
 
 auth = KeyAuth(description="An API key: flask --app orders.app keys create NAME --scope orders")
 orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
+payments = APIBlueprint("payments", __name__, url_prefix="/v1", tag="Payments")
 stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
 health = APIBlueprint("health", __name__, tag="Health")
 
@@ -53,6 +54,11 @@ def caller() -> str:
     client = auth.current_user
     assert isinstance(client, Client)
     return client.id
+
+
+def _page(found: list[Any], query: Any) -> dict[str, Any]:
+    more = len(found) == query.limit
+    return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
 
 
 def _replayed(replayed: bool) -> dict[str, str]:  # noqa: FBT001  it is what the word says
@@ -91,8 +97,7 @@ def list_orders(query: schemas.OrdersQuery) -> Any:
         expires_before=query.expires_before,
         after=query.after,
     )
-    more = len(found) == query.limit
-    return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
+    return _page(found, query)
 
 
 @orders.get("/orders/<uuid:order_id>")
@@ -126,6 +131,40 @@ def create_payment(order_id: object, body: schemas.PaymentIn) -> Any:
     paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
     status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
     return paid.payment, status, _replayed(paid.replayed)
+
+
+@orders.get("/orders/<uuid:order_id>/payments")
+@orders.auth_required(auth, roles=["orders", "payments"])
+@orders.input(schemas.PaymentsOfOrderQuery, location="query", arg_name="query")
+@orders.output(schemas.PaymentsOut)
+def list_payments_of_order(order_id: object, query: schemas.PaymentsOfOrderQuery) -> Any:
+    """An order's payments, oldest first."""
+    found = services().orders.payments_of_order(
+        caller(), str(order_id), page_size=query.limit, after=query.after
+    )
+    return _page(found, query)
+
+
+@payments.get("/payments")
+@payments.auth_required(auth, roles=["payments"])
+@payments.input(schemas.PaymentsQuery, location="query", arg_name="query")
+@payments.output(schemas.PaymentsOut)
+def list_payments(query: schemas.PaymentsQuery) -> Any:
+    """Your payments of one status, oldest first: with refund_due, what has to be sent back."""
+    found = services().orders.payments(
+        caller(), status=query.status, page_size=query.limit, after=query.after
+    )
+    return _page(found, query)
+
+
+@payments.post("/payments/<uuid:payment_id>/refund")
+@payments.auth_required(auth, roles=["payments"])
+@payments.input(schemas.RefundIn, arg_name="body")
+@payments.output(schemas.PaymentOut)
+def refund_payment(payment_id: object, body: schemas.RefundIn) -> Any:
+    """Say that money which was due back has been sent. The same again changes nothing."""
+    refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
+    return refunded.payment, HTTPStatus.OK, _replayed(refunded.replayed)
 
 
 @orders.post("/orders/<uuid:order_id>/cancel")

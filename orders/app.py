@@ -46,7 +46,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     )
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
     problems.install(app)
-    for blueprint in (api.orders, api.stock, api.health):
+    for blueprint in (api.orders, api.payments, api.stock, api.health):
         app.register_blueprint(blueprint)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)

@@ -63,7 +63,7 @@ class Order:
 
 
 class Position(NamedTuple):
-    """Where a page of orders ended: the moment that they are sorted by, and the last one's id."""
+    """Where a page ended: the moment that it is sorted by, and the last one's id."""
 
     at: datetime
     id: str
@@ -80,9 +80,12 @@ class Payment:
     amount_minor: int
     currency: str
     status: PaymentStatus
-    #: Why it is due back: order_cancelled, already_paid or wrong_amount.
+    #: Why it is due back, or was: order_cancelled, already_paid or wrong_amount.
     reason: str | None
     created_at: datetime
+    refunded_at: datetime | None = None
+    #: The provider's.
+    refund_reference: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,18 @@ class ReferenceReused(OrderError):
     """This payment reference came with another order, amount or currency before."""
 
 
+class PaymentNotFound(OrderError):
+    """There is no such payment."""
+
+
+class NotRefundable(OrderError):
+    """This payment is not due back: its order took it."""
+
+
+class AlreadyRefunded(OrderError):
+    """This payment was refunded before, with another reference."""
+
+
 class StockReserved(OrderError):
     """Unpaid orders hold more than that."""
 

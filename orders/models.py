@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.database import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0005_keys_of_clients"
+SCHEMA_VERSION = "0006_refunds"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -129,12 +129,22 @@ payments = sa.Table(
     sa.Column("reason", sa.String(20)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("customer_id", Id, nullable=False),  # the order's
+    sa.Column("refunded_at", Instant),
+    sa.Column("refund_reference", sa.String(255)),
     sa.CheckConstraint(
         "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
     ),
 )
 
 sa.Index("ix_payments_order", payments.c.order_id)
+# A customer's payments of one status, oldest first.
+sa.Index(
+    "ix_payments_status",
+    payments.c.customer_id,
+    payments.c.status,
+    payments.c.created_at,
+    payments.c.id,
+)
 sa.Index(
     "uq_payments_reference",
     payments.c.customer_id,

@@ -1,4 +1,4 @@
-"""What changes orders: placing, paying, cancelling and expiring, an operation each.
+"""What changes orders: placing, paying, refunding, cancelling and expiring, an operation each.
 
 Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
 nobody's yet, so placing takes stock first. So no two operations wait for each other in a circle,
@@ -29,6 +29,7 @@ p = sa.bindparam
 #: rather than look up the ids.
 OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
 OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
+OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.customer_id == p("for_customer"))
 WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
 
 
@@ -103,6 +104,14 @@ def _change_stock(
         name: stock_items.c[name] + sign * change.excluded[name] for name, sign in signs.items()
     }
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=added))
+
+
+def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
+    """What an event says of a payment."""
+    return {
+        "payment_id": sa.cast(payment.c.id, sa.String),
+        **{name: payment.c[name] for name in ("provider", "reference", "amount_minor", "currency")},
+    }
 
 
 def _add_event(
@@ -256,14 +265,40 @@ def pay(step: Step) -> sa.Select[Any]:
         .returning(orders.c.id),
     )
     _change_stock(step, _held(step, paid), reserved=-1, on_hand=-1)
-    facts = {"provider": payment.c.provider, "reference": payment.c.reference}
-    at, reason = payment.c.created_at, payment.c.reason
+    at, reason, facts = payment.c.created_at, payment.c.reason, _money(payment)
     for kind, data, condition in (
         ("order.paid", facts, reason.is_(None)),
         ("payment.refund_due", {**facts, "reason": reason}, reason.is_not(None)),
     ):
         _add_event(step, payment.c.order_id, kind, at, data, condition)
     return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
+
+
+@Operation
+def refund(step: Step) -> sa.Select[Any]:
+    """Note that money which was due back has been sent; returns the payment if it was still due.
+
+    Its order is locked, so that its events are in commit order.
+    """
+    order_id = sa.select(payments.c.order_id).where(*OWN_PAYMENT).scalar_subquery()
+    order = step(
+        "own",
+        sa.select(orders.c.id).where(orders.c.id == order_id).with_for_update(key_share=True),
+    )
+    refunded = step(
+        "refunded",
+        sa.update(payments)
+        .where(
+            *OWN_PAYMENT,
+            payments.c.status == _text("refund_due"),
+            one_of(payments.c.order_id, sa.select(order.c.id)),
+        )
+        .values(status=_text("refunded"), refunded_at=now(), refund_reference=p("for_reference"))
+        .returning(payments),
+    )
+    facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
+    _add_event(step, refunded.c.order_id, "payment.refunded", refunded.c.refunded_at, facts)
+    return sa.select(refunded)
 
 
 @Operation

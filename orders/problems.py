@@ -17,6 +17,7 @@ log = structlog.get_logger("orders")
 STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.OrderNotFound: HTTPStatus.NOT_FOUND,
     errors.SkuNotFound: HTTPStatus.NOT_FOUND,
+    errors.PaymentNotFound: HTTPStatus.NOT_FOUND,
     errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -27,6 +28,8 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.AlreadyPaid: HTTPStatus.CONFLICT,
     errors.KeyInFlight: HTTPStatus.CONFLICT,
     errors.ReferenceReused: HTTPStatus.CONFLICT,
+    errors.NotRefundable: HTTPStatus.CONFLICT,
+    errors.AlreadyRefunded: HTTPStatus.CONFLICT,
     errors.StockReserved: HTTPStatus.CONFLICT,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -40,7 +40,7 @@ from orders.models import (
     payments,
     stock_items,
 )
-from orders.operations import OWN, WITH_KEY, with_items
+from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, with_items
 
 p = sa.bindparam
 
@@ -102,10 +102,10 @@ UNPAID_UNTIL = (
     .limit(p("page_size"))
 )
 UNPAID_BETWEEN = UNPAID_UNTIL.where(orders.c.expires_at > later(now(), "after_ms"))
-FIRST_PAGE: dict[str, Any] = {
-    "last_expires_at": datetime.fromisoformat("1970-01-01T00:00:00Z"),
-    "last_id": "00000000-0000-0000-0000-000000000000",
-}
+#: Before any row.
+FIRST = Position(
+    datetime.fromisoformat("1970-01-01T00:00:00Z"), "00000000-0000-0000-0000-000000000000"
+)
 
 # One order of one customer, a row for each item.
 GET_ORDER = with_items(orders, *OWN)
@@ -127,6 +127,23 @@ GET_PAYMENT = sa.select(payments).where(
     payments.c.provider == p("for_provider"),
     payments.c.reference == p("for_reference"),
 )
+
+# One payment of one customer.
+GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
+_oldest_first = (payments.c.created_at, payments.c.id)
+_after = sa.tuple_(*_oldest_first) > sa.tuple_(
+    p("last_at", type_=Instant), p("last_id", type_=payments.c.id.type)
+)
+_payments = (
+    sa.select(payments)
+    .where(payments.c.customer_id == p("for_customer"), _after)
+    .order_by(*_oldest_first)
+    .limit(p("page_size"))
+)
+# A customer's payments of one status, oldest first, from a page's end on.
+LIST_PAYMENTS = _payments.where(payments.c.status == p("for_status"))
+# An order's payments, likewise.
+LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
 # One SKU.
 GET_STOCK = sa.select(stock_items).where(stock_items.c.sku == p("for_sku"))
@@ -344,9 +361,9 @@ class Repository:
         self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
     ) -> list[Waiting]:
         """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
-        values = {"before_ms": before_ms, "page_size": page_size, **FIRST_PAGE}
-        if last is not None:
-            values |= {"last_expires_at": last.expires_at, "last_id": last.id}
+        at, last_id = FIRST if last is None else (last.expires_at, last.id)
+        values: dict[str, Any] = {"before_ms": before_ms, "page_size": page_size}
+        values |= {"last_expires_at": at, "last_id": last_id}
         if after_ms is None:
             rows = self._run(UNPAID_UNTIL, **values)
         else:
@@ -387,6 +404,35 @@ class Repository:
         """The payment of a reference that was noted before."""
         values = {"for_customer": customer_id, "for_provider": provider}
         return _payment(self._run(GET_PAYMENT, **values, for_reference=reference).one())
+
+    def own_payment(self, payment_id: str, customer_id: str) -> Payment | None:
+        row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_customer=customer_id).one_or_none()
+        return None if row is None else _payment(row)
+
+    def payments(
+        self,
+        customer_id: str,
+        *,
+        page_size: int,
+        after: Position | None,
+        status: str | None = None,
+        order_id: str | None = None,
+    ) -> list[Payment]:
+        """A customer's payments of one status, or of one order, oldest first."""
+        at, last_id = after or FIRST
+        values = {"for_customer": customer_id, "page_size": page_size, "last_at": at}
+        if order_id is None:
+            rows = self._run(LIST_PAYMENTS, **values, last_id=last_id, for_status=status)
+        else:
+            rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_id=last_id, for_order=order_id)
+        return [_payment(row) for row in rows]
+
+    def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
+        """Note that money was sent back; None when it was not due."""
+        rows = operations.refund(
+            self._connection, for_id=payment_id, for_customer=customer_id, for_reference=reference
+        )
+        return _payment(rows[0]) if rows else None
 
     # -- events --
 
@@ -512,4 +558,6 @@ def _payment(row: sa.Row[Any]) -> Payment:
         status=PaymentStatus(row.status),
         reason=row.reason,
         created_at=row.created_at,
+        refunded_at=row.refunded_at,
+        refund_reference=row.refund_reference,
     )

@@ -29,6 +29,7 @@ from orders.domain import (
     CancelReason,
     Order,
     OrderStatus,
+    Payment,
     PaymentStatus,
     Position,
     is_order_id,
@@ -178,17 +179,26 @@ class OrderIn(_In):
         return f"2:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+Reference = Annotated[
+    str,
+    StringConstraints(pattern=r"^[!-~]{1,255}$"),
+    Field(description="The provider's own name for it: unique, printable ASCII."),
+]
+
+
 class PaymentIn(_In):
     """Money that a provider took."""
 
     provider: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,50}$")]
-    reference: Annotated[
-        str,
-        StringConstraints(pattern=r"^[!-~]{1,255}$"),
-        Field(description="The provider's own name for this payment: unique, printable ASCII."),
-    ]
+    reference: Reference
     amount_minor: Annotated[int, Field(ge=1, le=MAX_MINOR)]
     currency: Currency
+
+
+class RefundIn(_In):
+    """Money that a provider sent back."""
+
+    reference: Reference
 
 
 class StockIn(_In):
@@ -231,6 +241,19 @@ class _Query(BaseModel):
     limit: Limit = PAGE_SIZE
     cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None
 
+    def _position(self, of: str) -> Position | None:
+        """Where the page before ended, if it was of such a list. Raises BadRequest."""
+        if self.cursor is None:
+            return None
+        word, _, position = _decoded(self.cursor).partition(" ")
+        at, _, last_id = position.partition(" ")
+        if word != of or not MOMENT.fullmatch(at) or not is_order_id(last_id):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        try:
+            return Position(datetime.fromisoformat(at), last_id)
+        except ValueError as error:
+            raise BadRequest("This cursor is none of ours.") from error
+
 
 class OrdersQuery(_Query):
     """Which of one's orders."""
@@ -247,20 +270,30 @@ class OrdersQuery(_Query):
     @property
     def after(self) -> Position | None:
         """Where the page before ended. Raises BadRequest."""
-        if self.cursor is None:
-            return None
-        sorted_by, _, position = _decoded(self.cursor).partition(" ")
-        at, _, order_id = position.partition(" ")
-        if sorted_by != self.sorted_by or not MOMENT.fullmatch(at) or not is_order_id(order_id):
-            raise BadRequest("This cursor is not from a list with these filters.")
-        try:
-            return Position(datetime.fromisoformat(at), order_id)
-        except ValueError as error:
-            raise BadRequest("This cursor is none of ours.") from error
+        return self._position(self.sorted_by)
 
     def cursor_after(self, order: Order) -> str:
         """The cursor of the page that follows this order."""
-        return encoded(f"{self.sorted_by} {rfc3339(getattr(order, self.sorted_by))} {order.id}")
+        return _cursor(self.sorted_by, getattr(order, self.sorted_by), order.id)
+
+
+class PaymentsOfOrderQuery(_Query):
+    """Which of an order's payments."""
+
+    @property
+    def after(self) -> Position | None:
+        """Where the page before ended. Raises BadRequest."""
+        return self._position("payments")
+
+    def cursor_after(self, payment: Payment) -> str:
+        """The cursor of the page that follows this payment."""
+        return _cursor("payments", payment.created_at, payment.id)
+
+
+class PaymentsQuery(PaymentsOfOrderQuery):
+    """Which of one's payments."""
+
+    status: Literal["applied", "refund_due", "refunded"]
 
 
 class EventsQuery(_Query):
@@ -273,6 +306,10 @@ class EventsQuery(_Query):
         if not (text.isascii() and text.isdecimal() and len(text) < 19):  # noqa: PLR2004  a bigint
             raise BadRequest("This cursor is none of ours.")
         return int(text)
+
+
+def _cursor(of: str, at: datetime, last_id: str) -> str:
+    return encoded(f"{of} {rfc3339(at)} {last_id}")
 
 
 def encoded(position: str | int) -> str:
@@ -357,6 +394,15 @@ class PaymentOut(_Out):
     status: PaymentStatus
     reason: str | None
     created_at: Moment
+    refunded_at: Moment | None
+    refund_reference: str | None
+
+
+class PaymentsOut(_Out):
+    """A page of payments, oldest first."""
+
+    data: list[PaymentOut]
+    next_cursor: str | None
 
 
 class StockOut(_Out):

@@ -26,9 +26,12 @@ from orders.domain import (
 )
 from orders.errors import (
     AlreadyPaid,
+    AlreadyRefunded,
     KeyReused,
+    NotRefundable,
     OrderError,
     OrderNotFound,
+    PaymentNotFound,
     ReferenceReused,
     SchemaOutdated,
     SkuNotFound,
@@ -75,7 +78,7 @@ class Placed(NamedTuple):
 
 
 class Paid(NamedTuple):
-    """A payment, and whether it was noted before."""
+    """A payment, and whether it, or its refund, was noted before."""
 
     payment: Payment
     replayed: bool
@@ -175,6 +178,43 @@ class OrderService:
         if payment.status is PaymentStatus.APPLIED:
             self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
+
+    @retried
+    def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
+        """Note that money which was due back has been sent, by the provider's reference for that.
+
+        Raises PaymentNotFound, NotRefundable, AlreadyRefunded.
+        """
+        with self._writing() as repository:
+            payment = repository.refund(payment_id, customer_id, reference)
+            if payment is not None:
+                return Paid(payment, replayed=False)
+            known = repository.own_payment(payment_id, customer_id)
+        if known is None:
+            raise PaymentNotFound
+        if known.status is PaymentStatus.APPLIED:
+            raise NotRefundable
+        if known.refund_reference != reference:
+            raise AlreadyRefunded
+        return Paid(known, replayed=True)
+
+    def payments(
+        self, customer_id: str, *, status: str, page_size: int, after: Position | None = None
+    ) -> list[Payment]:
+        """A customer's payments of one status, oldest first."""
+        with self._reading() as repository:
+            return repository.payments(customer_id, status=status, page_size=page_size, after=after)
+
+    def payments_of_order(
+        self, customer_id: str, order_id: str, *, page_size: int, after: Position | None = None
+    ) -> list[Payment]:
+        """An order's payments, oldest first. Raises OrderNotFound."""
+        with self._reading() as repository:
+            if repository.order(order_id, customer_id) is None:
+                raise OrderNotFound
+            return repository.payments(
+                customer_id, order_id=order_id, page_size=page_size, after=after
+            )
 
     @retried
     def cancel(self, customer_id: str, order_id: str) -> Order:

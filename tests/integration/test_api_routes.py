@@ -38,6 +38,8 @@ PAYMENT_KEYS = [
     "status",
     "reason",
     "created_at",
+    "refunded_at",
+    "refund_reference",
 ]
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
@@ -178,8 +180,13 @@ def test_orders_are_filtered_by_status_and_time(api: Api) -> None:
 
 def test_an_orders_events_are_told_oldest_first(api: Api) -> None:
     order = content(api.place())
-    api.pay(order["id"], "r-1")
-    api.pay(order["id"], "r-2")
+    paid = {reference: content(api.pay(order["id"], reference)) for reference in ("r-1", "r-2")}
+
+    def money(reference: str) -> dict[str, Any]:
+        facts = ("provider", "reference", "amount_minor", "currency")
+        payment = paid[reference]
+        return {"payment_id": payment["id"], **{name: payment[name] for name in facts}}
+
     path = f"/v1/orders/{order['id']}/events"
     first = content(api.send("GET", f"{path}?limit=2"))
     assert [*first] == ["data", "next_cursor"]
@@ -188,11 +195,8 @@ def test_an_orders_events_are_told_oldest_first(api: Api) -> None:
     rest = content(api.send("GET", f"{path}?limit=2&cursor={first['next_cursor']}"))
     assert [(event["type"], event["data"]) for event in first["data"] + rest["data"]] == [
         ("order.created", order),
-        ("order.paid", {"provider": "bank", "reference": "r-1"}),
-        (
-            "payment.refund_due",
-            {"provider": "bank", "reference": "r-2", "reason": "already_paid"},
-        ),
+        ("order.paid", money("r-1")),
+        ("payment.refund_due", {**money("r-2"), "reason": "already_paid"}),
     ]
     assert rest["next_cursor"] is None
 
@@ -220,6 +224,8 @@ def test_a_payment_is_applied_and_its_check_is_taken_off_the_queue(
         "status": "applied",
         "reason": None,
         "created_at": "",
+        "refunded_at": None,
+        "refund_reference": None,
     }
     shown = content(api.send("GET", f"/v1/orders/{order['id']}"))
     assert (shown["status"], shown["version"]) == ("paid", 2)
@@ -331,9 +337,7 @@ def routes(api: Api, order_id: str) -> list[tuple[str, str, str]]:
             (method, adapter.build(rule.endpoint, values), rule.rule)
             for rule in api.app.url_map.iter_rules()
             if rule.rule.startswith("/v1")
-            for values in [
-                {name: order_id if name == "order_id" else "tea" for name in rule.arguments}
-            ]
+            for values in [{name: "tea" if name == "sku" else order_id for name in rule.arguments}]
             for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
         ]
 
@@ -369,7 +373,7 @@ def test_a_key_of_another_scope_is_forbidden(api: Api) -> None:
     for method, path, rule in routes(api, order_id):
         if rule == "/v1/stock/<sku>" and method == "GET":
             continue  # for both
-        key = "ops" if rule.startswith("/v1/orders") else "customer"
+        key = "customer" if rule.startswith("/v1/stock") else "ops"
         problem(api.send(method, path, {}, key=key), 403, "forbidden")
     assert content(api.send("GET", f"/v1/orders/{order_id}")) == before
 
@@ -398,7 +402,7 @@ def test_another_customers_order_looks_as_if_it_did_not_exist(api: Api) -> None:
     ]
     assert len(paths) >= 4
     for method, path in paths:
-        sent = body if path.endswith("/payments") else None
+        sent = body if (method, path[-9:]) == ("POST", "/payments") else None
         theirs = api.send(method, path, sent, key="other")
         nobodys = api.send(method, path.replace(order_id, absent), sent, key="other")
         assert problem(theirs, 404, "order_not_found") == problem(nobodys, 404, "order_not_found")
@@ -412,6 +416,69 @@ def test_a_cursor_from_another_customer_shows_nothing_of_theirs(api: Api) -> Non
     cursor = content(api.send("GET", "/v1/orders?limit=1"))["next_cursor"]
     page = content(api.send("GET", f"/v1/orders?cursor={cursor}", key="other"))
     assert page == {"data": [], "next_cursor": None}
+
+
+def test_another_customers_payment_looks_as_if_it_did_not_exist(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    payment_id = content(api.pay(order_id))["id"]
+    paths = [
+        (method, path)
+        for method, path, rule in routes(api, payment_id)
+        if rule.startswith("/v1/payments/<")
+    ]
+    assert paths
+    for method, path in paths:
+        theirs = api.send(method, path, {"reference": "re"}, key="other")
+        absent = api.send(
+            method, path.replace(payment_id, str(uuid4())), {"reference": "re"}, key="other"
+        )
+        assert problem(theirs, 404, "payment_not_found") == problem(
+            absent, 404, "payment_not_found"
+        )
+    listed = api.send("GET", "/v1/payments?status=refund_due", key="other")
+    assert content(listed) == {"data": [], "next_cursor": None}
+
+
+def test_money_that_is_due_back_is_listed_and_refunded_once(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    for reference in ("r-1", "r-2"):
+        api.pay(order_id, reference)
+    page = content(api.send("GET", "/v1/payments?status=refund_due&limit=1"))
+    [first] = page["data"]
+    assert [*first] == PAYMENT_KEYS
+    cursor = page["next_cursor"]
+    [second] = content(api.send("GET", f"/v1/payments?status=refund_due&cursor={cursor}"))["data"]
+    assert [first["reference"], second["reference"]] == ["r-1", "r-2"]
+
+    refund = ("POST", f"/v1/payments/{first['id']}/refund")
+    refunded = api.send(*refund, {"reference": "re-1"})
+    told = content(refunded)
+    assert (refunded.status_code, told["status"], told["refund_reference"]) == (
+        200,
+        "refunded",
+        "re-1",
+    )
+    assert MOMENT.fullmatch(told["refunded_at"])
+    again = api.send(*refund, {"reference": "re-1"})
+    assert (again.status_code, again.get_data()) == (200, refunded.get_data())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    problem(api.send(*refund, {"reference": "re-2"}), 409, "already_refunded")
+    assert content(api.send("GET", "/v1/payments?status=refund_due"))["data"] == [second]
+    both = content(api.send("GET", f"/v1/orders/{order_id}/payments"))["data"]
+    assert both == [told, second]
+    for bad in ("", "?status=lost", "?status=refund_due&page=1", "?status=refunded&cursor=x"):
+        problem(api.send("GET", f"/v1/payments{bad}"), 400, "bad_request")
+    problem(api.send(*refund, {"reference": "a b"}), 422, "unprocessable_entity")
+
+
+def test_money_that_an_order_took_is_not_refunded(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    payment_id = content(api.pay(order_id))["id"]
+    refused = api.send("POST", f"/v1/payments/{payment_id}/refund", {"reference": "re-1"})
+    problem(refused, 409, "not_refundable")
+    assert content(api.send("GET", f"/v1/orders/{order_id}"))["status"] == "paid"
 
 
 def test_a_replay_is_only_for_whose_key_it_was(api: Api) -> None:

@@ -1,22 +1,42 @@
 """How an order ends: paid, cancelled on request, or cancelled by the clock. Once."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from orders.domain import Order, OrderStatus
-from orders.errors import AlreadyPaid, OrderNotFound, ReferenceReused
+from orders.domain import Order, OrderStatus, Payment, Position
+from orders.errors import (
+    AlreadyPaid,
+    AlreadyRefunded,
+    NotRefundable,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+)
 from orders.models import order_events
 from orders.repository import new_id
 from tests.conftest import Shop
+from tests.races import together
 
 MINUTE_MS = 60_000
 
 
 def current(shop: Shop, order: Order) -> Order:
     return shop.service.order(shop.customer, order.id)
+
+
+def money(payment: Payment) -> dict[str, Any]:
+    """What an event says of a payment."""
+    return {
+        "payment_id": payment.id,
+        "provider": payment.provider,
+        "reference": payment.reference,
+        "amount_minor": payment.amount_minor,
+        "currency": payment.currency,
+    }
 
 
 # -- paying --------------------------------------------------------------------------------
@@ -34,7 +54,7 @@ def test_a_payment_sells_what_the_order_held(shop: Shop) -> None:
     assert (after.cancelled_at, after.cancel_reason) == (None, None)
     assert shop.shelf("tea") == (7, 0)
     [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
-    assert (event.type, event.data) == ("order.paid", {"provider": "bank", "reference": "r-1"})
+    assert (event.type, event.data) == ("order.paid", money(paid.payment))
     assert shop.scheduler.cancelled == [order.id]
 
 
@@ -70,7 +90,7 @@ def refund(shop: Shop, order: Order, reason: str, **payment: Any) -> None:
     assert (current(shop, order), shop.shelf(), shop.scheduler.cancelled) == (before, shelf, told)
     event = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)[-1]
     assert event.type == "payment.refund_due"
-    assert event.data == {"provider": "bank", "reference": "late", "reason": reason}
+    assert event.data == {**money(paid.payment), "reason": reason}
     assert [row[6] for row in shop.tables()["payments"] if row[3] == "late"] == ["refund_due"]
 
 
@@ -164,6 +184,94 @@ def test_a_payment_after_the_deadline_is_good_until_the_cancellation(shop: Shop)
     assert shop.service.expire([order.id]) == {}
     assert current(shop, order).status == "paid"
     assert shop.shelf("tea") == (8, 0)
+
+
+# -- refunding -----------------------------------------------------------------------------
+
+
+def due(shop: Shop, reference: str = "late") -> Payment:
+    """Money that came after the cancellation."""
+    shop.stock()
+    order = shop.place()
+    shop.service.cancel(shop.customer, order.id)
+    return shop.pay(order, reference).payment
+
+
+def test_a_refund_is_noted_once_with_its_reference_and_an_event(shop: Shop) -> None:
+    payment = due(shop)
+    refunded = shop.service.refund(shop.customer, payment.id, reference="re-1")
+    told = refunded.payment
+    assert (refunded.replayed, told.status, told.refund_reference) == (False, "refunded", "re-1")
+    assert told.refunded_at is not None
+    assert told.refunded_at >= payment.created_at
+    assert told.reason == "order_cancelled"
+    *_, event = shop.service.events(shop.customer, payment.order_id, after_id=0, page_size=9)
+    assert (event.type, event.at) == ("payment.refunded", told.refunded_at)
+    assert event.data == {**money(payment), "refund_reference": "re-1"}
+    before = shop.tables()
+    again = shop.service.refund(shop.customer, payment.id, reference="re-1")
+    assert again == (told, True)
+    with pytest.raises(AlreadyRefunded):
+        shop.service.refund(shop.customer, payment.id, reference="re-2")
+    assert shop.tables() == before
+
+
+def test_only_money_that_is_due_back_is_refunded(shop: Shop) -> None:
+    shop.stock()
+    applied = shop.pay(shop.place()).payment
+    before = shop.tables()
+    with pytest.raises(NotRefundable):
+        shop.service.refund(shop.customer, applied.id, reference="re-1")
+    for payment_id in (due(shop).id, new_id()):
+        with pytest.raises(PaymentNotFound):
+            shop.service.refund(shop.other, payment_id, reference="re-1")
+    assert [row for row in shop.tables()["payments"] if row[0] == applied.id] == before["payments"]
+
+
+def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
+    payments = [due(shop, f"late-{n}") for n in range(20)]
+
+    def refund_as(reference: str) -> list[bool]:
+        noted = []
+        for payment in payments:
+            try:
+                done = shop.service.refund(shop.customer, payment.id, reference=reference)
+            except AlreadyRefunded:
+                noted.append(False)
+            else:
+                noted.append(not done.replayed)
+        return noted
+
+    answers = together(*[partial(refund_as, f"re-{n}") for n in range(3)])
+    assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
+    kinds = [row[2] for row in shop.tables()["order_events"]]
+    assert kinds.count("payment.refunded") == 20
+
+
+def test_payments_are_listed_by_status_and_by_order_oldest_first(shop: Shop) -> None:
+    dues = [due(shop, f"late-{n}") for n in range(5)]
+    shop.service.refund(shop.customer, dues[1].id, reference="re")
+
+    def pages(**which: Any) -> list[list[str]]:
+        found: list[list[str]] = []
+        after = None
+        while True:
+            page = shop.service.payments(shop.customer, page_size=2, after=after, **which)
+            found.append([payment.reference for payment in page])
+            if len(page) < 2:
+                return found
+            after = Position(page[-1].created_at, page[-1].id)
+
+    assert pages(status="refund_due") == [["late-0", "late-2"], ["late-3", "late-4"], []]
+    assert pages(status="refunded") == [["late-1"]]
+    assert pages(status="applied") == [[]]
+    assert shop.service.payments(shop.other, status="refund_due", page_size=9) == []
+    order_id = dues[0].order_id
+    [only] = shop.service.payments_of_order(shop.customer, order_id, page_size=9)
+    assert only == dues[0]
+    with pytest.raises(OrderNotFound):
+        shop.service.payments_of_order(shop.other, order_id, page_size=9)
+    assert shop.service.payments_of_order(shop.customer, shop.place().id, page_size=9) == []
 
 
 # -- cancelling on request -----------------------------------------------------------------

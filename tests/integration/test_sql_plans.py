@@ -298,7 +298,11 @@ def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) ->
         with pytest.raises(ReferenceReused):
             shop.pay(cancelled, "r-1")
         shop.service.cancel(shop.customer, cancelled.id)
-        shop.pay(cancelled, "r-3")
+        late = shop.pay(cancelled, "r-3").payment
+        for status in ("refund_due", "applied"):
+            shop.service.payments(shop.customer, status=status, page_size=PAGE)
+        shop.service.payments_of_order(shop.customer, cancelled.id, page_size=PAGE)
+        shop.service.refund(shop.customer, late.id, reference="re-1")
         shop.events(paid)
 
     assert_alike(pair, use)
