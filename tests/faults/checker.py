@@ -13,6 +13,7 @@ S8  an outage adds no dead letter
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import redis
@@ -136,6 +137,7 @@ def violations(
     found = [
         *_endings(history),
         *_told(history),
+        *_refunds(history),
         *_stock(history, stocked),
         *_deadlines(history),
         *_keys(history),
@@ -187,6 +189,28 @@ def _told(history: History) -> Iterable[Violation]:
         if statuses != {status}:
             evidence = f"clients were told {sorted(statuses)} of {order_id}, which is {status}"
             yield Violation("S1", evidence)
+
+
+def _refunds(history: History) -> Iterable[Violation]:
+    """Money is noted as due and as sent back once each, and what customers were told is so."""
+    events = Counter(
+        (event.type, event.data.get("payment_id"))
+        for event in history.events
+        if event.type.startswith("payment.")
+    )
+    statuses = {}
+    for row in history.payments:
+        statuses[row.id] = row.status
+        noted = tuple(events[f"payment.{kind}", row.id] for kind in ("refund_due", "refunded"))
+        expected = {"applied": (0, 0), "refund_due": (1, 0), "refunded": (1, 1)}[row.status]
+        if noted != expected:
+            yield Violation("S1", f"payment {row.id} is {row.status}, due and sent {noted} times")
+    for response in history.responses:
+        if response.request == "refund" and response.status == HTTPStatus.OK:
+            payment_id = response.body["id"]
+            if statuses.get(payment_id) != "refunded":
+                evidence = f"payment {payment_id} was refunded, and is {statuses.get(payment_id)}"
+                yield Violation("S7", evidence)
 
 
 def _stock(history: History, stocked: Mapping[str, int]) -> Iterable[Violation]:

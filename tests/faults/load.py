@@ -1,4 +1,4 @@
-"""Customers who place orders over HTTP and pay them in time, late, or not at all."""
+"""Customers who place orders over HTTP and pay them in time, late, or not at all; money goes back."""
 
 import json
 import random
@@ -86,7 +86,10 @@ class Load:
             "amount_minor": order["total_minor"],
             "currency": order["currency"],
         }
-        self._insist("pay", f"/v1/orders/{order['id']}/payments", payment, key, chance)
+        paid = self._insist("pay", f"/v1/orders/{order['id']}/payments", payment, key, chance)
+        if paid.body.get("status") == "refund_due" and chance.random() < 0.7:
+            refund = {"reference": f"refund-{key}"}
+            self._insist("refund", f"/v1/payments/{paid.body['id']}/refund", refund, key, chance)
 
     def _insist(
         self, request: str, path: str, body: object, key: str, chance: random.Random

@@ -46,6 +46,7 @@ WORKERS = 3
 #: How long after a fault its effects may still show: a lease, and the time to notice.
 AFTERMATH_SECONDS = LEASE_SECONDS + 1
 STOCKED = dict.fromkeys(SKUS, ON_HAND)
+REFUNDS = ("payment.refund_due", "payment.refunded")
 
 
 class Soak:
@@ -252,11 +253,12 @@ class Soak:
                 due, ended = row.expires_at.timestamp(), row.cancelled_at.timestamp()
                 late_ms[self._failing(due, ended)].append(1000 * (ended - due))
         statuses = Counter(row.status for row in rows)
+        kinds = Counter(events)
         lines = [
             ("duration", f"{seconds / 60:.1f} minutes"),
             ("orders", f"{len(rows):,}"),
             ("paid, cancelled", f"{statuses['paid']:,}, {statuses['cancelled']:,}"),
-            ("refunds due", f"{sum(kind == 'payment.refund_due' for kind in events):,}"),
+            ("refunds due, refunded", ", ".join(f"{kinds[kind]:,}" for kind in REFUNDS)),
             ("answers to customers", f"{len(self.load.responses):,}"),
             ("faults", f"{sum(self.faults.values()):,}"),
             *((f"- {name}", f"{count}") for name, count in sorted(self.faults.items())),

@@ -8,8 +8,8 @@ import redis
 import sqlalchemy as sa
 
 from orders.bootstrap import QUEUE, Services
-from orders.domain import CancelReason
-from orders.models import order_events, orders, stock_items
+from orders.domain import CancelReason, Payment
+from orders.models import order_events, orders, payments, stock_items
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
@@ -91,6 +91,28 @@ def test_stock_released_twice_is_reported(site: Site) -> None:
     assert check(site) == {"S2"}
 
 
+def test_money_sent_back_twice_or_without_a_word_is_reported(site: Site) -> None:
+    ids = site.place(2, -1, -1)
+    expire(site.services, ids)
+    late = [pay(site, order_id, "refund_due") for order_id in ids]
+    [customer] = customers(site)
+    site.services.orders.refund(customer, late[0].id, reference="sent")
+    assert check(site) == set()
+    with site.services.engine.begin() as connection:
+        noted = sa.select(order_events).where(order_events.c.type == "payment.refunded")
+        event = connection.execute(noted).one()._asdict() | {"order_id": late[1].order_id}
+        del event["id"]
+        connection.execute(sa.insert(order_events), event)  # the first one's money, once more
+    assert check(site) == {"S1"}
+    with site.services.engine.begin() as connection:
+        twice = order_events.c.order_id == late[1].order_id, order_events.c.type == event["type"]
+        connection.execute(sa.delete(order_events).where(*twice))
+    assert check(site) == set()
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(payments).values(status="refunded"))
+    assert check(site) == {"S1"}
+
+
 def test_release_without_the_token_ends_another_workers_lease(site: Site) -> None:
     """The zombie's lease has ended, another worker has the task, and the zombie gives it back."""
     site.place(1, -1, -1)
@@ -136,7 +158,7 @@ def test_zadd_before_zrem_stops_a_worker_whose_redis_is_full(site: Site) -> None
     assert site.queue.stats().leased == 1
 
 
-def pay(site: Site, order_id: str) -> None:
+def pay(site: Site, order_id: str, status: str = "applied") -> Payment:
     order = site.services.orders
     [customer] = customers(site)
     paid = order.pay(
@@ -147,7 +169,8 @@ def pay(site: Site, order_id: str) -> None:
         amount_minor=300,
         currency="EUR",
     )
-    assert paid.payment.status == "applied"
+    assert paid.payment.status == status
+    return paid.payment
 
 
 def customers(site: Site) -> Iterator[str]:
