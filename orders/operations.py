@@ -64,8 +64,8 @@ def _cancel(reason: str) -> sa.Update:
 def _release(step: Step, cancelled: sa.FromClause) -> None:
     """What follows a cancellation: the stock goes back, and it is written down."""
     _change_stock(step, _held(step, cancelled), reserved=-1)
-    reason = {"reason": cancelled.c.cancel_reason}
-    _add_event(step, cancelled.c.id, "order.cancelled", cancelled.c.cancelled_at, reason)
+    reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
+    _add_events(step, "events", _event(cancelled.c.id, "order.cancelled", at, reason))
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -84,7 +84,11 @@ def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
 
 
 def _change_stock(
-    step: Step, lines: sa.FromClause, *conditions: sa.ColumnElement[bool], **signs: int
+    step: Step,
+    lines: sa.FromClause,
+    *conditions: sa.ColumnElement[bool],
+    name: str = "stock",
+    **signs: int,
 ) -> None:
     """Add each line's quantity to columns of its SKU, or with a sign of -1 take it away.
 
@@ -101,9 +105,10 @@ def _change_stock(
     }
     change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
     added = {
-        name: stock_items.c[name] + sign * change.excluded[name] for name, sign in signs.items()
+        column: stock_items.c[column] + sign * change.excluded[column]
+        for column, sign in signs.items()
     }
-    step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=added))
+    step(name, change.on_conflict_do_update(index_elements=["sku"], set_=added))
 
 
 def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
@@ -114,19 +119,24 @@ def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
     }
 
 
-def _add_event(
-    step: Step,
+def _add_events(step: Step, name: str, *events: sa.Select[Any]) -> None:
+    """Write events of orders, which are locked, so that ids are in commit order."""
+    columns = ("order_id", "type", "at", "data")
+    rows = events[0] if len(events) == 1 else sa.union_all(*events)
+    step(name, insert(order_events).from_select(columns, rows))
+
+
+def _event(
     order_id: sa.ColumnElement[str],
     kind: str,
     at: sa.ColumnElement[Any],
     data: Mapping[str, sa.ColumnElement[Any]],
     *conditions: sa.ColumnElement[bool],
-) -> None:
-    """Write an event of each order, which is locked, so that ids are in commit order."""
+) -> sa.Select[Any]:
+    """An event of each order."""
     pairs = (each for name, value in data.items() for each in (_text(name), value))
     facts = sa.func.json_build_object(*pairs)
-    row = {"order_id": order_id, "type": _text(kind), "at": at, "data": facts}
-    step(kind, _insert(order_events, row, *conditions))
+    return sa.select(order_id, _text(kind), at, facts).where(*conditions)
 
 
 def _insert(
@@ -142,6 +152,10 @@ def _insert(
     )
 
 
+#: What `place` tells of an order.
+MOMENTS = ("created_at", "paid_at")
+
+
 # -- the operations ------------------------------------------------------------------------
 
 
@@ -149,8 +163,9 @@ def _insert(
 def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that can be had, and if its key is new.
 
-    Returns the stock as it was found, none of it when the key is known already; and with it the
-    moment when the order was placed, or null.
+    One that costs nothing is paid at once, and its stock sold. Returns the stock as it was found,
+    none of it when the key is known already; and with it the moments when the order was placed and
+    paid, or null.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")
@@ -175,13 +190,15 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.sum(price).label("total"),
         clock().label("moment"),  # when the stock is locked, however long that took
     ).subquery("basket")
+    is_free = basket.c.total == 0
     row = {
         "id": "order_id",
         "customer_id": "for_customer",
-        "status": UNPAID,
+        "status": sa.case((is_free, _text("paid")), else_=UNPAID),
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
         "created_at": basket.c.moment,
+        "paid_at": sa.case((is_free, basket.c.moment)),
         "expires_at": later(basket.c.moment, "for_ms"),
         "idempotency_key": "for_key",
         "fingerprint": "for_fingerprint",
@@ -197,9 +214,10 @@ def place(step: Step) -> sa.Select[Any]:
         "placed",
         _insert(orders, row, *can_be_had)
         .on_conflict_do_nothing()
-        .returning(orders.c.id, orders.c.created_at),
+        .returning(orders.c.id, orders.c.created_at, orders.c.paid_at),
     )
     is_placed = sa.exists(sa.select(placed.c.id))
+    is_paid = placed.c.paid_at.is_not(None)
     items = {
         "order_id": "order_id",
         "sku": lines.c.sku,
@@ -207,9 +225,20 @@ def place(step: Step) -> sa.Select[Any]:
         "unit_price_minor": lines.c.price_minor,
     }
     step("items", _insert(order_items, items, is_placed))
-    _add_event(step, placed.c.id, "order.created", placed.c.created_at, {})
-    _change_stock(step, lines, is_placed, reserved=1)
-    return sa.select(lines, sa.select(placed.c.created_at).scalar_subquery().label("created_at"))
+    _add_events(
+        step,
+        "events",
+        _event(placed.c.id, "order.created", placed.c.created_at, {}),
+        _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
+    )
+    for name, condition, signs in (
+        ("sold", is_paid, {"on_hand": -1}),
+        ("held", ~is_paid, {"reserved": 1}),
+    ):
+        which = sa.exists(sa.select(placed.c.id).where(condition))
+        _change_stock(step, lines, which, name=name, **signs)
+    moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
+    return sa.select(lines, *moments)
 
 
 @Operation
@@ -266,11 +295,13 @@ def pay(step: Step) -> sa.Select[Any]:
     )
     _change_stock(step, _held(step, paid), reserved=-1, on_hand=-1)
     at, reason, facts = payment.c.created_at, payment.c.reason, _money(payment)
-    for kind, data, condition in (
-        ("order.paid", facts, reason.is_(None)),
-        ("payment.refund_due", {**facts, "reason": reason}, reason.is_not(None)),
-    ):
-        _add_event(step, payment.c.order_id, kind, at, data, condition)
+    because = {**facts, "reason": reason}
+    _add_events(
+        step,
+        "events",
+        _event(payment.c.order_id, "order.paid", at, facts, reason.is_(None)),
+        _event(payment.c.order_id, "payment.refund_due", at, because, reason.is_not(None)),
+    )
     return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
 
 
@@ -297,7 +328,8 @@ def refund(step: Step) -> sa.Select[Any]:
         .returning(payments),
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
-    _add_event(step, refunded.c.order_id, "payment.refunded", refunded.c.refunded_at, facts)
+    at = refunded.c.refunded_at
+    _add_events(step, "events", _event(refunded.c.order_id, "payment.refunded", at, facts))
     return sa.select(refunded)
 
 

@@ -274,12 +274,13 @@ class Repository:
         created_at = rows[0].created_at
         return Order(
             id=order_id,
-            status=OrderStatus.UNPAID,
+            status=OrderStatus.UNPAID if rows[0].paid_at is None else OrderStatus.PAID,
             currency=rows[0].currency,
             total_minor=total_minor(items),
             items=items,
             created_at=created_at,
             expires_at=created_at + timedelta(milliseconds=timeout_ms),
+            paid_at=rows[0].paid_at,
         )
 
     def known(self, customer_id: str, key: str) -> Known | None:
@@ -534,13 +535,14 @@ def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
     """An order as it was placed, from what never changes."""
     timeout_ms = rows[0].timeout_ms
     order = _order(rows[0], rows)
+    was_free = order.total_minor == 0 and order.paid_at == order.created_at
     return replace(
         order,
-        status=OrderStatus.UNPAID,
+        status=OrderStatus.PAID if was_free else OrderStatus.UNPAID,
         expires_at=order.expires_at
         if timeout_ms is None
         else order.created_at + timedelta(milliseconds=timeout_ms),
-        paid_at=None,
+        paid_at=order.paid_at if was_free else None,
         cancelled_at=None,
         cancel_reason=None,
         version=1,

@@ -114,7 +114,7 @@ class OrderService:
         quantities: Mapping[str, int],
         timeout_seconds: float | None,
     ) -> Placed:
-        """Place an order and hold its stock, once for each idempotency key.
+        """Place an order and hold its stock, once for each idempotency key; one for nothing is paid.
 
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
         KeyReused, KeyInFlight.
@@ -139,6 +139,8 @@ class OrderService:
                 if not known.is_for(fingerprint, quantities):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
+        if order.status is OrderStatus.PAID:  # it costs nothing
+            return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before
         # the answer was here, so it is never too short.
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))

@@ -171,7 +171,7 @@ def _endings(history: History) -> Iterable[Violation]:
         expected = [] if order.status == "unpaid" else [order.status]
         if endings[order.id] != expected:
             yield Violation("S1", f"order {order.id} is {order.status}, events {endings[order.id]}")
-        if applied[order.id] != (order.status == "paid"):
+        if applied[order.id] != (order.status == "paid" and order.total_minor > 0):
             evidence = f"order {order.id} is {order.status}, {applied[order.id]} payments applied"
             yield Violation("S1", evidence)
 

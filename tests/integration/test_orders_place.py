@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from orders.domain import MAX_MINOR, Item, Order, OrderStatus, Position
 from orders.errors import (
+    AlreadyPaid,
     KeyReused,
     MixedCurrencies,
     OrderError,
@@ -52,6 +53,25 @@ def test_an_order_holds_its_stock_at_the_servers_prices(shop: Shop) -> None:
     [(order_id, delay_ms)] = shop.scheduler.scheduled
     assert order_id == order.id
     assert 0 < 1_800_000 - delay_ms < 60_000, "less what has passed since the row was written"
+
+
+def test_an_order_that_costs_nothing_is_paid_at_once(shop: Shop) -> None:
+    shop.stock("sample", 10, 0)
+    order = shop.place(key="free", sample=3)
+    assert (order.status, order.total_minor, order.version) == (OrderStatus.PAID, 0, 1)
+    assert order.paid_at == order.created_at
+    assert shop.shelf("sample") == (7, 0)
+    assert shop.events(order) == ["order.created", "order.paid"]
+    assert shop.scheduler.scheduled == []
+    assert shop.service.order(shop.customer, order.id) == order
+    assert shop.place(key="free", sample=3) == order
+    assert shop.pay(order, "r-1", 1).payment.reason == "already_paid"
+    with pytest.raises(AlreadyPaid):
+        shop.service.cancel(shop.customer, order.id)
+    shop.stock("tea", 10, 250)
+    assert shop.place(sample=1, tea=1).status is OrderStatus.UNPAID
+    with pytest.raises(OutOfStock):
+        shop.place(sample=7)
 
 
 def test_an_order_keeps_its_price_when_the_price_changes(shop: Shop) -> None:
