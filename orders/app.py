@@ -8,7 +8,7 @@ from apiflask import APIFlask
 from flask import Flask, send_from_directory
 from flask.typing import ResponseReturnValue
 
-from orders import api, cli, problems
+from orders import api, cli, door, problems
 from orders.bootstrap import bootstrap, bootstrap_process
 from orders.config import Settings
 from orders.schemas import ProblemOut, StrictRequest
@@ -45,6 +45,7 @@ def create_app(settings: Settings | None = None) -> Flask:
         AUTO_SERVERS=False,
     )
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
+    door.install(app)
     problems.install(app)
     for blueprint in (api.orders, api.payments, api.stock, api.health):
         app.register_blueprint(blueprint)

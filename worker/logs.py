@@ -29,6 +29,7 @@ def configure_logging(level: str = "") -> None:
     if name not in LEVELS:
         raise ValueError(f"LOG_LEVEL is one of {', '.join(LEVELS)}, not {level!r}")
     shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,  # what an application binds, such as a request's id
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
@@ -68,8 +69,6 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.FlowUp: ("info", "available"),
     events.Hangs: ("error", "a call hangs"),
 }
-FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
-
 #: The names of the fields of each kind.
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 

@@ -1,0 +1,43 @@
+"""What every request and response gets at the door: a name, and headers for browsers."""
+
+import re
+
+import structlog
+from flask import Flask, Response, g, request
+from uuid_utils import uuid7
+
+HEADER = "X-Request-ID"
+#: What a caller, or a proxy before us, may name a request.
+GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+#: For pages, which load nothing from elsewhere, and stand in nobody's frame. The page of the
+#: documentation starts itself with a script in it.
+PAGE = {
+    "Content-Security-Policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
+
+
+def install(app: Flask) -> None:
+    """Have ``app`` name every request, in its response and in what is logged meanwhile."""
+    app.before_request(_enter)
+    app.after_request(_leave)
+
+
+def _enter() -> None:
+    given = request.headers.get(HEADER, "")
+    g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=g.request_id)
+
+
+def _leave(response: Response) -> Response:
+    response.headers[HEADER] = g.request_id
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    if response.mimetype == "text/html":
+        response.headers.update(PAGE)
+    return response
