@@ -1,9 +1,9 @@
-"""What orders take of PostgreSQL's disk, from being placed to being cancelled.
+"""The disk space that orders take in PostgreSQL, from being placed to being cancelled.
 
     python -m benchmarks.disk [--orders 20000]
 
-Each has three items, an idempotency key and two events. Tables and indexes are as they are left,
-rows that updates made obsolete included, and scaled up to a million orders.
+Each has three items, an idempotency key and two events. Tables and indexes are measured as the run
+leaves them, dead rows included, and the sizes are scaled to a million orders.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python -m benchmarks.http [--seconds 5] [--repetitions 3] [--clients 8] [--sqlite]
 
 Orders are for SKUs chosen at random among a thousand, so that rows are rarely contended, or all for
-one. What is created is then paid, each order once, and read. Beside each row, in the same run and
-under the same server, what a tutorial would write for it; a route that touches no database; and
-without HTTP, statements straight from the driver. What must be in SQL then is asserted after each.
+one. What is created is then paid, each order once, and read. For comparison, in the same run: what
+a tutorial would write, under the same server; a route that touches no database; and, without HTTP,
+statements straight from the driver. After each row, what must then be in SQL is asserted.
 """
 
 import argparse
@@ -127,7 +127,7 @@ class Bench:
         return measured
 
     def _customer(self) -> str:
-        """The id of the client whose key this is."""
+        """The id of the client that `_reopen` makes."""
         [[client_id]] = self.stage.rows("SELECT id FROM api_clients WHERE name = 'http'")
         return str(client_id)
 

@@ -150,7 +150,7 @@ def list_payments_of_order(order_id: object, query: schemas.PaymentsOfOrderQuery
 @payments.input(schemas.PaymentsQuery, location="query", arg_name="query")
 @payments.output(schemas.PaymentsOut)
 def list_payments(query: schemas.PaymentsQuery) -> Any:
-    """Your payments of one status, oldest first: with refund_due, what has to be sent back."""
+    """Your payments with one status, oldest first. refund_due lists the money to send back."""
     found = services().orders.payments(
         caller(), status=query.status, page_size=query.limit, after=query.after
     )
@@ -162,7 +162,7 @@ def list_payments(query: schemas.PaymentsQuery) -> Any:
 @payments.input(schemas.RefundIn, arg_name="body")
 @payments.output(schemas.PaymentOut)
 def refund_payment(payment_id: object, body: schemas.RefundIn) -> Any:
-    """Say that money which was due back has been sent. The same again changes nothing."""
+    """Record that money due back has been sent. Repeating the request changes nothing."""
     refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
     return refunded.payment, HTTPStatus.OK, _replayed(refunded.replayed)
 

@@ -41,7 +41,7 @@ def create_app(settings: Settings | None = None) -> Flask:
         SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
         SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
-        # It would keep whatever Host the first request named, and "Try it out" send keys there.
+        # Otherwise the first request's Host is kept, and "Try it out" sends everybody's keys to it.
         AUTO_SERVERS=False,
     )
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)

@@ -43,9 +43,12 @@ def _said() -> Iterator[None]:
 @keys.command("create")
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Expires after that.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days until it expires.")
 def create_key(name: str, scopes: tuple[str, ...], days: float | None) -> None:
-    """Make an API key for the client NAME, who is made when new. Prints the key, alone: it is kept nowhere."""
+    """Make an API key for the client NAME, which is created if new. Prints only the key.
+
+    Only a hash of it is stored, so it cannot be shown again.
+    """
     if not 0 < len(name) <= MAX_NAME:
         raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
     expires_in = None if days is None else timedelta(days=days)
@@ -77,7 +80,7 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
 @keys.command("revoke")
 @click.argument("key_id", metavar="ID", callback=_id_of)
 def revoke_key(key_id: str) -> None:
-    """Have the key ID refused, within seconds everywhere."""
+    """Revoke the key ID. It is refused everywhere within seconds."""
     with _said():
         key = services().clients.revoke(key_id)
     click.echo(f"{key.id} of {key.client} is revoked")
@@ -86,10 +89,13 @@ def revoke_key(key_id: str) -> None:
 @keys.command("rotate")
 @click.argument("key_id", metavar="ID", callback=_id_of)
 @click.option(
-    "--hours", type=click.FloatRange(min=0), default=24.0, help="The old one is good for."
+    "--hours", type=click.FloatRange(min=0), default=24.0, help="How long the old key still works."
 )
 def rotate_key(key_id: str, hours: float) -> None:
-    """Make another key like the key ID, and print it alone. The old one is good for --hours more (24)."""
+    """Make a key with the scopes and the lifetime of the key ID and print it alone.
+
+    The old one still works for --hours (24), unless it expires sooner.
+    """
     with _said():
         click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
 

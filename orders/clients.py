@@ -16,17 +16,17 @@ from orders.domain import ApiKey, Client, is_order_id
 from orders.errors import KeyNotFound, StorageUnavailable
 from orders.repository import Repository
 
-#: How long a key is remembered. To look it up at each request costs half as much as to read an
-#: order; one that was revoked is good for this much longer.
-REMEMBER_SECONDS = 5.0
-#: How exactly a key's last use is noted.
+#: How long a key is cached. Looking it up on each request costs half as much as reading an order.
+#: A revoked key may work for this much longer in other processes.
+CACHE_SECONDS = 5.0
+#: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
-#: How long a key is good for after it was rotated, unless told otherwise.
+#: How long a key still works after it was rotated, by default.
 OVERLAP = timedelta(hours=24)
 
 
-class _Remembered(NamedTuple):
-    """A key's client, the hash of its secret, and until when both are believed."""
+class _Cached(NamedTuple):
+    """A key's client, the hash of its secret, and until when this entry may be used."""
 
     client: Client
     secret_hash: str
@@ -37,7 +37,9 @@ class _Remembered(NamedTuple):
 
 
 class Clients:
-    """A client owns orders, and has any number of keys. A key is ``ID.SECRET``; the secret is kept nowhere.
+    """A client owns orders and has any number of keys. A key is ``ID.SECRET``.
+
+    Only a hash of the secret is stored.
 
     Raises StorageUnavailable from every method while the database does not answer.
     """
@@ -45,7 +47,7 @@ class Clients:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         #: By the ids of keys.
-        self._remembered: dict[str, _Remembered] = {}
+        self._cached: dict[str, _Cached] = {}
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
@@ -77,44 +79,57 @@ class Clients:
             return repository.keys(name)
 
     def revoke(self, key_id: str) -> ApiKey:
-        """Have a key refused: here at once, elsewhere within `REMEMBER_SECONDS`. Raises KeyNotFound."""
+        """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
+        self._find(key_id)
         return self._expire(key_id, timedelta(0))
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
-        """Make another key like this one, which is good for ``overlap`` more. Raises KeyNotFound."""
-        old = self._expire(key_id, overlap)
-        return self.create_key(old.client, [*old.scopes])
+        """Make another key with this one's scopes and lifetime; this one expires after ``overlap`` at most.
 
-    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
-        """Have a key expire then, unless it does before."""
-        with self._writing() as repository:
-            key = repository.expire_key(key_id, _ms(after)) if is_order_id(key_id) else None
+        Raises KeyNotFound, also for one that has expired.
+        """
+        old = self._find(key_id)
+        if old.expired:
+            raise KeyNotFound("This one has expired.")
+        lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+        self._expire(key_id, overlap)
+        return self.create_key(old.client, [*old.scopes], lifetime)
+
+    def _find(self, key_id: str) -> ApiKey:
+        with self._reading() as repository:
+            key = repository.key(key_id) if is_order_id(key_id) else None
         if key is None:
             raise KeyNotFound
-        self._remembered.pop(key_id, None)
+        return key
+
+    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
+        """Have a key expire this long from now, unless it expires sooner."""
+        with self._writing() as repository:
+            key = repository.expire_key(key_id, _ms(after))
+        self._cached.pop(key_id, None)
         return key
 
     def authenticate(self, api_key: str) -> Client | None:
         """The client whose key this is, with what the key may do."""
         key_id, _, secret = api_key.partition(".")
-        known = self._remembered.get(key_id)
+        known = self._cached.get(key_id)
         if known is not None and monotonic() <= known.until and known.has(secret):
             return known.client
         known = self._look_up(key_id)
         return known.client if known is not None and known.has(secret) else None
 
-    def _look_up(self, key_id: str) -> _Remembered | None:
+    def _look_up(self, key_id: str) -> _Cached | None:
         if not is_order_id(key_id):  # all ids are of one form, and PostgreSQL takes no other
             return None
         now = monotonic()
         with self._reading() as repository:
             found = repository.valid_key(key_id)
         if found is None:
-            self._remembered.pop(key_id, None)
+            self._cached.pop(key_id, None)
             return None
-        seconds = min(REMEMBER_SECONDS, found.valid_ms / 1000)
-        known = _Remembered(found.client, found.secret_hash, now + seconds)
-        self._remembered[key_id] = known
+        seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
+        known = _Cached(found.client, found.secret_hash, now + seconds)
+        self._cached[key_id] = known
         if found.unused_ms > _ms(USE_IS_NOTED_EVERY):
             self._note_use(key_id)
         return known

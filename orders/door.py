@@ -1,4 +1,4 @@
-"""What every request and response gets at the door: a name, and headers for browsers."""
+"""What every request and response gets at the door: an id, and headers for browsers."""
 
 import re
 
@@ -7,11 +7,11 @@ from flask import Flask, Response, g, request
 from uuid_utils import uuid7
 
 HEADER = "X-Request-ID"
-#: What a caller, or a proxy before us, may name a request.
+#: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-#: For pages, which load nothing from elsewhere, and stand in nobody's frame. The page of the
-#: documentation starts itself with a script in it.
+#: For HTML pages: they load nothing from other hosts and may not be framed. Inline scripts are
+#: allowed because the documentation page starts with one.
 PAGE = {
     "Content-Security-Policy": (
         "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -23,7 +23,7 @@ PAGE = {
 
 
 def install(app: Flask) -> None:
-    """Have ``app`` name every request, in its response and in what is logged meanwhile."""
+    """Have ``app`` give each request an id, in its response and in every line logged for it."""
     app.before_request(_enter)
     app.after_request(_leave)
 

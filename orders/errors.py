@@ -68,11 +68,11 @@ class PaymentNotFound(OrderError):
 
 
 class NotRefundable(OrderError):
-    """This payment is not due back: its order took it."""
+    """This payment is not due back: it was applied to its order."""
 
 
 class AlreadyRefunded(OrderError):
-    """This payment was refunded before, with another reference."""
+    """This payment was already refunded, with a different reference."""
 
 
 class StockReserved(OrderError):

@@ -90,12 +90,12 @@ def _change_stock(
     name: str = "stock",
     **signs: int,
 ) -> None:
-    """Add each line's quantity to columns of its SKU, or with a sign of -1 take it away.
+    """Add each line's quantity to columns of its SKU; a sign of -1 subtracts it.
 
-    It is an insert that meets a row in every case: so a row is found by its key, whatever a planner
-    knows, and as it is now, once its lock is had. An update would find it as it was when the
-    statement began, and each that was changed since a second time: with two batches at once that
-    took longer than with one after the other.
+    It is an insert that always conflicts. So it finds a row by its key, whatever the planner
+    estimates, and reads it as it is once its lock is held. An update would find it as it was when
+    the statement began, and look up each row that changed since a second time: two batches at once
+    then took longer than one after the other.
     """
     row = {
         "sku": lines.c.sku,
@@ -163,9 +163,9 @@ MOMENTS = ("created_at", "paid_at")
 def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that can be had, and if its key is new.
 
-    One that costs nothing is paid at once, and its stock sold. Returns the stock as it was found,
-    none of it when the key is known already; and with it the moments when the order was placed and
-    paid, or null.
+    An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
+    were found, each with the times when the order was placed and paid, or nulls. Returns no rows if
+    the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")

@@ -110,9 +110,7 @@ def _from_order_error(error: OrderError) -> Response:
     detail: str | None = str(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("storage unavailable", error=detail, path=request.path)
-        detail = (
-            "The database does not answer. Nothing was changed, or the same Idempotency-Key tells."
-        )
+        detail = "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
     response = problem(status, error.code, detail, **error.facts)
     if type(error) in RETRY_AFTER:
         response.headers["Retry-After"] = str(RETRY_AFTER[type(error)])

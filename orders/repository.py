@@ -182,7 +182,7 @@ LIST_KEYS = (
 LIST_KEYS_OF_CLIENT = LIST_KEYS.where(api_clients.c.name == p("for_name"))
 # One key.
 GET_KEY = LIST_KEYS.where(api_keys.c.id == p("for_id"))
-# One key, if it is valid: for how many milliseconds more, and for how many it was not used.
+# One key, if it is valid, with the milliseconds until its expiry and, negative, its last use.
 GET_VALID_KEY = (
     sa.select(
         api_keys,
@@ -480,11 +480,14 @@ class Repository:
             math.inf if row.used_ms is None else -row.used_ms,
         )
 
-    def expire_key(self, key_id: str, after_ms: int) -> ApiKey | None:
-        """Have a key expire then, unless it does before; None when there is no such key."""
-        self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
+    def key(self, key_id: str) -> ApiKey | None:
         row = self._run(GET_KEY, for_id=key_id).one_or_none()
         return None if row is None else _api_key(row)
+
+    def expire_key(self, key_id: str, after_ms: int) -> ApiKey:
+        """Have a key expire in so many ms, unless it does sooner."""
+        self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
+        return _api_key(self._run(GET_KEY, for_id=key_id).one())
 
     def note_use(self, key_id: str) -> None:
         """Note that a key is used now."""

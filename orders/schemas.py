@@ -112,12 +112,12 @@ class _NotStrict(ValueError):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise _NotStrict("a key stands twice in one object")
+        raise _NotStrict("an object has the same key twice")
     return result
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise _NotStrict(f"{constant} is no number")
+    raise _NotStrict(f"{constant} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -164,7 +164,7 @@ class OrderIn(_In):
     @classmethod
     def _each_sku_once(cls, items: list[LineIn]) -> list[LineIn]:
         if len({item.sku for item in items}) != len(items):
-            raise ValueError("a SKU stands in two items")
+            raise ValueError("two items have the same SKU")
         return items
 
     def fingerprint(self) -> str:

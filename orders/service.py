@@ -114,7 +114,9 @@ class OrderService:
         quantities: Mapping[str, int],
         timeout_seconds: float | None,
     ) -> Placed:
-        """Place an order and hold its stock, once for each idempotency key; one for nothing is paid.
+        """Place an order and hold its stock, once for each idempotency key.
+
+        An order that costs nothing is paid at once.
 
         Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
         KeyReused, KeyInFlight.
@@ -183,7 +185,7 @@ class OrderService:
 
     @retried
     def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
-        """Note that money which was due back has been sent, by the provider's reference for that.
+        """Record a refund that the provider has sent, with the provider's reference for it.
 
         Raises PaymentNotFound, NotRefundable, AlreadyRefunded.
         """

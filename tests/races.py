@@ -33,9 +33,9 @@ def duels(
 
 
 class Duel(Generic[T]):
-    """Two actions on the same things, one after the other, each time released by a barrier.
+    """Two actions race for one item after another, released each time by a barrier.
 
-    When the first has won it starts a little later the next time, so that both stay neck and neck.
+    When the first wins, it starts a little later the next time, so that both stay neck and neck.
     """
 
     JITTER_SECONDS = 0.0001

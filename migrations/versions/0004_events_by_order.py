@@ -1,10 +1,10 @@
 """Events are keyed by their order and id: one index less for each event.
 
-On PostgreSQL nobody is stopped for longer than it takes to swap the keys: the index is built
-concurrently. An interrupted run is begun again by the next one. The version before this one works
-before, during and after it.
+On PostgreSQL queries wait only while the keys are swapped: the index is built concurrently.
+After an interrupted run, the next one starts over. The previous version works before, during and
+after the migration.
 
-On SQLite nothing changes: it numbers the rows of a table only by a key of one column.
+On SQLite nothing changes: it generates ids only for a single-column key.
 """
 
 from alembic import op

@@ -1,9 +1,9 @@
 """API keys of their own: a client has any number, each with scopes, expiry and its last use.
 
-The keys there are keep working, and may report payments as before. The version before this one keeps
-working too: keys that it makes, and secrets that are overwritten as its documentation says, are taken
-over by triggers. It does not know the keys that this version makes. A later revision drops the triggers
-and the columns ``secret_hash`` and ``scopes`` of ``api_clients``.
+Existing keys keep working, and may report payments as before. The previous version keeps working
+too: triggers copy over the keys that it makes, and the secrets that are overwritten as its
+documentation says. It does not accept keys that this version makes. A later revision drops the
+triggers and the columns ``secret_hash`` and ``scopes`` of ``api_clients``.
 """
 
 import sqlalchemy as sa
@@ -52,7 +52,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """A client's own key is kept; those that were added to it, and expiry, are lost."""
+    """Each client's original key is kept, unless it was to expire; added keys are lost."""
+    op.execute(
+        "UPDATE api_clients SET secret_hash = '' "
+        "WHERE id IN (SELECT id FROM api_keys WHERE expires_at IS NOT NULL)"
+    )
     for name, *_ in TRIGGERS:
         if _on_postgresql():
             op.execute(f"DROP FUNCTION IF EXISTS {name} CASCADE")

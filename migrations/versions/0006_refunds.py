@@ -1,4 +1,4 @@
-"""When money that was due back was sent, and the provider's reference for that; lists of payments.
+"""Payments record when they were refunded, and the provider's reference; an index to list them.
 
 On PostgreSQL the index is built concurrently, so nobody is stopped. The version before this one works
 before, during and after.

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from orders.clients import REMEMBER_SECONDS, Clients
+from orders.clients import CACHE_SECONDS, Clients
 from orders.domain import ApiKey
 from orders.errors import KeyNotFound, StorageReadOnly
 from orders.models import api_keys
@@ -69,7 +69,7 @@ def test_a_revoked_key_is_refused_here_at_once_and_elsewhere_within_seconds(
     assert elsewhere.authenticate(key)
     assert clients.revoke(id_of(key)).expired
     assert clients.authenticate(key) is None
-    tick(REMEMBER_SECONDS)
+    tick(CACHE_SECONDS)
     assert elsewhere.authenticate(key)
     tick(0.001)
     assert elsewhere.authenticate(key) is None
@@ -102,15 +102,27 @@ def test_a_rotated_key_has_a_successor_and_is_good_for_a_while(clients: Clients)
     assert ends is not None
     assert timedelta(hours=2) - timedelta(minutes=1) < ends - info(clients, new).created_at
     assert ends - info(clients, new).created_at < timedelta(hours=2, minutes=1)
-    assert info(clients, new).expires_at is None
+    lasts = info(clients, new).expires_at
+    assert lasts is not None, "the old one was to expire, and so is this"
+    assert lasts - info(clients, new).created_at == timedelta(days=90)
+    forever = clients.create_key("new", ["orders"])
+    assert info(clients, clients.rotate(id_of(forever))).expires_at is None
 
 
-def test_rotating_or_revoking_never_makes_a_key_last_longer(clients: Clients) -> None:
-    key = clients.create_key("new", ["orders"])
-    revoked = clients.revoke(id_of(key)).expires_at
+def test_rotating_never_makes_a_key_last_longer(clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"], timedelta(hours=1))
+    expires_at = info(clients, key).expires_at
     clients.rotate(id_of(key), timedelta(days=1))
-    assert info(clients, key).expires_at == revoked
-    assert clients.authenticate(key) is None
+    assert info(clients, key).expires_at == expires_at
+
+
+def test_a_revoked_key_has_no_successor(clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    expired_at = clients.revoke(id_of(key)).expires_at
+    with pytest.raises(KeyNotFound, match="has expired"):
+        clients.rotate(id_of(key))
+    assert clients.revoke(id_of(key)).expires_at == expired_at
+    assert len(clients.list_keys("new")) == 1
 
 
 @pytest.mark.parametrize("key_id", ["", "nonsense", "00000000-0000-0000-0000-000000000000"])
