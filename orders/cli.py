@@ -43,8 +43,8 @@ def _said() -> Iterator[None]:
 @keys.command("create")
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days until it expires.")
-def create_key(name: str, scopes: tuple[str, ...], days: float | None) -> None:
+@click.option("--days", type=click.IntRange(1, 36_500), help="Days until it expires.")
+def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
     """Make an API key for the client NAME, which is created if new. Prints only the key.
 
     Only a hash of it is stored, so it cannot be shown again.
@@ -52,7 +52,8 @@ def create_key(name: str, scopes: tuple[str, ...], days: float | None) -> None:
     if not 0 < len(name) <= MAX_NAME:
         raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
     expires_in = None if days is None else timedelta(days=days)
-    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
+    with _said():
+        click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
 
 
 @keys.command("list")
@@ -60,7 +61,8 @@ def create_key(name: str, scopes: tuple[str, ...], days: float | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the keys of the client NAME, or of all clients."""
-    found = services().clients.list_keys(name)
+    with _said():
+        found = services().clients.list_keys(name)
     if as_json:
         for key in found:
             click.echo(TypeAdapter(ApiKey).dump_json(key))
@@ -89,9 +91,9 @@ def revoke_key(key_id: str) -> None:
 @keys.command("rotate")
 @click.argument("key_id", metavar="ID", callback=_id_of)
 @click.option(
-    "--hours", type=click.FloatRange(min=0), default=24.0, help="How long the old key still works."
+    "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old key still works."
 )
-def rotate_key(key_id: str, hours: float) -> None:
+def rotate_key(key_id: str, hours: int) -> None:
     """Make a key with the scopes and the lifetime of the key ID and print it alone.
 
     The old one still works for --hours (24), unless it expires sooner.

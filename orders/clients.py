@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from time import monotonic
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from orders.database import reading, writing
 from orders.domain import ApiKey, Client, is_order_id
 from orders.errors import KeyNotFound, StorageUnavailable
-from orders.repository import Repository
+from orders.repository import Repository, ValidKey
 
 #: How long a key is cached. Looking it up on each request costs half as much as reading an order.
 #: A revoked key may work for this much longer in other processes.
@@ -31,9 +31,6 @@ class _Cached(NamedTuple):
     client: Client
     secret_hash: str
     until: float
-
-    def has(self, secret: str) -> bool:
-        return hmac.compare_digest(self.secret_hash, _hashed(secret))
 
 
 class Clients:
@@ -81,19 +78,24 @@ class Clients:
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         self._find(key_id)
-        return self._expire(key_id, timedelta(0))
+        key = self._expire(key_id, timedelta(0))
+        with self._writing() as repository:
+            repository.forget_secret(key_id)
+        return key
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
         """Make another key with this one's scopes and lifetime; this one expires after ``overlap`` at most.
 
         Raises KeyNotFound, also for one that has expired.
         """
-        old = self._find(key_id)
-        if old.expired:
+        self._find(key_id)
+        secret = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            successor = repository.add_successor(key_id, _hashed(secret))
+        if successor is None:
             raise KeyNotFound("This one has expired.")
-        lifetime = None if old.expires_at is None else old.expires_at - old.created_at
         self._expire(key_id, overlap)
-        return self.create_key(old.client, [*old.scopes], lifetime)
+        return f"{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
@@ -113,12 +115,16 @@ class Clients:
         """The client whose key this is, with what the key may do."""
         key_id, _, secret = api_key.partition(".")
         known = self._cached.get(key_id)
-        if known is not None and monotonic() <= known.until and known.has(secret):
+        if known is not None and monotonic() <= known.until and _is(secret, known.secret_hash):
             return known.client
-        known = self._look_up(key_id)
-        return known.client if known is not None and known.has(secret) else None
+        found = self._look_up(key_id)
+        if found is None or not _is(secret, found.secret_hash):
+            return None
+        if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
+            self._note_use(key_id)
+        return found.client
 
-    def _look_up(self, key_id: str) -> _Cached | None:
+    def _look_up(self, key_id: str) -> ValidKey | None:
         if not is_order_id(key_id):  # all ids are of one form, and PostgreSQL takes no other
             return None
         now = monotonic()
@@ -128,22 +134,20 @@ class Clients:
             self._cached.pop(key_id, None)
             return None
         seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
-        known = _Cached(found.client, found.secret_hash, now + seconds)
-        self._cached[key_id] = known
-        if found.unused_ms > _ms(USE_IS_NOTED_EVERY):
-            self._note_use(key_id)
-        return known
+        self._cached[key_id] = _Cached(found.client, found.secret_hash, now + seconds)
+        return found
 
     def _note_use(self, key_id: str) -> None:
-        try:
-            with self._writing() as repository:
-                repository.note_use(key_id)
-        except StorageUnavailable:
-            pass  # a database that takes no writes may still be read
+        with suppress(StorageUnavailable), self._writing() as repository:
+            repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
 
 
 def _ms(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
+
+
+def _is(secret: str, secret_hash: str) -> bool:
+    return hmac.compare_digest(secret_hash, _hashed(secret))
 
 
 def _hashed(secret: str) -> str:

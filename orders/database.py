@@ -446,13 +446,15 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
 
 
 class later(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
-    """``later(moment, ms)``: that many milliseconds after the moment."""
+    """``later(moment, ms)``: that many milliseconds after the moment; a column, or a parameter's name."""
 
     type = Instant()
     inherit_cache = True
 
-    def __init__(self, moment: sa.ColumnElement[datetime], ms: str) -> None:
-        super().__init__(moment, sa.bindparam(ms, type_=sa.BigInteger()))
+    def __init__(self, moment: sa.ColumnElement[datetime], ms: str | sa.ColumnElement[int]) -> None:
+        super().__init__(
+            moment, sa.bindparam(ms, type_=sa.BigInteger()) if isinstance(ms, str) else ms
+        )
 
 
 @compiles(later)

@@ -5,6 +5,7 @@ import re
 import structlog
 from flask import Flask, Response, g, request
 from uuid_utils import uuid7
+from werkzeug.exceptions import BadRequest
 
 HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
@@ -29,10 +30,14 @@ def install(app: Flask) -> None:
 
 
 def _enter() -> None:
+    """Raises BadRequest for a parameter that stands twice, of which one would be ignored."""
     given = request.headers.get(HEADER, "")
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=g.request_id)
+    for name, values in request.args.lists():
+        if len(values) > 1:
+            raise BadRequest(f"The parameter {name[:50]!r} is there {len(values)} times.")
 
 
 def _leave(response: Response) -> Response:

@@ -60,7 +60,7 @@ class KeyInFlight(OrderError):
 
 
 class ReferenceReused(OrderError):
-    """This payment reference came with another order, amount or currency before."""
+    """This reference came with another order, amount, currency or refund before."""
 
 
 class PaymentNotFound(OrderError):

@@ -39,6 +39,7 @@ api_keys = sa.Table(
     sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
+    sa.Column("lifetime_ms", sa.BigInteger),  # what it was made for; its successor gets it too
     sa.Column("last_used_at", Instant),
 )
 sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
@@ -137,6 +138,16 @@ payments = sa.Table(
 )
 
 sa.Index("ix_payments_order", payments.c.order_id)
+IS_REFUNDED = sa.text("refund_reference IS NOT NULL")
+sa.Index(
+    "uq_payments_refund",
+    payments.c.customer_id,
+    payments.c.provider,
+    payments.c.refund_reference,
+    unique=True,
+    postgresql_where=IS_REFUNDED,
+    sqlite_where=IS_REFUNDED,
+)
 # A customer's payments of one status, oldest first.
 sa.Index(
     "ix_payments_status",

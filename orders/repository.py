@@ -29,7 +29,7 @@ from orders.domain import (
     check_basket,
     total_minor,
 )
-from orders.errors import KeyInFlight, KeyReused, OrderNotFound
+from orders.errors import KeyInFlight, KeyReused, OrderNotFound, ReferenceReused
 from orders.models import (
     UNPAID,
     api_clients,
@@ -72,6 +72,8 @@ class ValidKey(NamedTuple):
     valid_ms: float
     #: Since its use was last noted.
     unused_ms: float
+    #: Whether the database takes no writes.
+    read_only: bool
 
 
 class State(NamedTuple):
@@ -159,9 +161,13 @@ SET_STOCK = _new.on_conflict_do_update(
 ADD_CLIENT = (
     insert(api_clients).values(created_at=now(), secret_hash="", scopes="").on_conflict_do_nothing()
 )
+_KEY_COLUMNS = (
+    *("id", "client_id", "secret_hash", "scopes"),
+    *("created_at", "expires_at", "lifetime_ms"),
+)
 # Insert a key of the client of a name.
 ADD_KEY = sa.insert(api_keys).from_select(
-    ["id", "client_id", "secret_hash", "scopes", "created_at", "expires_at"],
+    _KEY_COLUMNS,
     sa.select(
         p("key_id", type_=api_keys.c.id.type),
         api_clients.c.id,
@@ -169,9 +175,30 @@ ADD_KEY = sa.insert(api_keys).from_select(
         p("allowed", type_=sa.String),
         now(),
         later(now(), "for_ms"),
+        p("for_ms", type_=sa.BigInteger),
     ).where(api_clients.c.name == p("for_name")),
 )
 _expired = sa.func.coalesce(api_keys.c.expires_at <= now(), sa.false()).label("expired")
+_is_valid = _expired.element.is_(sa.false())
+# Insert a key that succeeds another, if that one is valid.
+ADD_SUCCESSOR = (
+    sa.insert(api_keys)
+    .from_select(
+        _KEY_COLUMNS,
+        sa.select(
+            p("key_id", type_=api_keys.c.id.type),
+            api_keys.c.client_id,
+            p("hash", type_=sa.String),
+            api_keys.c.scopes,
+            now(),
+            later(now(), api_keys.c.lifetime_ms),
+            api_keys.c.lifetime_ms,
+        )
+        .where(api_keys.c.id == p("for_id"), _is_valid)
+        .with_for_update(),  # against being revoked at this moment
+    )
+    .returning(api_keys.c.id)
+)
 # The keys of all clients.
 LIST_KEYS = (
     sa.select(api_keys, api_clients.c.name, _expired)
@@ -189,9 +216,10 @@ GET_VALID_KEY = (
         api_clients.c.name,
         ms_until(api_keys.c.expires_at).label("valid_ms"),
         ms_until(api_keys.c.last_used_at).label("used_ms"),
+        read_only().label("read_only"),
     )
     .join_from(api_keys, api_clients)
-    .where(api_keys.c.id == p("for_id"), _expired.element.is_(sa.false()))
+    .where(api_keys.c.id == p("for_id"), _is_valid)
 )
 # Have a key expire some time from now, unless it does before.
 EXPIRE_KEY = (
@@ -202,8 +230,17 @@ EXPIRE_KEY = (
     )
     .values(expires_at=later(now(), "for_ms"))
 )
-# Note that a key is used now.
-NOTE_USE = sa.update(api_keys).where(api_keys.c.id == p("for_id")).values(last_used_at=now())
+# Have the version before revision 0005 refuse a key that it knows too.
+FORGET_SECRET = sa.update(api_clients).where(api_clients.c.id == p("for_id")).values(secret_hash="")
+# Note that a key is used now, unless that was noted lately.
+NOTE_USE = (
+    sa.update(api_keys)
+    .where(
+        api_keys.c.id == p("for_id"),
+        sa.func.coalesce(later(api_keys.c.last_used_at, "for_ms") < now(), sa.true()),
+    )
+    .values(last_used_at=now())
+)
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
     sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
@@ -429,10 +466,16 @@ class Repository:
         return [_payment(row) for row in rows]
 
     def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
-        """Note that money was sent back; None when it was not due."""
-        rows = operations.refund(
-            self._connection, for_id=payment_id, for_customer=customer_id, for_reference=reference
-        )
+        """Note that money was sent back; None when it was not due. Raises ReferenceReused."""
+        try:
+            rows = operations.refund(
+                self._connection,
+                for_id=payment_id,
+                for_customer=customer_id,
+                for_reference=reference,
+            )
+        except sa.exc.IntegrityError as error:
+            raise ReferenceReused from error
         return _payment(rows[0]) if rows else None
 
     # -- events --
@@ -478,20 +521,30 @@ class Repository:
             row.secret_hash,
             math.inf if row.valid_ms is None else row.valid_ms,
             math.inf if row.used_ms is None else -row.used_ms,
+            bool(row.read_only),
         )
 
     def key(self, key_id: str) -> ApiKey | None:
         row = self._run(GET_KEY, for_id=key_id).one_or_none()
         return None if row is None else _api_key(row)
 
+    def add_successor(self, key_id: str, secret_hash: str) -> str | None:
+        """Insert a key like this one, with its lifetime; its id, or None if this one has expired."""
+        values = {"key_id": new_id(), "hash": secret_hash, "for_id": key_id}
+        return self._run(ADD_SUCCESSOR, **values).scalar_one_or_none()
+
+    def forget_secret(self, key_id: str) -> None:
+        """Have the previous version refuse a key that it knows too."""
+        self._run(FORGET_SECRET, for_id=key_id)
+
     def expire_key(self, key_id: str, after_ms: int) -> ApiKey:
         """Have a key expire in so many ms, unless it does sooner."""
         self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
         return _api_key(self._run(GET_KEY, for_id=key_id).one())
 
-    def note_use(self, key_id: str) -> None:
-        """Note that a key is used now."""
-        self._run(NOTE_USE, for_id=key_id)
+    def note_use(self, key_id: str, every_ms: int) -> None:
+        """Note that a key is used now, unless that was noted lately."""
+        self._run(NOTE_USE, for_id=key_id, for_ms=every_ms)
 
     def state(self) -> State:
         """The schema's revision, "" when there is none, and whether the database is read-only."""

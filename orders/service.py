@@ -187,7 +187,7 @@ class OrderService:
     def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
         """Record a refund that the provider has sent, with the provider's reference for it.
 
-        Raises PaymentNotFound, NotRefundable, AlreadyRefunded.
+        Raises PaymentNotFound, NotRefundable, AlreadyRefunded, ReferenceReused.
         """
         with self._writing() as repository:
             payment = repository.refund(payment_id, customer_id, reference)

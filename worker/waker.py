@@ -1,7 +1,9 @@
 """Ends a worker's wait when something is due earlier than it was."""
 
+import itertools
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import redis
 import structlog
@@ -28,6 +30,7 @@ class Waker:
         self._alarms = {channel.encode(): event for channel, event in alarms.items()}
         self._stopping = stopping
         self._failing = False
+        self._turns = itertools.count()
 
     def run(self) -> None:
         """Listen until the worker stops."""
@@ -41,8 +44,17 @@ class Waker:
                 self._failing = True
                 self._stopping.wait(1.0)
 
+    def _pubsub(self) -> Any:
+        # What is published on one node of a cluster is heard on all. redis-py would listen on that of
+        # the first channel's slot, and while it is down, no other queue would be woken either.
+        client: Any = self._client
+        if not hasattr(client, "get_nodes"):
+            return client.pubsub()
+        nodes = client.get_nodes()
+        return client.pubsub(node=nodes[next(self._turns) % len(nodes)])
+
     def _listen(self) -> None:
-        with self._client.pubsub() as pubsub:  # type: ignore[no-untyped-call]  # redis-py's gap
+        with self._pubsub() as pubsub:
             pubsub.subscribe(*self._alarms)
             while not self._stopping.is_set():
                 # Returns None after the timeout, having pinged a connection that was silent.

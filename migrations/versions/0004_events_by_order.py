@@ -1,6 +1,7 @@
 """Events are keyed by their order and id: one index less for each event.
 
-On PostgreSQL queries wait only while the keys are swapped: the index is built concurrently.
+On PostgreSQL queries wait only while the keys are swapped, and for what already reads events at that
+moment: the index is built concurrently.
 After an interrupted run, the next one starts over. The previous version works before, during and
 after the migration.
 

@@ -2,7 +2,7 @@
 
 Existing keys keep working, and may report payments as before. The previous version keeps working
 too: triggers copy over the keys that it makes, and the secrets that are overwritten as its
-documentation says. It does not accept keys that this version makes. A later revision drops the
+documentation says. It does not accept keys that this version makes, and knows of no expiry. A later revision drops the
 triggers and the columns ``secret_hash`` and ``scopes`` of ``api_clients``.
 """
 
@@ -41,12 +41,14 @@ def upgrade() -> None:
         sa.Column("scopes", sa.String(100), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("expires_at", INSTANT, nullable=True),
+        sa.Column("lifetime_ms", sa.BigInteger(), nullable=True),
         sa.Column("last_used_at", INSTANT, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
         sa.ForeignKeyConstraint(["client_id"], ["api_clients.id"], name="fk_api_keys_client_id"),
+        if_not_exists=True,
     )
-    op.create_index("ix_api_keys_client", "api_keys", ["client_id", "id"])
-    op.execute(KEY)
+    op.create_index("ix_api_keys_client", "api_keys", ["client_id", "id"], if_not_exists=True)
+    op.execute(f"{KEY} ON CONFLICT DO NOTHING")
     for name, event, condition, statement in TRIGGERS:
         _create_trigger(name, event, condition, statement)
 
@@ -72,6 +74,7 @@ def _on_postgresql() -> bool:
 def _create_trigger(name: str, event: str, condition: str, statement: str) -> None:
     trigger = f"CREATE TRIGGER {name} AFTER {event} ON api_clients FOR EACH ROW WHEN ({condition})"
     if not _on_postgresql():
+        op.execute(f"DROP TRIGGER IF EXISTS {name}")  # of an interrupted run
         op.execute(f"{trigger} BEGIN {statement}; END")
         return
     op.execute(

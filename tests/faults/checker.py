@@ -104,6 +104,17 @@ def read(
     )
 
 
+#: What each request may be answered with.
+ANSWERS = {
+    "create": {201, 409, 503},
+    "pay": {201, 202, 503},
+    "refund": {200, 503},
+    "cancel": {200, 409, 503},
+}
+#: What money that was due back may be now.
+REFUNDS = ("refund_due", "refunded")
+
+
 def read_queue(client: redis.Redis) -> Queue:
     """One look at the queue, in one transaction."""
     with client.pipeline(transaction=True) as pipeline:
@@ -206,10 +217,12 @@ def _refunds(history: History) -> Iterable[Violation]:
         if noted != expected:
             yield Violation("S1", f"payment {row.id} is {row.status}, due and sent {noted} times")
     for response in history.responses:
-        if response.request == "refund" and response.status == HTTPStatus.OK:
-            payment_id = response.body["id"]
-            if statuses.get(payment_id) != "refunded":
-                evidence = f"payment {payment_id} was refunded, and is {statuses.get(payment_id)}"
+        if response.request in ("pay", "refund") and response.status < HTTPStatus.MULTIPLE_CHOICES:
+            told = response.body
+            status = statuses.get(told["id"])
+            possible = REFUNDS if told["status"] == "refund_due" else (told["status"],)
+            if status not in possible:
+                evidence = f"payment {told['id']} was said to be {told['status']}, and is {status}"
                 yield Violation("S7", evidence)
 
 
@@ -280,5 +293,5 @@ def _answers(history: History) -> Iterable[Violation]:
                 response.key,
             ):
                 yield Violation("S7", f"order {order.id} is not what was answered")
-        elif response.status >= 500 and response.status != 503:
+        elif response.status not in ANSWERS[response.request]:
             yield Violation("S7", f"{response.request} {response.key}: {response.status}")

@@ -158,6 +158,7 @@ def test_the_longest_idempotency_key_is_one(api: Api) -> None:
         "limit=x",
         "limit=1.5",
         "limit=1_0",
+        "limit=1&limit=1",
         "limit=%2B10",
         "limit=%2010",
         "limit=%D9%A1",

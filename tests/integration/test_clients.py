@@ -1,16 +1,19 @@
 """Clients and their keys, on both databases."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from orders.clients import CACHE_SECONDS, Clients
 from orders.domain import ApiKey
-from orders.errors import KeyNotFound, StorageReadOnly
+from orders.errors import KeyNotFound, StorageUnavailable
 from orders.models import api_keys
 from tests.conftest import Shop, client_id
+from tests.races import together
 
 
 @pytest.fixture
@@ -105,6 +108,9 @@ def test_a_rotated_key_has_a_successor_and_is_good_for_a_while(clients: Clients)
     lasts = info(clients, new).expires_at
     assert lasts is not None, "the old one was to expire, and so is this"
     assert lasts - info(clients, new).created_at == timedelta(days=90)
+    again = info(clients, clients.rotate(id_of(old)))  # its first output was lost
+    assert again.expires_at is not None
+    assert again.expires_at - again.created_at == timedelta(days=90)
     forever = clients.create_key("new", ["orders"])
     assert info(clients, clients.rotate(id_of(forever))).expires_at is None
 
@@ -114,6 +120,19 @@ def test_rotating_never_makes_a_key_last_longer(clients: Clients) -> None:
     expires_at = info(clients, key).expires_at
     clients.rotate(id_of(key), timedelta(days=1))
     assert info(clients, key).expires_at == expires_at
+
+
+def test_a_rotation_that_fails_leaves_the_old_key(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise StorageUnavailable
+
+    key = clients.create_key("new", ["orders"])
+    monkeypatch.setattr("orders.repository.Repository.add_successor", failing)
+    with pytest.raises(StorageUnavailable):
+        clients.rotate(id_of(key), timedelta(0))
+    assert clients.authenticate(key)
 
 
 def test_a_revoked_key_has_no_successor(clients: Clients) -> None:
@@ -151,16 +170,45 @@ def test_the_last_use_is_noted_to_the_minute(shop: Shop, clients: Clients) -> No
     assert (info(clients, key).last_used_at or first) >= first
 
 
-def test_a_database_that_takes_no_writes_may_still_be_read(
-    clients: Clients, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_whose_secret_is_wrong_is_not_used(clients: Clients) -> None:
     key = clients.create_key("new", ["orders"])
-    monkeypatch.setattr(clients, "_writing", refusing)
-    assert clients.authenticate(key)
+    assert clients.authenticate(f"{id_of(key)}.wrong") is None
+    assert info(clients, key).last_used_at is None
 
 
-def refusing() -> None:
-    raise StorageReadOnly
+def test_many_uses_at_once_are_one_write(shop: Shop, clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    with statements(shop.engine) as said:
+        together(*[lambda: Clients(shop.engine).authenticate(key)] * 4)
+        notes = [rows for text, rows in said if text.startswith("UPDATE api_keys")]
+    assert sum(notes) == 1
+
+
+@contextmanager
+def statements(engine: sa.Engine) -> Iterator[list[tuple[str, int]]]:
+    """What the engine is told, and how many rows that changed."""
+    said: list[tuple[str, int]] = []
+
+    def after(_c: object, cursor: Any, statement: str, *_: object) -> None:
+        said.append((statement, cursor.rowcount))
+
+    sa.event.listen(engine, "after_cursor_execute", after)
+    try:
+        yield said
+    finally:
+        sa.event.remove(engine, "after_cursor_execute", after)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_database_that_takes_no_writes_may_still_be_read(shop: Shop, clients: Clients) -> None:
+    key = clients.create_key("new", ["orders"])
+    with shop.engine.begin() as connection:
+        [name] = connection.scalars(sa.text("SELECT current_database()"))
+        connection.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_read_only = on"))
+    shop.engine.dispose()
+    with statements(shop.engine) as said:
+        assert clients.authenticate(key)
+    assert [text for text, _ in said if text.startswith("UPDATE")] == []
 
 
 def test_a_key_that_was_seen_is_not_looked_up_again(shop: Shop, clients: Clients) -> None:

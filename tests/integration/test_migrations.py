@@ -322,7 +322,7 @@ def test_an_interrupted_migration_goes_on(
     if engine.dialect.name == "sqlite":
         pytest.skip("there it is one transaction")
     before.place("key")
-    command.upgrade(config, "0004_events_by_order")  # what follows is one transaction
+    command.upgrade(config, "0004_events_by_order")
     command.stamp(config, "0002_list_indexes")
     command.upgrade(config, "head")
     command.check(config)
@@ -371,12 +371,54 @@ def test_keys_of_before_work_on_and_report_payments(
         assert told.scopes == allowed
     assert clients.authenticate(keys["office"]) is None
     assert clients.authenticate(f"{office}.{secret}")
+    clients.revoke(late)
+    [[left]] = before.run("SELECT secret_hash FROM api_clients WHERE id = :id", id=late)
+    assert left == "", "the version before would go on taking it"
 
     command.downgrade(config, "0004_events_by_order")
     [[kept]] = before.run("SELECT secret_hash FROM api_clients WHERE id = :id", id=office)
     assert kept == overwritten
     command.upgrade(config, "head")
     assert Clients(engine).authenticate(f"{office}.{secret}")
+
+
+# -- 0006: refunds -------------------------------------------------------------------------
+
+
+def test_a_refund_is_replayed_after_a_downgrade_too(
+    before: Before, config: Config, service: OrderService
+) -> None:
+    command.upgrade(config, "head")
+    order_id = repeat(service, before, "key").order.id
+    service.cancel(before.customer, order_id)
+    payment = service.pay(
+        before.customer,
+        order_id,
+        provider="bank",
+        reference="r-1",
+        amount_minor=250,
+        currency="EUR",
+    ).payment
+    refunded = service.refund(before.customer, payment.id, reference="re-1")
+
+    command.downgrade(config, "0005_keys_of_clients")
+    command.upgrade(config, "head")
+
+    again = service.refund(before.customer, payment.id, reference="re-1")
+    assert again == (refunded.payment, True)
+
+
+def test_keys_and_refunds_are_migrated_again_after_an_interruption(
+    engine: sa.Engine, config: Config
+) -> None:
+    """On SQLite, where each statement that defines something is committed by itself."""
+    if engine.dialect.name != "sqlite":
+        pytest.skip("there it is one transaction, or stops nobody and is tested above")
+    for revision in ("0004_events_by_order", "0005_keys_of_clients"):
+        command.upgrade(config, "head")
+        command.stamp(config, revision)
+    command.upgrade(config, "head")
+    command.check(config)
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

@@ -228,6 +228,15 @@ def test_only_money_that_is_due_back_is_refunded(shop: Shop) -> None:
     assert [row for row in shop.tables()["payments"] if row[0] == applied.id] == before["payments"]
 
 
+def test_one_refund_is_for_one_payment(shop: Shop) -> None:
+    first, second = due(shop, "late-1"), due(shop, "late-2")
+    shop.service.refund(shop.customer, first.id, reference="re-1")
+    before = shop.tables()
+    with pytest.raises(ReferenceReused):
+        shop.service.refund(shop.customer, second.id, reference="re-1")
+    assert shop.tables() == before
+
+
 def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
     payments = [due(shop, f"late-{n}") for n in range(20)]
 
@@ -235,7 +244,9 @@ def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
         noted = []
         for payment in payments:
             try:
-                done = shop.service.refund(shop.customer, payment.id, reference=reference)
+                done = shop.service.refund(
+                    shop.customer, payment.id, reference=f"{reference}-{payment.reference}"
+                )
             except AlreadyRefunded:
                 noted.append(False)
             else:
