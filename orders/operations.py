@@ -11,7 +11,7 @@ it decides by is what it has locked: a row that another transaction changed mean
 that one left it, and is compared with the conditions again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ from orders.models import UNPAID, order_events, order_items, orders, payments, s
 from orders.steps import Operation, Step
 
 p = sa.bindparam
+Quantity = sa.ColumnElement[int]
 
 #: Unpaid, for statements that name their orders. Said without the status, so that the sweep's
 #: partial index does not qualify: a planner without statistics would read it from end to end
@@ -63,7 +64,7 @@ def _cancel(reason: str) -> sa.Update:
 
 def _release(step: Step, cancelled: sa.FromClause) -> None:
     """What follows a cancellation: the stock goes back, and it is written down."""
-    _change_stock(step, _held(step, cancelled), reserved=-1)
+    _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
     _add_events(step, "events", _event(cancelled.c.id, "order.cancelled", at, reason))
 
@@ -86,11 +87,11 @@ def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
 def _change_stock(
     step: Step,
     lines: sa.FromClause,
+    added: Callable[[Quantity, Quantity], dict[str, Quantity]],
     *conditions: sa.ColumnElement[bool],
-    name: str = "stock",
-    **signs: int,
+    held: Quantity | None = None,
 ) -> None:
-    """Add each line's quantity to columns of its SKU; a sign of -1 subtracts it.
+    """Add to columns of the stock what ``added`` makes of each line's quantity, all and held.
 
     It is an insert that always conflicts. So it finds a row by its key, whatever the planner
     estimates, and reads it as it is once its lock is held. An update would find it as it was when
@@ -99,16 +100,15 @@ def _change_stock(
     """
     row = {
         "sku": lines.c.sku,
-        **dict.fromkeys(("on_hand", "reserved"), lines.c.quantity),
+        "on_hand": lines.c.quantity,
+        "reserved": lines.c.quantity if held is None else held,
         "price_minor": sa.literal_column("0"),
         "currency": _text(""),
     }
     change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
-    added = {
-        column: stock_items.c[column] + sign * change.excluded[column]
-        for column, sign in signs.items()
-    }
-    step(name, change.on_conflict_do_update(index_elements=["sku"], set_=added))
+    more = added(change.excluded.on_hand, change.excluded.reserved)
+    values = {name: stock_items.c[name] + some for name, some in more.items()}
+    step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
 
 
 def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
@@ -231,12 +231,15 @@ def place(step: Step) -> sa.Select[Any]:
         _event(placed.c.id, "order.created", placed.c.created_at, {}),
         _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
     )
-    for name, condition, signs in (
-        ("sold", is_paid, {"on_hand": -1}),
-        ("held", ~is_paid, {"reserved": 1}),
-    ):
-        which = sa.exists(sa.select(placed.c.id).where(condition))
-        _change_stock(step, lines, which, name=name, **signs)
+    # What is paid at once is not held, and leaves the shelf.
+    paid_at = sa.select(placed.c.paid_at).scalar_subquery()
+    _change_stock(
+        step,
+        lines,
+        lambda all_, held: {"reserved": held, "on_hand": held - all_},
+        is_placed,
+        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
+    )
     moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
     return sa.select(lines, *moments)
 
@@ -293,7 +296,7 @@ def pay(step: Step) -> sa.Select[Any]:
         .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
     )
-    _change_stock(step, _held(step, paid), reserved=-1, on_hand=-1)
+    _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
     at, reason, facts = payment.c.created_at, payment.c.reason, _money(payment)
     because = {**facts, "reason": reason}
     _add_events(
