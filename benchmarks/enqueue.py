@@ -21,7 +21,7 @@ from benchmarks.report import Report
 from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
-from orders.database import epoch_ms
+from orders.expressions import epoch_ms
 from orders.service import OrderService, Timeouts
 from worker.queue import SLICE
 

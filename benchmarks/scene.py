@@ -22,7 +22,7 @@ from devtools.postgres import Postgres
 from devtools.processes import Process, migrate, wait_until, worker
 from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE
-from orders.database import epoch_ms
+from orders.expressions import epoch_ms
 from orders.models import metadata
 from worker import DelayQueue, connect
 

@@ -8,10 +8,15 @@ from apiflask import APIFlask
 from flask import Flask, send_from_directory
 from flask.typing import ResponseReturnValue
 
-from orders import api, cli, door, problems
+from orders import cli, door, problems
 from orders.bootstrap import bootstrap, bootstrap_process
 from orders.config import Settings
-from orders.schemas import ProblemOut, StrictRequest
+from orders.routes.health import health
+from orders.routes.orders import orders
+from orders.routes.payments import payments
+from orders.routes.stock import stock
+from orders.schemas.problem import ProblemOut
+from orders.strict_json import StrictRequest
 
 MAX_BODY_BYTES = 16 * 1024
 
@@ -47,7 +52,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
     door.install(app)
     problems.install(app)
-    for blueprint in (api.orders, api.payments, api.stock, api.health):
+    for blueprint in (orders, payments, stock, health):
         app.register_blueprint(blueprint)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)

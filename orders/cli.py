@@ -8,10 +8,11 @@ import click
 from flask.cli import AppGroup
 from pydantic import TypeAdapter, ValidationError
 
-from orders.api import services
 from orders.domain import ApiKey
 from orders.errors import OrderError
-from orders.schemas import Sku, StockIn
+from orders.routes.shared import services
+from orders.schemas.stock import StockIn
+from orders.schemas.types import Sku
 
 #: What the column holds.
 MAX_NAME = 100

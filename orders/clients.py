@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from orders.client_repository import ClientRepository, ValidKey
 from orders.database import reading, writing
 from orders.domain import ApiKey, Client, is_order_id
 from orders.errors import KeyNotFound, StorageUnavailable
-from orders.repository import Repository, ValidKey
 
 #: How long a key is cached. Looking it up on each request costs half as much as reading an order.
 #: A revoked key may work for this much longer in other processes.
@@ -47,14 +47,14 @@ class Clients:
         self._cached: dict[str, _Cached] = {}
 
     @contextmanager
-    def _writing(self) -> Iterator[Repository]:
+    def _writing(self) -> Iterator[ClientRepository]:
         with writing(self._engine) as connection:
-            yield Repository(connection)
+            yield ClientRepository(connection)
 
     @contextmanager
-    def _reading(self) -> Iterator[Repository]:
+    def _reading(self) -> Iterator[ClientRepository]:
         with reading(self._engine) as connection:
-            yield Repository(connection)
+            yield ClientRepository(connection)
 
     def create_key(
         self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None

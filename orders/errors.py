@@ -79,6 +79,14 @@ class StockReserved(OrderError):
     """Unpaid orders hold more than that."""
 
 
+class PreconditionRequired(OrderError):
+    """Send If-Match with the ETag that you read, so that no other change is overwritten."""
+
+
+class PreconditionFailed(OrderError):
+    """It has changed since you read it: it has another ETag."""
+
+
 class KeyNotFound(OrderError):
     """There is no such key."""
 

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.database import Id, Instant
+from orders.expressions import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
 SCHEMA_VERSION = "0006_refunds"
@@ -73,7 +73,7 @@ orders = sa.Table(
     sa.Column("cancel_reason", sa.String(20)),
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("idempotency_key", sa.String(255)),
-    sa.Column("fingerprint", sa.String(64)),  # of the request; see `orders.schemas.OrderIn`
+    sa.Column("fingerprint", sa.String(64)),  # of the request; see `orders.schemas.orders.OrderIn`
     sa.Column("timeout_ms", sa.BigInteger),  # null before revision 0003: as in expires_at
     sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
     sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),

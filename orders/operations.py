@@ -17,8 +17,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
 
-from orders.database import clock, ids, later, ms_until, now, one_of
 from orders.domain import MAX_MINOR
+from orders.expressions import clock, ids, later, ms_until, now, one_of
 from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
 from orders.steps import Operation, Step
 

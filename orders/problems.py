@@ -31,6 +31,8 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.NotRefundable: HTTPStatus.CONFLICT,
     errors.AlreadyRefunded: HTTPStatus.CONFLICT,
     errors.StockReserved: HTTPStatus.CONFLICT,
+    errors.PreconditionRequired: HTTPStatus.PRECONDITION_REQUIRED,
+    errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,

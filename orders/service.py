@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from orders.database import reading, retried, writing
+from orders.database import reading, writing
 from orders.domain import (
     Event,
     Order,
@@ -41,6 +41,7 @@ from orders.errors import (
 )
 from orders.models import SCHEMA_VERSION
 from orders.repository import Repository, Waiting
+from orders.transient import retried
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.sql.dml import UpdateBase
 
-from orders.database import epoch_ms
+from orders.expressions import epoch_ms
 
 Statement = sa.Select[Any] | UpdateBase
 

@@ -30,8 +30,9 @@ from orders.app import create_app
 from orders.bootstrap import Services
 from orders.clients import Clients
 from orders.config import Settings
-from orders.database import create_engine, later, now
+from orders.database import create_engine
 from orders.domain import Order
+from orders.expressions import later, now
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
 from orders.service import OrderService, Paid, Timeouts
 from worker import connect

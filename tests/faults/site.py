@@ -24,7 +24,7 @@ from devtools.processes import Process, log_end, wait_until
 from devtools.valkey import Valkey
 from orders.bootstrap import QUEUE, Services, bootstrap
 from orders.config import Settings
-from orders.database import later, now
+from orders.expressions import later, now
 from orders.models import (
     api_clients,
     metadata,

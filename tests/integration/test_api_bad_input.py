@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from devtools.valkey import Valkey
-from orders.schemas import encoded
+from orders.schemas.paging import encoded
 from tests.conftest import Api, serving, upgrade
 from tests.unit.test_orders_schemas import ODDITIES
 

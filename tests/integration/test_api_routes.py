@@ -10,7 +10,7 @@ from werkzeug.test import TestResponse
 
 from devtools.processes import wait_until
 from orders.bootstrap import QUEUE
-from orders.database import later, now
+from orders.expressions import later, now
 from orders.models import orders
 from tests.conftest import Api
 from worker import DelayQueue

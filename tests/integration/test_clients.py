@@ -129,7 +129,7 @@ def test_a_rotation_that_fails_leaves_the_old_key(
         raise StorageUnavailable
 
     key = clients.create_key("new", ["orders"])
-    monkeypatch.setattr("orders.repository.Repository.add_successor", failing)
+    monkeypatch.setattr("orders.client_repository.ClientRepository.add_successor", failing)
     with pytest.raises(StorageUnavailable):
         clients.rotate(id_of(key), timedelta(0))
     assert clients.authenticate(key)

@@ -18,11 +18,12 @@ from alembic.util import CommandError
 from devtools.processes import ROOT, run, wait_until
 from orders.clients import Clients
 from orders.config import Settings
-from orders.database import LOCK_NOT_AVAILABLE, create_engine, sqlstate
+from orders.database import create_engine
 from orders.errors import KeyReused
 from orders.models import SCHEMA_VERSION, metadata
 from orders.repository import new_id
 from orders.service import OrderService, Placed, Timeouts
+from orders.transient import LOCK_NOT_AVAILABLE, sqlstate
 from tests.conftest import RecordingScheduler
 
 

@@ -16,12 +16,13 @@ from sqlalchemy.dialects import postgresql
 
 from devtools.processes import wait_until
 from orders import operations
-from orders.database import reading, sqlstate
+from orders.database import reading
 from orders.domain import Order
 from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailable
 from orders.models import orders, stock_items
 from orders.repository import Repository, new_id
 from orders.service import Placed
+from orders.transient import sqlstate
 from tests.conftest import Shop, opened
 from tests.races import duels, together
 

@@ -18,12 +18,13 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from devtools.processes import wait_until
 from orders import operations
-from orders.database import clock, sqlstate
 from orders.domain import Order
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
+from orders.expressions import clock
 from orders.models import order_events, orders, stock_items
 from orders.repository import Repository
 from orders.service import Paid, Placed
+from orders.transient import sqlstate
 from tests.conftest import Shop
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

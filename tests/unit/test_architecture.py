@@ -53,13 +53,17 @@ RULES = [
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
-    Rule("orders.service", never=(*WEB, "redis", "worker", "orders.api", "orders.app")),
-    Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.api")),
+    Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
+    Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.routes")),
     Rule(
         "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
     ),
-    Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.database")),
-    Rule("orders.api", never=("redis", "orders.repository", "orders.models", "orders.operations")),
+    Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.expressions")),
+    Rule(
+        "orders.routes.*",
+        never=("redis", "sqlalchemy", "orders.repository", "orders.models", "orders.operations"),
+    ),
+    Rule("orders.schemas.*", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")),
     Rule("worker.errors", only=(STANDARD,)),
     Rule("worker.backoff", only=(STANDARD,)),
     Rule("worker.scripts", only=(STANDARD,)),
@@ -207,7 +211,7 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/service.py", "from worker import BatchScheduler"),
         ("orders/service.py", "import redis"),
         ("orders/service.py", "from flask import g"),
-        ("orders/api.py", "import worker.queue"),
+        ("orders/routes/orders.py", "import worker.queue"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from orders import errors
-from orders.database import epoch_ms
 from orders.domain import (
     MAX_MINOR,
     Item,
@@ -24,6 +23,7 @@ from orders.errors import (
     TotalTooLarge,
     UnknownSku,
 )
+from orders.expressions import epoch_ms
 from orders.problems import RETRY_AFTER, STATUS
 from orders.service import Timeouts
 

@@ -12,15 +12,10 @@ from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
 
 from orders.domain import Order, OrderStatus, Position
-from orders.schemas import (
-    MAX_DEPTH,
-    EventsQuery,
-    OrderIn,
-    OrdersQuery,
-    encoded,
-    parse_object,
-    rfc3339,
-)
+from orders.schemas.orders import EventsQuery, OrderIn, OrdersQuery
+from orders.schemas.paging import encoded
+from orders.schemas.types import rfc3339
+from orders.strict_json import MAX_DEPTH, parse_object
 
 ODDITIES: dict[str, bytes] = {
     "nothing": b"",

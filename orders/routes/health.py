@@ -1,0 +1,35 @@
+"""Whether the process runs, and whether it can work."""
+
+from http import HTTPStatus
+
+import structlog
+from apiflask import APIBlueprint
+from flask.typing import ResponseReturnValue
+
+from orders.errors import StorageUnavailable
+from orders.routes.shared import services
+
+log = structlog.get_logger("orders")
+health = APIBlueprint("health", __name__, tag="Health")
+
+
+@health.get("/healthz")
+def healthz() -> ResponseReturnValue:
+    """The process runs."""
+    return {"status": "ok"}
+
+
+@health.get("/readyz")
+def readyz() -> ResponseReturnValue:
+    """The database has the schema and takes writes. Without Redis the service works, degraded."""
+    redis = "ok" if services().redis_answers() else "unavailable"
+    try:
+        services().orders.check_ready()
+    except StorageUnavailable as error:
+        log.warning("not ready", error=str(error))
+        # Anybody may ask: what a driver says of its server is for the log.
+        database = "unavailable" if type(error) is StorageUnavailable else str(error)
+        report = {"status": "unavailable", "database": database, "redis": redis}
+        return report, HTTPStatus.SERVICE_UNAVAILABLE
+    status = "ready" if redis == "ok" else "degraded"
+    return {"status": status, "database": "ok", "redis": redis}

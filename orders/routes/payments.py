@@ -1,0 +1,64 @@
+"""Payments and refunds."""
+
+from http import HTTPStatus
+from typing import Any
+
+from apiflask import APIBlueprint
+
+from orders.routes.shared import auth, caller, page, replay_header, services
+from orders.schemas.payments import (
+    PaymentIn,
+    PaymentOut,
+    PaymentsOfOrderQuery,
+    PaymentsOut,
+    PaymentsQuery,
+    RefundIn,
+)
+
+payments = APIBlueprint("payments", __name__, url_prefix="/v1", tag="Payments")
+
+
+@payments.post("/orders/<uuid:order_id>/payments")
+@payments.auth_required(auth, roles=["payments"])
+@payments.input(PaymentIn, arg_name="body")
+@payments.output(PaymentOut, HTTPStatus.CREATED)
+@payments.doc(responses={202: "The money came too late, twice, or in the wrong amount: refund due"})
+def create_payment(order_id: object, body: PaymentIn) -> Any:
+    """Take a payment. Money that the order cannot take is kept, and due back."""
+    paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
+    status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
+    return paid.payment, status, replay_header(paid.replayed)
+
+
+@payments.get("/orders/<uuid:order_id>/payments")
+@payments.auth_required(auth, roles=["orders", "payments"])
+@payments.input(PaymentsOfOrderQuery, location="query", arg_name="query")
+@payments.output(PaymentsOut)
+def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any:
+    """An order's payments, oldest first."""
+    found = services().orders.payments_of_order(
+        caller(), str(order_id), page_size=query.limit, after=query.after
+    )
+    return page(found, query)
+
+
+@payments.get("/payments")
+@payments.auth_required(auth, roles=["payments"])
+@payments.input(PaymentsQuery, location="query", arg_name="query")
+@payments.output(PaymentsOut)
+def list_payments(query: PaymentsQuery) -> Any:
+    """Your payments with one status, oldest first. refund_due lists the money to send back."""
+    found = services().orders.payments(
+        caller(), status=query.status, page_size=query.limit, after=query.after
+    )
+    return page(found, query)
+
+
+@payments.post("/payments/<uuid:payment_id>/refund")
+@payments.auth_required(auth, roles=["payments"])
+@payments.input(RefundIn, arg_name="body")
+@payments.output(PaymentOut)
+def refund_payment(payment_id: object, body: RefundIn) -> Any:
+    """Record that money due back has been sent. Repeating the request changes nothing."""
+    refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
+    return refunded.payment, HTTPStatus.OK, replay_header(refunded.replayed)

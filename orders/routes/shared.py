@@ -1,0 +1,57 @@
+"""What all routes share: who calls, and what they call."""
+
+from typing import Any
+
+from apiflask import HTTPTokenAuth
+from flask import current_app
+
+from orders.bootstrap import Services
+from orders.domain import Client
+from orders.errors import Forbidden
+
+
+class KeyAuth(HTTPTokenAuth):
+    """Says which scope a key lacks."""
+
+    def authorize(self, role: Any, user: Any, auth: Any) -> bool:
+        if not super().authorize(role, user, auth):
+            needed = " or ".join(role)
+            raise Forbidden(f"It needs the scope {needed}.")
+        return True
+
+
+auth = KeyAuth(description="An API key: flask --app orders.app keys create NAME --scope orders")
+
+
+def services() -> Services:
+    """What the application was wired with."""
+    wired: Services = current_app.extensions["orders"]
+    return wired
+
+
+@auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
+def verify(token: str) -> Client | None:
+    return services().clients.authenticate(token) if token else None
+
+
+@auth.get_user_roles  # type: ignore[untyped-decorator]
+def scopes(client: Client) -> list[str]:
+    return sorted(client.scopes)
+
+
+def caller() -> str:
+    """The id of the client whose key came with the request."""
+    client = auth.current_user
+    assert isinstance(client, Client)
+    return client.id
+
+
+def page(found: list[Any], query: Any) -> dict[str, Any]:
+    """A page of a list, with the cursor of the next one."""
+    more = len(found) == query.limit
+    return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
+
+
+def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001  it is what the word says
+    """Marks a response that was given before."""
+    return {"Idempotent-Replayed": "true"} if replayed else {}

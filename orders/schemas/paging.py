@@ -1,0 +1,73 @@
+"""Pages of a list: keyset cursors, and the query parameters that all lists take."""
+
+import base64
+import re
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from werkzeug.exceptions import BadRequest
+
+from orders.domain import Position, is_order_id
+from orders.schemas.types import rfc3339
+
+PAGE_SIZE = 50
+
+#: What `rfc3339` writes.
+MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+
+def _like(pattern: str, what: str) -> BeforeValidator:
+    """Text in a query that reads so. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
+    known = re.compile(pattern)
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not known.fullmatch(value):
+            raise ValueError(f"it is not {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Limit = Annotated[int, Field(ge=1, le=100), _like("[0-9]{1,3}", "a whole number")]
+Instant = Annotated[AwareDatetime, _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "a time of RFC 3339")]
+
+
+class Query(BaseModel):
+    """What every list takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Limit = PAGE_SIZE
+    cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None
+
+    def position(self, of: str) -> Position | None:
+        """Where the page before ended, if it was of such a list. Raises BadRequest."""
+        if self.cursor is None:
+            return None
+        word, _, position = decoded(self.cursor).partition(" ")
+        at, _, last_id = position.partition(" ")
+        if word != of or not MOMENT.fullmatch(at) or not is_order_id(last_id):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        try:
+            return Position(datetime.fromisoformat(at), last_id)
+        except ValueError as error:
+            raise BadRequest("This cursor is none of ours.") from error
+
+
+def cursor(of: str, at: datetime, last_id: str) -> str:
+    """The cursor of what follows this in a list sorted by time."""
+    return encoded(f"{of} {rfc3339(at)} {last_id}")
+
+
+def encoded(position: str | int) -> str:
+    """A cursor: opaque, so that nobody builds on what is in it."""
+    return base64.urlsafe_b64encode(str(position).encode()).decode().rstrip("=")
+
+
+def decoded(cursor: str) -> str:
+    """What `encoded` was given. Raises BadRequest."""
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+    except ValueError as error:
+        raise BadRequest("This cursor is none of ours.") from error

@@ -1,0 +1,59 @@
+"""What the schemas are made of."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
+
+from orders.errors import SkuNotFound
+
+MAX_INT = 2**31 - 1  # what the columns for quantities hold
+
+Sku = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+SKU = TypeAdapter(Sku)
+Currency = Annotated[
+    str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(description="ISO 4217", examples=["EUR"])
+]
+
+
+Reference = Annotated[
+    str,
+    StringConstraints(pattern=r"^[!-~]{1,255}$"),
+    Field(description="The provider's own name for it: unique, printable ASCII."),
+]
+
+
+class In(BaseModel):
+    """Takes JSON's own types only, and no field that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Out(BaseModel):
+    """Made of the attributes of a domain object."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+def rfc3339(moment: datetime) -> str:
+    """In UTC, to the millisecond."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Moment = Annotated[datetime, PlainSerializer(rfc3339, when_used="json")]
+
+
+def checked_sku(text: str) -> str:
+    """A SKU from a path. Raises SkuNotFound for what can be none."""
+    try:
+        return SKU.validate_python(text)
+    except ValidationError as error:
+        raise SkuNotFound("A SKU is 1 to 64 of A-Z a-z 0-9 . _ -") from error

@@ -1,0 +1,87 @@
+"""Which errors of PostgreSQL and SQLite are transient, and how they are told."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from orders.errors import StorageUnavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A statement that writes, in a server that does not: a standby, or a primary that was demoted.
+READ_ONLY = "25006"
+#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement
+#: time-out), serialization, deadlock, lock time-out.
+_TRANSIENT_SQLSTATES = ("08", "53", "57", "40001", "40P01", "55P03", READ_ONLY)
+#: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
+_TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises StorageUnavailable for what is transient."""
+    try:
+        yield
+    except (DBAPIError, PoolTimeout) as error:
+        if is_transient(error):
+            raise StorageUnavailable(str(getattr(error, "orig", error))) from error
+        raise
+
+
+def is_transient(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the database is at fault and the same statement may succeed later."""
+    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        return code & 0xFF in _TRANSIENT_SQLITE
+    state = sqlstate(error)
+    if state is None:  # no answer at all: the connection failed
+        return isinstance(error, sa.exc.OperationalError)
+    return state.startswith(_TRANSIENT_SQLSTATES)
+
+
+#: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
+CONFLICTS = ("40001", "40P01")
+CONFLICT_RETRIES = 3
+
+
+def retried(transaction: Callable[P, R]) -> Callable[P, R]:
+    """Have a function that is one transaction run again when it lost against another one.
+
+    The lock order of `orders.operations` makes that rare: it takes somebody else's statements,
+    or a database whose default isolation is stricter.
+    """
+
+    @wraps(transaction)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return transaction(*args, **kwargs)
+            except StorageUnavailable as error:
+                if sqlstate(error.__cause__) not in CONFLICTS:
+                    raise
+        return transaction(*args, **kwargs)
+
+    return run
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """PostgreSQL's code for what went wrong."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+def waited_for(error: DBAPIError, table: str) -> bool:
+    """Whether a statement was given up because a row of this table stayed locked."""
+    context = getattr(getattr(error.orig, "diag", None), "context", None)
+    return sqlstate(error) == LOCK_NOT_AVAILABLE and f'relation "{table}"' in (context or "")
