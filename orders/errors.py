@@ -87,6 +87,10 @@ class PreconditionFailed(OrderError):
     """It has changed since you read it: it has another ETag."""
 
 
+class SignatureInvalid(OrderError):
+    """The webhook's signature is missing, wrong or too old."""
+
+
 class KeyNotFound(OrderError):
     """There is no such key."""
 

@@ -33,6 +33,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.StockReserved: HTTPStatus.CONFLICT,
     errors.PreconditionRequired: HTTPStatus.PRECONDITION_REQUIRED,
     errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
+    errors.SignatureInvalid: HTTPStatus.UNAUTHORIZED,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
