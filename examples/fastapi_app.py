@@ -1,0 +1,37 @@
+"""Scheduling from asyncio: a FastAPI application, whose tasks a worker handles elsewhere.
+
+uvicorn examples.fastapi_app:app    # with REDIS_URL
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+from worker import AsyncDelayQueue, connect_async
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """One client for each event loop, from its start to its end."""
+    async with connect_async(os.environ["REDIS_URL"], reconnect=True) as client:
+        app.state.reminders = AsyncDelayQueue(client, "reminders")
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.put("/reminders/{name}")
+async def remind(name: str, seconds: float, request: Request) -> dict[str, Any]:
+    """Putting a reminder again with another delay moves it."""
+    answer = await request.app.state.reminders.schedule(name, delay_ms=1000 * seconds)
+    return {"name": name, "result": answer.value}
+
+
+@app.delete("/reminders/{name}")
+async def forget(name: str, request: Request) -> dict[str, Any]:
+    answer = await request.app.state.reminders.cancel(name)
+    return {"name": name, "result": answer.value}

@@ -1,0 +1,31 @@
+"""A report at two o'clock each night, in a time zone whose clocks change.
+
+python -m examples nightly_report
+python -m worker run examples.nightly_report:flows    # with REDIS_URL
+"""
+
+import time
+
+from examples.stage import working
+from worker import Recurring, Task
+
+
+def make_report(task: Task) -> None:
+    """Runs once for each night on any number of workers. A bad night does not end the next ones."""
+    print("report for", task.id)
+
+
+def flows(cron: str = "0 2 * * *") -> list[Recurring]:
+    return [Recurring("report", cron=cron, timezone="Europe/Berlin", handler=make_report)]
+
+
+def play(redis_url: str) -> None:
+    """The next nights; then, to have something to see, two reports on a schedule of seconds."""
+    [nightly] = flows()
+    night = nightly.schedule.after(time.time_ns() // 1_000_000)
+    for _ in range(3):
+        print("next:", night.id)
+        night = nightly.schedule.after(night.due_at_ms)
+    with working(redis_url, *flows("* * * * * *")) as worker:
+        while worker.counts["done"] < 2:
+            time.sleep(0.05)

@@ -1,0 +1,34 @@
+"""Deadlines that are added in any order fire in the order of time.
+
+python -m examples out_of_order
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from worker import Consumer, DelayQueue, connect
+
+SECONDS = [0.5, 0.4, 0.3, 0.2, 0.1]  # the longest is added first
+
+
+def fired_by_a_ttl_queue(delays: Sequence[float]) -> list[float]:
+    """When messages leave a RabbitMQ queue with a TTL each and a dead-letter exchange.
+
+    Only its head is looked at, so nobody leaves before whoever was added earlier.
+    """
+    return [*accumulate(delays, max)]
+
+
+def play(redis_url: str) -> None:
+    """The same delays in both."""
+    print("added      ", SECONDS)
+    print("a TTL queue", fired_by_a_ttl_queue(SECONDS))
+    with connect(redis_url) as client, Consumer(redis_url, "hello") as consumer:
+        queue = DelayQueue(client, "hello")
+        for seconds in SECONDS:
+            queue.schedule(f"{seconds}", delay_ms=1000 * seconds)
+        fired = []
+        for _ in SECONDS:
+            with consumer.take() as task:
+                fired.append(float(task.id))
+        print("this queue ", fired)

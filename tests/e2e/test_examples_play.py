@@ -1,0 +1,226 @@
+"""Every example in examples/, as its first lines say to try it, and its promises with the clock moved."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+import sqlalchemy as sa
+from aiosmtpd.controller import Controller
+
+from devtools.processes import ROOT, free_port, wait_until
+from devtools.valkey import Valkey, private_valkey
+from examples import (
+    fastapi_app,
+    future_mail,
+    nightly_report,
+    out_of_order,
+    payment_notification,
+    reminder,
+)
+from examples.__main__ import names
+from examples.stage import working
+from tests.integration.test_records import code_lines
+from worker import DelayQueue
+
+#: What each prints, in this order; the rest of a line may differ.
+PRINTED = {
+    "batches": ["100 in one call, 2 to be", "100 in one call, 1", "50 in one call, 0", "2", "1"],
+    "future_mail": ["Message-ID: <soon@example.org>"],
+    "lock_conflict": ["first finds the account locked", "second done", "first done"],
+    "nightly_report": ["next: ", "next: ", "next: ", "report for ", "report for "],
+    "out_of_order": [
+        "a TTL queue [0.5, 0.5, 0.5, 0.5, 0.5]",
+        "this queue  [0.1, 0.2, 0.3, 0.4, 0.5]",
+    ],
+    "payment_notification": ["0.00 s: https://shop", "0.", "0.", "0."],
+    "plain_queue": ["took apple", "took banana", "took cherry", "took pear"],
+    "priorities": [f"handled {name} {n}" for name in ("high", "medium", "low") for n in (1, 2)],
+    "redisson": ["cancelled: True", "b'msg1' b'msg2'"],
+    "reminder": ["to bob@example.org: order 7", "to ada@example.org: appointment check-up"],
+}
+DAY_MS = 86_400_000
+
+
+def test_the_list_of_examples_is_complete() -> None:
+    assert names() == sorted(PRINTED)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> None:
+    source = ROOT / "examples" / f"{name}.py"
+    assert f"\npython -m examples {name}\n" in source.read_text()
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    done = subprocess.run(
+        [sys.executable, "-m", "examples", name],
+        cwd=ROOT,
+        env={"REDIS_URL": valkey.url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = iter(done.stdout.splitlines())
+    for expected in PRINTED[name]:
+        assert any(line.startswith(expected) for line in lines), (expected, done.stdout)
+
+
+@pytest.mark.parametrize("name", [*PRINTED, "fastapi_app", "seats"])
+def test_an_example_is_short(name: str) -> None:
+    assert code_lines(ROOT / "examples" / f"{name}.py") <= 60
+
+
+def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
+    command = [sys.executable, "-m", "examples"]
+    done = subprocess.run(
+        [*command, "redisson"], cwd=ROOT, env={}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([*command, "nothing"], cwd=ROOT, env={}, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"redisson, reminder" in done.stdout
+
+
+def test_a_reminder_comes_the_day_before_and_moves_with_its_appointment(
+    redis_client: redis.Redis,
+) -> None:
+    queue = DelayQueue(redis_client, "reminders")
+    at = datetime(2030, 5, 17, 9, 30, tzinfo=UTC)
+    reminder.appointment_made(queue, "check-up", at, "ada@example.org")
+    reminder.appointment_made(queue, "check-up", at + timedelta(days=1), "ada@example.org")
+    reminder.appointment_made(queue, "dentist", at, "ada@example.org")
+    reminder.appointment_cancelled(queue, "dentist")
+    due_ms = round(at.timestamp() * 1000)  # a day before the later time
+    assert queue.claim(9, 1000, now_ms=due_ms - 1).tasks == []
+    [task] = queue.claim(9, 1000, now_ms=due_ms).tasks
+    assert (task.id, task.payload) == ("appointment check-up", b"ada@example.org")
+
+
+def test_an_order_is_reminded_of_ten_minutes_before_it_expires(redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, "reminders")
+    expires_at = datetime(2030, 5, 17, 10, 0, tzinfo=UTC)
+    reminder.order_placed(queue, "7", expires_at, "bob@example.org")
+    due_ms = round(expires_at.timestamp() * 1000) - 600_000
+    assert queue.claim(9, 1000, now_ms=due_ms - 1).tasks == []
+    assert [task.id for task in queue.claim(9, 1000, now_ms=due_ms).tasks] == [
+        "order 7 expires soon"
+    ]
+
+
+def test_a_shop_is_told_fifteen_times_over_a_day_and_then_given_up() -> None:
+    flow = payment_notification.flow(lambda *_: None)
+    waits = [flow.backoff(failures) for failures in range(1, flow.max_failures)]
+    assert waits[:5] == [15, 15, 30, 180, 600]
+    assert len(waits) == 15
+    assert 22 * 3600 < sum(waits) < 26 * 3600
+
+
+def test_a_report_is_due_at_two_on_the_nights_when_clocks_change() -> None:
+    [report] = nightly_report.flows()
+    march = round(datetime(2027, 3, 27, 12, tzinfo=UTC).timestamp() * 1000)
+    october = round(datetime(2027, 10, 30, 12, tzinfo=UTC).timestamp() * 1000)
+    assert report.schedule.after(march).id == "2027-03-28T03:00:00+02:00"  # there is no 02:00
+    autumn = report.schedule.after(october)
+    assert autumn.id == "2027-10-31T02:00:00+02:00"  # the first of two
+    assert report.schedule.after(autumn.due_at_ms).id == "2027-11-01T02:00:00+01:00"
+
+
+def test_a_ttl_queue_holds_back_what_expires_behind_a_longer_delay() -> None:
+    assert out_of_order.fired_by_a_ttl_queue([1, 2, 3]) == [1, 2, 3]
+    assert out_of_order.fired_by_a_ttl_queue([10, 1]) == [10, 10]
+
+
+class Mailbox:
+    """What a mail server was sent."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802
+        text = envelope.content.decode()
+        self.ids += [line for line in text.splitlines() if line.startswith("Message-ID")]
+        return "250 OK"
+
+
+@pytest.fixture
+def mailbox(monkeypatch: pytest.MonkeyPatch) -> Any:
+    box = Mailbox()
+    server = Controller(box, hostname="127.0.0.1", port=free_port())
+    server.start()
+    monkeypatch.setenv("SMTP_PORT", str(server.port))
+    yield box
+    server.stop()
+
+
+def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
+    mailbox: Mailbox, tmp_path: Path
+) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/letters.db")
+    with private_valkey(tmp_path / "redis") as server:
+        post = future_mail.post_office(engine, server.url)
+        future_mail.letters.metadata.create_all(engine)
+        flow = future_mail.flow(post)
+        with working(server.url, flow), working(server.url, flow):
+            server.kill()
+            with engine.begin() as connection:
+                for n in range(5):
+                    letter = {"id": f"{n}", "recipient": "me@example.org", "text": "Dear me"}
+                    future_mail.write(connection, post, letter, days=0)
+            wait_until(lambda: _unsent(engine) == 0, "all letters to be sent")
+    assert sorted(mailbox.ids) == [f"Message-ID: <{n}@example.org>" for n in range(5)]
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_a_letter_waits_in_sql_for_years(valkey: Valkey, tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/letters.db")
+    post = future_mail.post_office(engine, valkey.url)
+    future_mail.letters.metadata.create_all(engine)
+    with engine.begin() as connection:
+        letter = {"id": "1", "recipient": "me@example.org", "text": "Dear me"}
+        future_mail.write(connection, post, letter, days=3650)
+        connection.exec_driver_sql("UPDATE letters SET send_at = datetime(send_at, '-3649 days')")
+    sweep = future_mail.flow(post).sweep
+    assert sweep is not None
+    [[due]] = [page for page in sweep(None, 2 * 86_400) if page]
+    assert due.id == "1"
+    assert 0.99 * DAY_MS < due.delay_ms <= DAY_MS
+
+
+def _unsent(engine: sa.Engine) -> int:
+    unsent = future_mail.letters.c.is_sent.is_(False)
+    with engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).where(unsent)) or 0
+
+
+def test_a_fastapi_application_schedules_moves_and_cancels(
+    redis_client: redis.Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", valkey.url)
+    queue = DelayQueue(redis_client, "reminders")
+    app = fastapi_app.app
+
+    async def session() -> list[str]:
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://test") as http,
+        ):
+            answers = [
+                await http.put("/reminders/a?seconds=60"),
+                await http.put("/reminders/a?seconds=90"),
+                await http.put("/reminders/b?seconds=60"),
+                await http.delete("/reminders/a"),
+                await http.delete("/reminders/a"),
+            ]
+        return [answer.json()["result"] for answer in answers]
+
+    results = asyncio.run(session())
+    assert results == ["created", "rescheduled", "created", "removed", "missing"]
+    assert queue.stats().scheduled == 1
