@@ -25,7 +25,7 @@ $(VENV)/bench: $(VENV)/installed requirements-bench.lock
 	! command -v npm > /dev/null || npm ci --silent --prefix benchmarks/peers/graphile_worker
 	@touch $@
 
-.PHONY: help install demo run test check faults soak bench env lock clean
+.PHONY: help install demo run test check faults soak bench new env lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ soak: $(VENV)/installed ## A random nemesis for MINUTES=10, then one table
 
 bench: $(VENV)/bench ## What the README's figures come from; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
+
+new: $(VENV)/installed ## A service for another timeout: NAME=seat-hold
+	@$(BIN)/python -m devtools.new "$(NAME)"
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py

@@ -2,11 +2,11 @@
 
 import os
 import time
+from configparser import ConfigParser
+from importlib import import_module
 
 import sqlalchemy as sa
 from alembic import context
-
-from orders.models import metadata
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
@@ -22,18 +22,43 @@ def run() -> None:
     """
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
     on_sqlite = engine.dialect.name == "sqlite"
+    of_others = _tables_of_others()
     with engine.connect() as connection:
         if not on_sqlite:
             _wait_for_other_migrators(connection)
         context.configure(
             connection=connection,
-            target_metadata=metadata,
+            target_metadata=_metadata(context.config.get_main_option("metadata", "")),
+            version_table=context.config.get_main_option("version_table", "alembic_version"),
             compare_server_default=False,
             include_object=lambda _, name, *__: name != SQLITE_ONLY or on_sqlite,
+            include_name=lambda name, kind, _: kind != "table" or name not in of_others,
             render_as_batch=on_sqlite,
         )
         with context.begin_transaction():
             context.run_migrations()
+    if "engine" not in context.config.attributes:
+        engine.dispose()
+
+
+def _metadata(place: str) -> sa.MetaData:
+    """The metadata at ``module:name``."""
+    module, _, name = place.partition(":")
+    found: sa.MetaData = getattr(import_module(module), name)
+    return found
+
+
+def _tables_of_others() -> set[str]:
+    """The tables of the other services in alembic.ini, which a comparison must not want to drop."""
+    here = context.config.config_ini_section
+    ini = ConfigParser(interpolation=None)
+    ini.read(context.config.config_file_name or [])
+    found: set[str] = set()
+    for section in ini.sections():
+        if section != here and "metadata" in ini[section]:
+            found |= _metadata(ini[section]["metadata"]).tables.keys()
+            found.add(ini[section].get("version_table", "alembic_version"))
+    return found
 
 
 def _wait_for_other_migrators(connection: sa.Connection) -> None:

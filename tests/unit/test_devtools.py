@@ -1,10 +1,15 @@
-"""Which server's program is started."""
+"""What helps in developing: which server's program is started, and what a new service is made of."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from devtools import postgres, valkey
+from devtools.new import new
+from devtools.processes import ROOT
 
 
 def program(folder: Path, name: str) -> str:
@@ -55,3 +60,27 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
         postgres.binary("initdb")
     initdb = program(tmp_path, "initdb")
     assert postgres.binary("initdb") == initdb
+
+
+def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
+    tmp_path: Path,
+) -> None:
+    for name in ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    for name in ("pyproject.toml", "alembic.ini"):
+        shutil.copy(ROOT / name, tmp_path)
+    made = new("seat-hold", tmp_path)
+    assert [path.name for path in made][-1] == "test_seat_hold.py"
+    for command in ("ruff check .", "ruff format --check .", "mypy seat_hold"):
+        done = subprocess.run(
+            [sys.executable, "-m", *command.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("seat-hold", "orders", "email", "flask", "if", "Seat", "seat hold", "x" * 25, ""):
+        with pytest.raises(ValueError, match=r"a name is|already"):
+            new(name, tmp_path)

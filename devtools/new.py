@@ -1,0 +1,127 @@
+"""``make new NAME=seat-hold``: a service for another timeout, beside the orders.
+
+It has a table, a migration, a flow, routes and a test, which pass at once. Then make them yours.
+"""
+
+import argparse
+import keyword
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from devtools.processes import ROOT
+
+TEMPLATES = Path(__file__).parent / "template"
+NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+#: Alembic keeps a revision, which begins with the name, in 32 characters.
+MAX_NAME = 24
+
+NEXT = """\
+Made {files}.
+
+  make check                              # lint and types
+  make test TESTS={test}
+  alembic -n {package} upgrade head       # with DATABASE_URL
+  python -m worker run {package}.models:flows
+  flask --app {package}.app run
+"""
+
+
+def new(name: str, root: Path = ROOT) -> list[Path]:
+    """Write the files of a service, and enter it in pyproject.toml and alembic.ini.
+
+    Raises ValueError for a name that is none, or is taken.
+    """
+    if not NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise ValueError(
+            f"a name is words in small letters, such as seat-hold, of at most {MAX_NAME}, not {name!r}"
+        )
+    package = name.replace("-", "_")
+    if (
+        keyword.iskeyword(package)
+        or find_spec(package)
+        or any(root.glob(package))
+        or any(root.glob(f"{package}.*"))
+    ):
+        raise ValueError(f"Python or this project has something called {package} already")
+    words = {
+        "name": name,
+        "package": package,
+        "table": f"{package}s",
+        "title": f"{name.replace('-', ' ')}s",
+        "Title": f"{name.replace('-', ' ')}s".capitalize(),
+    }
+    files = {
+        root / package / "models.py": "models.py.txt",
+        root / package / "app.py": "app.py.txt",
+        root / package / "versions" / "0001_first_table.py": "0001_first_table.py.txt",
+        root / "tests" / "integration" / f"test_{package}.py": "test.py.txt",
+    }
+    for path, template in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(Template((TEMPLATES / template).read_text()).substitute(words))
+    (root / package / "__init__.py").write_text(f'"""{words["Title"]}."""\n')
+    _enter(root, package)
+    ruff = [sys.executable, "-m", "ruff", "--quiet"]
+    subprocess.run(
+        [*ruff, "format", *files], cwd=root, check=True
+    )  # a line's length depends on the name
+    subprocess.run([*ruff, "check", "--fix", *files], cwd=root, check=True)
+    return [*files]
+
+
+def _enter(root: Path, package: str) -> None:
+    """Have the package linted, typed, installed and migrated."""
+    pyproject = root / "pyproject.toml"
+    text = pyproject.read_text()
+    for before, after in (
+        ('include = ["orders*", "worker*"', f'include = ["orders*", "worker*", "{package}*"'),
+        ('files = ["orders", "worker"', f'files = ["orders", "worker", "{package}"'),
+        (
+            'known-first-party = ["orders", "worker"',
+            f'known-first-party = ["orders", "worker", "{package}"',
+        ),
+        (
+            '"migrations/**" = ["INP001"]',
+            f'"{package}/versions/**" = ["INP001"]\n"migrations/**" = ["INP001"]',
+        ),
+    ):
+        if before not in text:
+            raise ValueError(f"pyproject.toml has no {before}")
+        text = text.replace(before, after)
+    pyproject.write_text(text)
+    with (root / "alembic.ini").open("a") as ini:
+        ini.write(
+            f"""
+# alembic -n {package} upgrade head
+[{package}]
+script_location = %(here)s/migrations
+version_locations = %(here)s/{package}/versions
+version_table = {package}_version
+metadata = {package}.models:metadata
+prepend_sys_path = %(here)s
+path_separator = os
+"""
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m devtools.new", description=__doc__)
+    parser.add_argument("name", help="words in small letters, such as seat-hold")
+    name = parser.parse_args().name
+    try:
+        files = new(name)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    listed = ", ".join(str(path.relative_to(ROOT)) for path in files)
+    package = name.replace("-", "_")
+    print(NEXT.format(files=listed, test=files[-1].relative_to(ROOT), package=package))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
