@@ -362,7 +362,7 @@ class Repository(Statements):
         ]
         found = sa.union_all(*map(sa.select, pages)).subquery()
         query = (
-            sa.select(found, client_of(found.c.customer_id))
+            sa.select(found, client_of(p("for_customer", type_=orders.c.id.type)))
             .order_by(found.c[moment.name].desc(), found.c.id.desc())
             .limit(p("page_size"))
         )
