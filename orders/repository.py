@@ -289,7 +289,10 @@ class Repository(Statements):
         expires_at: datetime,
         bounds_ms: tuple[int, int],
     ) -> Extended | None:
-        """Move the deadline of an unpaid order of one of these versions; None if there is none."""
+        """Move the deadline of an unpaid order of one of some versions; None if there is none.
+
+        ``versions`` has each between spaces, or is "*" for any.
+        """
         rows = operations.extend(
             self._connection,
             for_id=order_id,

@@ -96,6 +96,11 @@ class Paid(NamedTuple):
     replayed: bool
 
 
+def _between_spaces(versions: frozenset[str]) -> str:
+    """Those that can be versions, as `Repository.extend` takes them."""
+    return f" {' '.join(version for version in versions if version.isdecimal())} "
+
+
 class OrderService:
     """Raises StorageUnavailable from every method while the database does not answer."""
 
@@ -197,7 +202,7 @@ class OrderService:
             extended = repository.extend(
                 order_id,
                 customer_id,
-                versions="*" if versions is None else f" {' '.join(versions)} ",
+                versions="*" if versions is None else _between_spaces(versions),
                 expires_at=expires_at,
                 bounds_ms=self._timeouts.bounds_ms,
             )

@@ -65,7 +65,7 @@ class Load:
             self._buy(f"{name}-{number}", chance)
 
     def _buy(self, key: str, chance: random.Random) -> None:
-        timeout = chance.choice((1, 2, 3))
+        timeout: float = chance.choice((1, 2, 3))
         body = {
             "items": [
                 {"sku": sku, "quantity": chance.randint(1, 3)}
