@@ -10,6 +10,7 @@ from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine
 from orders.errors import SettingsInvalid
+from orders.holdings import Limits
 from orders.service import OrderService, Timeouts
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
@@ -54,7 +55,8 @@ def bootstrap(settings: Settings) -> Services:
         settings.order_timeout_min_seconds,
         settings.order_timeout_max_seconds,
     )
-    service = OrderService(engine, scheduler, timeouts)
+    limits = Limits(settings.max_unpaid_orders, settings.max_held_pieces)
+    service = OrderService(engine, scheduler, timeouts, limits)
     return Services(settings, engine, client, scheduler, service, Clients(engine))
 
 

@@ -32,6 +32,8 @@ class ValidKey(NamedTuple):
 ADD_CLIENT = (
     insert(api_clients).values(created_at=now(), secret_hash="", scopes="").on_conflict_do_nothing()
 )
+# The client of a name.
+GET_CLIENT_ID = sa.select(api_clients.c.id).where(api_clients.c.name == p("for_name"))
 _KEY_COLUMNS = (
     *("id", "client_id", "secret_hash", "scopes"),
     *("created_at", "expires_at", "lifetime_ms"),
@@ -132,6 +134,10 @@ class ClientRepository(Statements):
             for_ms=expires_in_ms,
         )
         return key_id
+
+    def client_id(self, name: str) -> str | None:
+        client_id: str | None = self._run(GET_CLIENT_ID, for_name=name).scalar_one_or_none()
+        return client_id
 
     def keys(self, name: str | None) -> list[ApiKey]:
         """The keys of one client, or of all, oldest first."""

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from orders.client_repository import ClientRepository, ValidKey
 from orders.database import reading, writing
 from orders.domain import ApiKey, Client, is_order_id
-from orders.errors import KeyNotFound, StorageUnavailable
+from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
 
 #: How long a key is cached. Looking it up on each request costs half as much as reading an order.
 #: A revoked key may work for this much longer in other processes.
@@ -110,6 +110,14 @@ class Clients:
             key = repository.expire_key(key_id, _ms(after))
         self._cached.pop(key_id, None)
         return key
+
+    def id_of(self, name: str) -> str:
+        """The id of the client of this name. Raises ClientNotFound."""
+        with self._reading() as repository:
+            client_id = repository.client_id(name)
+        if client_id is None:
+            raise ClientNotFound
+        return client_id
 
     def authenticate(self, api_key: str) -> Client | None:
         """The client whose key this is, with what the key may do."""

@@ -26,6 +26,9 @@ class Settings:
     order_timeout_seconds: float = _at_least(0.001, 1800.0)
     order_timeout_min_seconds: float = _at_least(0.001, 1.0)
     order_timeout_max_seconds: float = _at_least(0.001, 86_400.0)
+    #: What one client may hold without paying: unpaid orders, and the pieces in them. 0 is no limit.
+    max_unpaid_orders: int = _at_least(0, 10_000)
+    max_held_pieces: int = _at_least(0, 100_000)
     #: How soon another worker takes over from a dead one. Longer than any statement may run.
     lease_seconds: float = _at_least(0.1, 10.0)
     sweep_seconds: float = _at_least(0.01, 1.0)

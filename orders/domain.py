@@ -60,6 +60,11 @@ class Order:
     cancelled_at: datetime | None = None
     cancel_reason: str | None = None
     version: int = 1
+    #: The name of the client whose it is.
+    client: str = ""
+    #: The client's own name for it, and whatever else the client keeps with it.
+    client_reference: str | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 class Position(NamedTuple):

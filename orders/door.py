@@ -1,6 +1,7 @@
 """What every request and response gets at the door: an id, and headers for browsers."""
 
 import re
+from http import HTTPStatus
 
 import structlog
 from flask import Flask, Response, g, request
@@ -45,4 +46,15 @@ def _leave(response: Response) -> Response:
     response.headers["X-Content-Type-Options"] = "nosniff"
     if response.mimetype == "text/html":
         response.headers.update(PAGE)
+    if request.method in ("GET", "HEAD") and request.blueprint != "stock":
+        _compare(response)
     return response
+
+
+def _compare(response: Response) -> None:
+    """Tag a JSON response by its body, unless it has a tag; send 304 if the caller has that one."""
+    if response.status_code != HTTPStatus.OK or response.mimetype != "application/json":
+        return
+    response.add_etag()
+    if request.if_none_match.contains_weak(response.get_etag()[0] or ""):
+        response.status_code = HTTPStatus.NOT_MODIFIED

@@ -51,6 +51,18 @@ class AlreadyPaid(OrderError):
     """The order is paid."""
 
 
+class OrderCancelled(OrderError):
+    """The order is cancelled."""
+
+
+class TooManyUnpaidOrders(OrderError):
+    """You have too many unpaid orders."""
+
+
+class TooManyHeldPieces(OrderError):
+    """Your unpaid orders hold too many pieces."""
+
+
 class KeyReused(OrderError):
     """This Idempotency-Key came with another request before."""
 
@@ -93,6 +105,10 @@ class SignatureInvalid(OrderError):
 
 class KeyNotFound(OrderError):
     """There is no such key."""
+
+
+class ClientNotFound(OrderError):
+    """There is no client of that name."""
 
 
 class Forbidden(OrderError):

@@ -214,25 +214,47 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 class ms_until(FunctionElement[int]):  # noqa: N801  reads as SQL does
-    """``ms_until(moment)``: milliseconds from now to the moment; negative when it is past."""
+    """``ms_until(moment)``: milliseconds from now, or from ``since``, to the moment; negative when it is past."""
 
     type = sa.BigInteger()
     inherit_cache = True
 
-    def __init__(self, moment: sa.ColumnElement[datetime]) -> None:
-        super().__init__(moment, now())
+    def __init__(
+        self, moment: sa.ColumnElement[datetime], since: sa.ColumnElement[datetime] | None = None
+    ) -> None:
+        super().__init__(moment, now() if since is None else since)
 
 
 @compiles(ms_until)
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, present = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"CAST(extract(epoch FROM {moment} - {present}) * 1000 AS bigint)"
+    moment, since = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"CAST(extract(epoch FROM {moment} - {since}) * 1000 AS bigint)"
 
 
 @compiles(ms_until, "sqlite")
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
-    moment, present = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"({moment} - {present})"
+    moment, since = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} - {since})"
+
+
+class rfc3339_text(FunctionElement[str]):  # noqa: N801  reads as SQL does
+    """``rfc3339_text(moment)``: the moment as `orders.schemas.types.rfc3339` writes it, for JSON."""
+
+    type = sa.String()
+    inherit_cache = True
+
+
+@compiles(rfc3339_text)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment = compiler.process(element.clauses, **kw)
+    return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
+
+
+@compiles(rfc3339_text, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    moment = compiler.process(element.clauses, **kw)
+    to_the_second = f"strftime('%Y-%m-%dT%H:%M:%S', {moment} / 1000, 'unixepoch')"
+    return f"({to_the_second} || printf('.%03dZ', {moment} % 1000))"
 
 
 def epoch_ms(moment: datetime) -> int:

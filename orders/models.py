@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.expressions import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0006_refunds"
+SCHEMA_VERSION = "0007_order_details"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -74,7 +74,12 @@ orders = sa.Table(
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("idempotency_key", sa.String(255)),
     sa.Column("fingerprint", sa.String(64)),  # of the request; see `orders.schemas.orders.OrderIn`
-    sa.Column("timeout_ms", sa.BigInteger),  # null before revision 0003: as in expires_at
+    # As the order was placed, whatever became of its deadline. Null before revision 0003: as in
+    # expires_at, until the first change of that.
+    sa.Column("timeout_ms", sa.BigInteger),
+    sa.Column("client_reference", sa.String(255)),
+    sa.Column("metadata", sa.JSON(none_as_null=True)),
+    sa.Column("pieces", sa.BigInteger),  # of all items; null before revision 0007
     sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
     sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
     sa.CheckConstraint(
@@ -106,6 +111,18 @@ sa.Index(
     orders.c.created_at,  # so that a bound on it is checked without reading the order
 )
 sa.Index("uq_orders_idempotency_key", orders.c.customer_id, orders.c.idempotency_key, unique=True)
+# A customer's orders with one reference, newest first, by status as in the other lists.
+HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
+sa.Index(
+    "ix_orders_reference",
+    orders.c.customer_id,
+    orders.c.client_reference,
+    orders.c.status,
+    orders.c.created_at,
+    orders.c.id,
+    postgresql_where=HAS_REFERENCE,
+    sqlite_where=HAS_REFERENCE,
+)
 
 order_items = sa.Table(
     "order_items",

@@ -1,4 +1,4 @@
-"""What changes orders: placing, paying, refunding, cancelling and expiring, an operation each.
+"""What changes orders: placing, extending, paying, refunding, cancelling and expiring.
 
 Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
 nobody's yet, so placing takes stock first. So no two operations wait for each other in a circle,
@@ -18,8 +18,26 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
 
 from orders.domain import MAX_MINOR
-from orders.expressions import clock, ids, later, ms_until, now, one_of
-from orders.models import UNPAID, order_events, order_items, orders, payments, stock_items
+from orders.expressions import (
+    Id,
+    Instant,
+    clock,
+    ids,
+    later,
+    ms_until,
+    now,
+    one_of,
+    rfc3339_text,
+)
+from orders.models import (
+    UNPAID,
+    api_clients,
+    order_events,
+    order_items,
+    orders,
+    payments,
+    stock_items,
+)
 from orders.steps import Operation, Step
 
 p = sa.bindparam
@@ -41,16 +59,34 @@ def _text(value: str) -> sa.ColumnClause[str]:
     return sa.literal_column(f"'{value}'", sa.String)
 
 
+def client_of(customer_id: sa.ColumnElement[str]) -> sa.Label[str]:
+    """The name of an order's client."""
+    return (
+        sa.select(api_clients.c.name)
+        .where(api_clients.c.id == customer_id)
+        .scalar_subquery()
+        .label("client")
+    )
+
+
 def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Those of some orders that meet the conditions, a row for each item."""
+    item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
     return (
-        sa.select(found, order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+        sa.select(found, client_of(found.c.customer_id), *item)
         .join_from(found, order_items, order_items.c.order_id == found.c.id)
         .where(
             *conditions,
             one_of(order_items.c.order_id, sa.select(found.c.id).where(*conditions)),
         )
     )
+
+
+def _is_of_version() -> sa.ColumnElement[bool]:
+    """Whether an order's version stands between spaces in a parameter, which is "*" for any."""
+    expected = p("for_versions", type_=sa.String)
+    version = _text(" ").concat(sa.cast(orders.c.version, sa.String)).concat(_text(" "))
+    return (expected == "*") | expected.contains(version)
 
 
 def _cancel(reason: str) -> sa.Update:
@@ -164,8 +200,8 @@ def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that can be had, and if its key is new.
 
     An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
-    were found, each with the times when the order was placed and paid, or nulls. Returns no rows if
-    the key is already known.
+    were found, each with the times when the order was placed and paid, or nulls, and the name of
+    its client. Returns no rows if the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")
@@ -188,6 +224,7 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.min(lines.c.currency).label("currency"),
         sa.func.max(lines.c.currency).label("other_currency"),
         sa.func.sum(price).label("total"),
+        sa.func.sum(lines.c.quantity).label("pieces"),
         clock().label("moment"),  # when the stock is locked, however long that took
     ).subquery("basket")
     is_free = basket.c.total == 0
@@ -203,6 +240,9 @@ def place(step: Step) -> sa.Select[Any]:
         "idempotency_key": "for_key",
         "fingerprint": "for_fingerprint",
         "timeout_ms": "for_ms",
+        "client_reference": "for_client_reference",
+        "metadata": "for_metadata",
+        "pieces": basket.c.pieces,
     }
     can_be_had = (
         basket.c.skus == p("skus", type_=sa.Integer),
@@ -241,7 +281,50 @@ def place(step: Step) -> sa.Select[Any]:
         held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
     )
     moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
-    return sa.select(lines, *moments)
+    return sa.select(lines, *moments, client_of(p("for_customer", type_=Id)))
+
+
+@Operation
+def extend(step: Step) -> sa.Select[Any]:
+    """Move the deadline of one's own unpaid order, if it is of an expected version.
+
+    The new deadline is within bounds that count from the order's creation, and not past when the
+    order is locked. Returns the order, a row for each item, with the milliseconds until then.
+    """
+    deadline = p("for_deadline", type_=Instant)
+    order = step(
+        "own",
+        sa.select(orders.c.id, orders.c.expires_at)
+        .where(
+            *OWN,
+            *OPEN,
+            _is_of_version(),
+            deadline >= later(orders.c.created_at, "for_min_ms"),
+            deadline <= later(orders.c.created_at, "for_max_ms"),
+            deadline >= clock(),
+        )
+        .with_for_update(key_share=True),
+    )
+    as_placed = ms_until(orders.c.expires_at, orders.c.created_at)
+    extended = step(
+        "extended",
+        sa.update(orders)
+        .where(one_of(orders.c.id, sa.select(order.c.id)), *OPEN)
+        .values(
+            expires_at=deadline,
+            timeout_ms=sa.func.coalesce(orders.c.timeout_ms, as_placed),
+            version=orders.c.version + 1,
+        )
+        .returning(orders),
+    )
+    facts = {
+        "previous_expires_at": rfc3339_text(order.c.expires_at),
+        "expires_at": rfc3339_text(extended.c.expires_at),
+    }
+    same = order.c.id == extended.c.id
+    _add_events(step, "events", _event(extended.c.id, "order.extended", now(), facts, same))
+    left = ms_until(extended.c.expires_at, clock()).label("ms")
+    return with_items(extended).add_columns(left)
 
 
 @Operation

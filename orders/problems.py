@@ -18,6 +18,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.OrderNotFound: HTTPStatus.NOT_FOUND,
     errors.SkuNotFound: HTTPStatus.NOT_FOUND,
     errors.PaymentNotFound: HTTPStatus.NOT_FOUND,
+    errors.ClientNotFound: HTTPStatus.NOT_FOUND,
     errors.Forbidden: HTTPStatus.FORBIDDEN,
     errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -26,6 +27,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.OutOfStock: HTTPStatus.CONFLICT,
     errors.AlreadyPaid: HTTPStatus.CONFLICT,
+    errors.OrderCancelled: HTTPStatus.CONFLICT,
     errors.KeyInFlight: HTTPStatus.CONFLICT,
     errors.ReferenceReused: HTTPStatus.CONFLICT,
     errors.NotRefundable: HTTPStatus.CONFLICT,
@@ -33,6 +35,8 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.StockReserved: HTTPStatus.CONFLICT,
     errors.PreconditionRequired: HTTPStatus.PRECONDITION_REQUIRED,
     errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
+    errors.TooManyUnpaidOrders: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.TooManyHeldPieces: HTTPStatus.TOO_MANY_REQUESTS,
     errors.SignatureInvalid: HTTPStatus.UNAUTHORIZED,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -78,6 +82,8 @@ UNNAMED = ("error", "Error")
 #: Errors that time mends, and after how many seconds to come back.
 RETRY_AFTER = {
     errors.KeyInFlight: 1,
+    errors.TooManyUnpaidOrders: 10,
+    errors.TooManyHeldPieces: 10,
     errors.StorageUnavailable: 2,
     errors.StorageReadOnly: 2,
     errors.SchemaOutdated: 2,

@@ -27,6 +27,7 @@ from orders.domain import (
 )
 from orders.errors import KeyInFlight, KeyReused, OrderNotFound, ReferenceReused
 from orders.expressions import Instant, ids, later, ms_until, now, one_of, read_only
+from orders.holdings import Held
 from orders.models import (
     UNPAID,
     order_events,
@@ -35,7 +36,7 @@ from orders.models import (
     payments,
     stock_items,
 )
-from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, with_items
+from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
 from orders.transient import waited_for
 
 p = sa.bindparam
@@ -76,6 +77,13 @@ class State(NamedTuple):
     read_only: bool
 
 
+class Extended(NamedTuple):
+    """An order whose deadline was moved, and in how many ms it is."""
+
+    order: Order
+    expires_in_ms: int
+
+
 class Waiting(NamedTuple):
     """An unpaid order, and when it expires from now; negative when it is overdue."""
 
@@ -102,10 +110,37 @@ FIRST = Position(
     datetime.fromisoformat("1970-01-01T00:00:00Z"), "00000000-0000-0000-0000-000000000000"
 )
 
+#: After any row.
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
 # One order of one customer, a row for each item.
 GET_ORDER = with_items(orders, *OWN)
+# One order, whoever's it is, a row for each item.
+GET_ANY_ORDER = with_items(orders, orders.c.id == p("for_id"))
 # The order that was placed with a key, a row for each item.
 GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
+# A page of all customers' orders in the order of their ids, which is that of their creation.
+LIST_ALL_ORDERS = (
+    sa.select(orders, client_of(orders.c.customer_id))
+    .where(orders.c.id < p("last_id", type_=orders.c.id.type))
+    .order_by(orders.c.id.desc())
+    .limit(p("page_size"))
+)
+_pieces = sa.select(sa.func.sum(order_items.c.quantity)).where(
+    order_items.c.order_id == orders.c.id
+)
+_unpaid = (
+    sa.select(sa.func.coalesce(orders.c.pieces, _pieces.scalar_subquery()).label("pieces"))
+    # As a range, so that the sweep's partial index does not qualify: it has every customer's.
+    .where(orders.c.customer_id == p("for_customer"), orders.c.status.between(UNPAID, UNPAID))
+    .limit(p("most"))
+    .subquery()
+)
+# How many unpaid orders a customer has, up to a number, and the pieces that those hold.
+COUNT_HELD = sa.select(
+    sa.func.count().label("unpaid"),
+    sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
+).select_from(_unpaid)
 # The items of a set of orders.
 GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.
@@ -129,15 +164,12 @@ _oldest_first = (payments.c.created_at, payments.c.id)
 _after = sa.tuple_(*_oldest_first) > sa.tuple_(
     p("last_at", type_=Instant), p("last_id", type_=payments.c.id.type)
 )
-_payments = (
-    sa.select(payments)
-    .where(payments.c.customer_id == p("for_customer"), _after)
-    .order_by(*_oldest_first)
-    .limit(p("page_size"))
-)
+_payments = sa.select(payments).where(_after).order_by(*_oldest_first).limit(p("page_size"))
 # A customer's payments of one status, oldest first, from a page's end on.
-LIST_PAYMENTS = _payments.where(payments.c.status == p("for_status"))
-# An order's payments, likewise.
+LIST_PAYMENTS = _payments.where(
+    payments.c.customer_id == p("for_customer"), payments.c.status == p("for_status")
+)
+# An order's payments, likewise, whoever's it is.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
 # One SKU.
@@ -184,6 +216,8 @@ class Repository(Statements):
         fingerprint: str,
         quantities: Mapping[str, int],
         timeout_ms: int,
+        client_reference: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Order:
         """Place an order.
 
@@ -199,6 +233,8 @@ class Repository(Statements):
                 for_key=key,
                 for_fingerprint=fingerprint,
                 for_ms=timeout_ms,
+                for_client_reference=client_reference,
+                for_metadata=metadata,
                 quantities=quantities,
                 skus=len(quantities),
             )
@@ -221,6 +257,9 @@ class Repository(Statements):
             created_at=created_at,
             expires_at=created_at + timedelta(milliseconds=timeout_ms),
             paid_at=rows[0].paid_at,
+            client=rows[0].client,
+            client_reference=client_reference,
+            metadata=metadata,
         )
 
     def known(self, customer_id: str, key: str) -> Known | None:
@@ -241,13 +280,49 @@ class Repository(Statements):
         rows = operations.cancel(self._connection, for_id=order_id, for_customer=customer_id)
         return _order(rows[0], rows) if rows else None
 
-    def order(self, order_id: str, customer_id: str) -> Order | None:
-        rows = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+    def extend(
+        self,
+        order_id: str,
+        customer_id: str,
+        *,
+        versions: str,
+        expires_at: datetime,
+        bounds_ms: tuple[int, int],
+    ) -> Extended | None:
+        """Move the deadline of an unpaid order of one of some versions; None if there is none.
+
+        ``versions`` has each between spaces, or is "*" for any.
+        """
+        rows = operations.extend(
+            self._connection,
+            for_id=order_id,
+            for_customer=customer_id,
+            for_versions=versions,
+            for_deadline=expires_at,
+            for_min_ms=bounds_ms[0],
+            for_max_ms=bounds_ms[1],
+        )
+        return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
+
+    def order(self, order_id: str, customer_id: str | None) -> Order | None:
+        """An order of one customer, or of any."""
+        rows = self._order_rows(order_id, customer_id)
         return _order(rows[0], rows) if rows else None
 
-    def order_as_placed(self, order_id: str, customer_id: str) -> Order | None:
-        rows = self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+    def order_as_placed(self, order_id: str, customer_id: str | None) -> Order | None:
+        """The same, as it was placed."""
+        rows = self._order_rows(order_id, customer_id)
         return _as_placed(rows) if rows else None
+
+    def _order_rows(self, order_id: str, customer_id: str | None) -> Sequence[sa.Row[Any]]:
+        if customer_id is None:
+            return self._run(GET_ANY_ORDER, for_id=order_id).all()
+        return self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+
+    def held(self, customer_id: str, most: int) -> Held:
+        """What a customer's unpaid orders are and hold; of no more than ``most`` orders."""
+        row = self._run(COUNT_HELD, for_customer=customer_id, most=most).one()
+        return Held(row.unpaid, row.pieces)
 
     def orders(
         self,
@@ -257,9 +332,12 @@ class Repository(Statements):
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
+        client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
         """A customer's orders: newest first, or with ``expires_before`` latest deadline first.
+
+        No more than one of ``expires_before`` and ``client_reference``.
 
         Each status is read from an index in the order of the list, so that a page costs the same
         however many orders there are and whatever is known of them.
@@ -270,6 +348,8 @@ class Repository(Statements):
             bounds.append(orders.c.created_at > created_after)
         if expires_before is not None:
             bounds.append(orders.c.expires_at < expires_before)
+        if client_reference is not None:
+            bounds.append(orders.c.client_reference == client_reference)
         if created_after is not None and expires_before is not None:
             bounds.append(orders.c.expires_at > created_after)  # as every deadline of these is
         if after is not None:
@@ -285,12 +365,17 @@ class Repository(Statements):
         ]
         found = sa.union_all(*map(sa.select, pages)).subquery()
         query = (
-            sa.select(found)
+            sa.select(found, client_of(p("for_customer", type_=orders.c.id.type)))
             .order_by(found.c[moment.name].desc(), found.c.id.desc())
             .limit(p("page_size"))
         )
         rows = self._run(query, for_customer=customer_id, page_size=page_size)
         return self._orders(rows.all())
+
+    def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
+        """All customers' orders, newest first by the clocks of the hosts that placed them."""
+        last_id = LAST_ID if after is None else after.id
+        return self._orders(self._run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
 
     def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
         items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
@@ -351,21 +436,21 @@ class Repository(Statements):
         return None if row is None else _payment(row)
 
     def payments(
-        self,
-        customer_id: str,
-        *,
-        page_size: int,
-        after: Position | None,
-        status: str | None = None,
-        order_id: str | None = None,
+        self, customer_id: str, *, status: str, page_size: int, after: Position | None
     ) -> list[Payment]:
-        """A customer's payments of one status, or of one order, oldest first."""
+        """A customer's payments of one status, oldest first."""
         at, last_id = after or FIRST
-        values = {"for_customer": customer_id, "page_size": page_size, "last_at": at}
-        if order_id is None:
-            rows = self._run(LIST_PAYMENTS, **values, last_id=last_id, for_status=status)
-        else:
-            rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_id=last_id, for_order=order_id)
+        values = {"for_customer": customer_id, "for_status": status, "page_size": page_size}
+        rows = self._run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
+        return [_payment(row) for row in rows]
+
+    def payments_of_order(
+        self, order_id: str, *, page_size: int, after: Position | None
+    ) -> list[Payment]:
+        """An order's payments, oldest first."""
+        at, last_id = after or FIRST
+        values = {"for_order": order_id, "page_size": page_size}
+        rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
     def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
@@ -416,6 +501,9 @@ def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
         cancelled_at=row.cancelled_at,
         cancel_reason=row.cancel_reason,
         version=row.version,
+        client=row.client,
+        client_reference=row.client_reference,
+        metadata=row.metadata,
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -29,9 +29,11 @@ from orders.errors import (
     AlreadyRefunded,
     KeyReused,
     NotRefundable,
+    OrderCancelled,
     OrderError,
     OrderNotFound,
     PaymentNotFound,
+    PreconditionFailed,
     ReferenceReused,
     SchemaOutdated,
     SkuNotFound,
@@ -39,6 +41,7 @@ from orders.errors import (
     StorageReadOnly,
     TimeoutOutOfRange,
 )
+from orders.holdings import Held, Holdings, Limits
 from orders.models import SCHEMA_VERSION
 from orders.repository import Repository, Waiting
 from orders.transient import retried
@@ -67,8 +70,16 @@ class Timeouts:
         """Raises TimeoutOutOfRange."""
         seconds = self.default_seconds if asked_seconds is None else asked_seconds
         if not self.min_seconds <= seconds <= self.max_seconds:
-            raise TimeoutOutOfRange(f"It is {self.min_seconds:g} to {self.max_seconds:g} s.")
+            raise TimeoutOutOfRange(f"It is {self.bounds}.")
         return round(seconds * 1000)
+
+    @property
+    def bounds(self) -> str:
+        return f"{self.min_seconds:g} to {self.max_seconds:g} s"
+
+    @property
+    def bounds_ms(self) -> tuple[int, int]:
+        return round(self.min_seconds * 1000), round(self.max_seconds * 1000)
 
 
 class Placed(NamedTuple):
@@ -85,13 +96,25 @@ class Paid(NamedTuple):
     replayed: bool
 
 
+def _between_spaces(versions: frozenset[str]) -> str:
+    """Those that can be versions, as `Repository.extend` takes them."""
+    return f" {' '.join(version for version in versions if version.isdecimal())} "
+
+
 class OrderService:
     """Raises StorageUnavailable from every method while the database does not answer."""
 
-    def __init__(self, engine: sa.Engine, scheduler: Scheduler, timeouts: Timeouts) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        scheduler: Scheduler,
+        timeouts: Timeouts,
+        limits: Limits = Limits(),  # noqa: B008  it is frozen
+    ) -> None:
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
+        self._holdings = Holdings(limits, self._count_held)
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
@@ -114,23 +137,30 @@ class OrderService:
         fingerprint: str,
         quantities: Mapping[str, int],
         timeout_seconds: float | None,
+        client_reference: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
         An order that costs nothing is paid at once.
 
-        Raises TimeoutOutOfRange, UnknownSku, OutOfStock, MixedCurrencies, TotalTooLarge,
-        KeyReused, KeyInFlight.
+        Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
+        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight.
         """
-        with self._writing() as repository:
+        pieces = sum(quantities.values())
+        with self._holdings.placing(customer_id, pieces) as refusal, self._writing() as repository:
             try:
                 timeout_ms = self._timeouts.ms(timeout_seconds)
+                if refusal is not None:
+                    raise refusal
                 order = repository.place(
                     customer_id,
                     key=key,
                     fingerprint=fingerprint,
                     quantities=quantities,
                     timeout_ms=timeout_ms,
+                    client_reference=client_reference,
+                    metadata=metadata,
                 )
                 placed_at = monotonic()
             except OrderError:
@@ -148,6 +178,56 @@ class OrderService:
         # the answer was here, so it is never too short.
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
+
+    def _count_held(self, customer_id: str, most_orders: int) -> Held:
+        with self._reading() as repository:
+            return repository.held(customer_id, most_orders)
+
+    @retried
+    def extend(
+        self,
+        customer_id: str,
+        order_id: str,
+        *,
+        expires_at: datetime,
+        versions: frozenset[str] | None,
+    ) -> Order:
+        """Move the deadline of an unpaid order, later or earlier, if it is of one of these versions.
+
+        An order that is overdue and not yet cancelled may still be extended. None is any version.
+
+        Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
+        """
+        with self._writing() as repository:
+            extended = repository.extend(
+                order_id,
+                customer_id,
+                versions="*" if versions is None else _between_spaces(versions),
+                expires_at=expires_at,
+                bounds_ms=self._timeouts.bounds_ms,
+            )
+            answered_at = monotonic()
+            if extended is None:
+                order = repository.order(order_id, customer_id)
+                raise self._not_extended(order, versions)
+        # An earlier check would do no harm, but a later one would.
+        passed_ms = 1000 * (monotonic() - answered_at)
+        self._scheduler.schedule(order_id, delay_ms=extended.expires_in_ms - passed_ms)
+        return extended.order
+
+    def _not_extended(self, order: Order | None, versions: frozenset[str] | None) -> OrderError:
+        """Why an order's deadline was not moved."""
+        if order is None:
+            return OrderNotFound()
+        if order.status is OrderStatus.PAID:
+            return AlreadyPaid()
+        if order.status is OrderStatus.CANCELLED:
+            return OrderCancelled()
+        if versions is not None and str(order.version) not in versions:
+            return PreconditionFailed()
+        return TimeoutOutOfRange(
+            f"The deadline is {self._timeouts.bounds} after the order's creation, and not past."
+        )
 
     @retried
     def pay(
@@ -211,15 +291,18 @@ class OrderService:
             return repository.payments(customer_id, status=status, page_size=page_size, after=after)
 
     def payments_of_order(
-        self, customer_id: str, order_id: str, *, page_size: int, after: Position | None = None
+        self,
+        customer_id: str | None,
+        order_id: str,
+        *,
+        page_size: int,
+        after: Position | None = None,
     ) -> list[Payment]:
         """An order's payments, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
             if repository.order(order_id, customer_id) is None:
                 raise OrderNotFound
-            return repository.payments(
-                customer_id, order_id=order_id, page_size=page_size, after=after
-            )
+            return repository.payments_of_order(order_id, page_size=page_size, after=after)
 
     @retried
     def cancel(self, customer_id: str, order_id: str) -> Order:
@@ -238,8 +321,8 @@ class OrderService:
         self._scheduler.cancel(order_id)
         return order
 
-    def order(self, customer_id: str, order_id: str) -> Order:
-        """Raises OrderNotFound, for another customer's order too."""
+    def order(self, customer_id: str | None, order_id: str) -> Order:
+        """An order of one customer, or of any. Raises OrderNotFound, for another customer's too."""
         with self._reading() as repository:
             order = repository.order(order_id, customer_id)
         if order is None:
@@ -254,6 +337,7 @@ class OrderService:
         status: str | None = None,
         created_after: datetime | None = None,
         expires_before: datetime | None = None,
+        client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
         """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
@@ -264,11 +348,17 @@ class OrderService:
                 status=status,
                 created_after=created_after,
                 expires_before=expires_before,
+                client_reference=client_reference,
                 after=after,
             )
 
+    def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
+        """All customers' orders, newest first."""
+        with self._reading() as repository:
+            return repository.all_orders(page_size=page_size, after=after)
+
     def events(
-        self, customer_id: str, order_id: str, *, after_id: int, page_size: int
+        self, customer_id: str | None, order_id: str, *, after_id: int, page_size: int
     ) -> list[Event]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:

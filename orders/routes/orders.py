@@ -5,9 +5,13 @@ from typing import Any
 
 from apiflask import APIBlueprint
 from flask import url_for
+from werkzeug.exceptions import BadRequest
 
-from orders.routes.shared import auth, caller, page, replay_header, services
+from orders.errors import Forbidden
+from orders.routes.preconditions import etag, expected_versions
+from orders.routes.shared import auth, caller, may, page, reader, replay_header, services
 from orders.schemas.orders import (
+    DeadlineIn,
     EventsOut,
     EventsQuery,
     IdempotencyIn,
@@ -34,48 +38,76 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
         timeout_seconds=body.timeout_seconds,
+        client_reference=body.client_reference,
+        metadata=body.metadata,
     )
-    location = url_for("orders.get_order", order_id=placed.order.id)
-    return (
-        placed.order,
-        HTTPStatus.CREATED,
-        {"Location": location, **replay_header(placed.replayed)},
-    )
+    headers = {
+        "Location": url_for("orders.get_order", order_id=placed.order.id),
+        **etag(placed.order.version),
+        **replay_header(placed.replayed),
+    }
+    return placed.order, HTTPStatus.CREATED, headers
 
 
 @orders.get("/orders")
-@orders.auth_required(auth, roles=["orders"])
+@orders.auth_required(auth, roles=["orders", "ops"])
 @orders.input(OrdersQuery, location="query", arg_name="query")
 @orders.output(OrdersOut)
 def list_orders(query: OrdersQuery) -> Any:
-    """Your orders: newest first, or with expires_before those with the latest deadline first."""
-    found = services().orders.orders(
-        caller(),
-        page_size=query.limit,
-        status=query.status,
-        created_after=query.created_after,
-        expires_before=query.expires_before,
-        after=query.after,
-    )
+    """Your orders: newest first, or with expires_before those with the latest deadline first.
+
+    A key with the scope ops names another client's, and without the scope orders lists all clients'.
+    """
+    client_id = _listed(query.client)
+    if client_id is None:
+        if query.filters:
+            raise BadRequest(f"With {', '.join(query.filters)}, name a client too: client=NAME")
+        found = services().orders.all_orders(page_size=query.limit, after=query.after)
+    else:
+        found = services().orders.orders(
+            client_id, page_size=query.limit, after=query.after, **query.filters
+        )
     return page(found, query)
 
 
+def _listed(name: str | None) -> str | None:
+    """The id of the client whose orders are listed; None: everybody's. Raises Forbidden."""
+    if name is None:
+        return caller() if may("orders") else None
+    if not may("ops"):
+        raise Forbidden("To name a client, it needs the scope ops.")
+    return services().clients.id_of(name)
+
+
 @orders.get("/orders/<uuid:order_id>")
-@orders.auth_required(auth, roles=["orders"])
+@orders.auth_required(auth, roles=["orders", "ops"])
 @orders.output(OrderOut)
 def get_order(order_id: object) -> Any:
     """One order."""
-    return services().orders.order(caller(), str(order_id))
+    order = services().orders.order(reader(), str(order_id))
+    return order, HTTPStatus.OK, etag(order.version)
+
+
+@orders.patch("/orders/<uuid:order_id>")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(DeadlineIn, arg_name="body")
+@orders.output(OrderOut)
+def extend_order(order_id: object, body: DeadlineIn) -> Any:
+    """Move the deadline of an unpaid order, later or earlier. Send If-Match with its ETag."""
+    order = services().orders.extend(
+        caller(), str(order_id), expires_at=body.expires_at, versions=expected_versions()
+    )
+    return order, HTTPStatus.OK, etag(order.version)
 
 
 @orders.get("/orders/<uuid:order_id>/events")
-@orders.auth_required(auth, roles=["orders"])
+@orders.auth_required(auth, roles=["orders", "ops"])
 @orders.input(EventsQuery, location="query", arg_name="query")
 @orders.output(EventsOut)
 def list_events(order_id: object, query: EventsQuery) -> Any:
     """What happened to an order, oldest first."""
     found = services().orders.events(
-        caller(), str(order_id), after_id=query.after_id, page_size=query.limit
+        reader(), str(order_id), after_id=query.after_id, page_size=query.limit
     )
     more = len(found) == query.limit
     return {"data": found, "next_cursor": encoded(found[-1].id) if more else None}
@@ -86,4 +118,5 @@ def list_events(order_id: object, query: EventsQuery) -> Any:
 @orders.output(OrderOut)
 def cancel_order(order_id: object) -> Any:
     """Cancel an unpaid order. Cancelling it again changes nothing."""
-    return services().orders.cancel(caller(), str(order_id))
+    order = services().orders.cancel(caller(), str(order_id))
+    return order, HTTPStatus.OK, etag(order.version)

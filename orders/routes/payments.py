@@ -5,7 +5,7 @@ from typing import Any
 
 from apiflask import APIBlueprint
 
-from orders.routes.shared import auth, caller, page, replay_header, services
+from orders.routes.shared import auth, caller, page, reader, replay_header, services
 from orders.schemas.payments import (
     PaymentIn,
     PaymentOut,
@@ -31,13 +31,13 @@ def create_payment(order_id: object, body: PaymentIn) -> Any:
 
 
 @payments.get("/orders/<uuid:order_id>/payments")
-@payments.auth_required(auth, roles=["orders", "payments"])
+@payments.auth_required(auth, roles=["orders", "payments", "ops"])
 @payments.input(PaymentsOfOrderQuery, location="query", arg_name="query")
 @payments.output(PaymentsOut)
 def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any:
     """An order's payments, oldest first."""
     found = services().orders.payments_of_order(
-        caller(), str(order_id), page_size=query.limit, after=query.after
+        reader(), str(order_id), page_size=query.limit, after=query.after
     )
     return page(found, query)
 

@@ -46,6 +46,17 @@ def caller() -> str:
     return client.id
 
 
+def may(scope: str) -> bool:
+    """Whether the key that came has this scope."""
+    client = auth.current_user
+    return isinstance(client, Client) and scope in client.scopes
+
+
+def reader() -> str | None:
+    """Whose orders the key may read: its client's; everybody's, with the scope ops."""
+    return None if may("ops") else caller()
+
+
 def page(found: list[Any], query: Any) -> dict[str, Any]:
     """A page of a list, with the cursor of the next one."""
     more = len(found) == query.limit

@@ -2,15 +2,32 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from werkzeug.exceptions import BadRequest
 
 from orders.domain import CancelReason, Order, OrderStatus, Position
 from orders.schemas.paging import Instant, Query, cursor, decoded
-from orders.schemas.types import MAX_INT, In, Moment, Out, Sku
+from orders.schemas.types import MAX_INT, Deadline, In, Moment, Out, Sku
+
+#: Of metadata, as compact JSON in UTF-8.
+MAX_METADATA_BYTES = 4096
+
+ClientReference = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"),
+    Field(description="Your own name for the order. Several may have the same.", examples=["A-17"]),
+]
 
 
 class LineIn(In):
@@ -27,6 +44,28 @@ class OrderIn(In):
     timeout_seconds: Annotated[
         int | None, Field(description="How long it may stay unpaid; the server's own by default.")
     ] = None
+    client_reference: ClientReference | None = None
+    metadata: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="Anything you want to keep with the order: up to 4 KB of compact JSON.",
+            examples=[{"basket": 17}],
+        ),
+    ] = None
+
+    @field_validator("metadata")
+    @classmethod
+    def _can_be_stored(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+        text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError as error:
+            raise ValueError("it has a surrogate without its other half") from error
+        if size > MAX_METADATA_BYTES:
+            raise ValueError(f"it has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}")
+        if any("\0" in each for each in _texts(metadata)):
+            raise ValueError("it has a NUL character")
+        return metadata
 
     @field_validator("items")
     @classmethod
@@ -47,6 +86,24 @@ class OrderIn(In):
         return f"2:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All text in a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        value = [*value.values()]
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+class DeadlineIn(In):
+    """A new deadline for an unpaid order."""
+
+    expires_at: Deadline
+
+
 class IdempotencyIn(BaseModel):
     """Makes a repeated create harmless."""
 
@@ -63,6 +120,24 @@ class OrdersQuery(Query):
     status: Literal["unpaid", "paid", "cancelled"] | None = None
     created_after: Instant | None = None
     expires_before: Instant | None = None
+    client_reference: ClientReference | None = None
+    client: Annotated[
+        str | None,
+        StringConstraints(pattern=r"^[^\x00]{1,100}$"),
+        Field(description="Whose orders, by name. It takes the scope ops."),
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_order_of_the_list(self) -> Self:
+        if self.client_reference is not None and self.expires_before is not None:
+            raise ValueError("client_reference and expires_before do not go together")
+        return self
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """What narrows one client's orders down."""
+        names = {"status", "created_after", "expires_before", "client_reference"}
+        return self.model_dump(include=names, exclude_none=True)
 
     @property
     def sorted_by(self) -> Literal["created_at", "expires_at"]:
@@ -103,6 +178,8 @@ class OrderOut(Out):
     """An order."""
 
     id: str
+    client: str
+    client_reference: str | None
     status: OrderStatus
     currency: str
     total_minor: int
@@ -112,6 +189,7 @@ class OrderOut(Out):
     paid_at: Moment | None
     cancelled_at: Moment | None
     cancel_reason: CancelReason | None
+    metadata: dict[str, Any] | None
     version: int
 
 

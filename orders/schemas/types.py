@@ -1,10 +1,14 @@
 """What the schemas are made of."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import (
+    AfterValidator,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -47,6 +51,28 @@ def rfc3339(moment: datetime) -> str:
     """In UTC, to the millisecond."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
+
+#: RFC 3339, whose fractions of a second may have any number of digits.
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _timestamp(value: object) -> object:
+    if not (isinstance(value, str) and TIMESTAMP.fullmatch(value)):
+        raise ValueError("it is not a time of RFC 3339")
+    return value
+
+
+def _to_the_millisecond(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+#: A moment in a body, rounded down to the millisecond.
+Deadline = Annotated[
+    AwareDatetime,
+    BeforeValidator(_timestamp),
+    AfterValidator(_to_the_millisecond),
+    Field(strict=False, examples=["2030-01-31T12:30:00Z"]),
+]
 
 Moment = Annotated[datetime, PlainSerializer(rfc3339, when_used="json")]
 

@@ -1,18 +1,20 @@
 """Reads the whole history and reports every promise that it breaks, with the evidence.
 
-S1  a paid order is never cancelled, a cancelled one never paid, and an order ends once
+S1  a paid order is never cancelled, a cancelled one never paid, an order ends once, and its version
+    counts its changes
 S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set less what was paid
-S3  no order is cancelled before its deadline by the SQL clock
+S3  no order is cancelled before its deadline by the SQL clock; its events tell every change of that
 S4  a task is in one place, and none is lost
 S5  a stale worker changes nothing: somebody's token stands at a task that is leased, and at no other
 S6  one client and key make at most one order
-S7  201 means that the order is in SQL as it was answered
+S7  201 means that the order is in SQL as it was answered, 200 that its deadline was moved
 S8  an outage adds no dead letter
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -106,7 +108,8 @@ def read(
 
 #: What each request may be answered with.
 ANSWERS = {
-    "create": {201, 409, 503},
+    "create": {201, 409, 429, 503},
+    "extend": {200, 409, 412, 422, 503},
     "pay": {201, 202, 503},
     "refund": {200, 503},
     "cancel": {200, 409, 503},
@@ -151,6 +154,7 @@ def violations(
         *_refunds(history),
         *_stock(history, stocked),
         *_deadlines(history),
+        *_versions(history),
         *_keys(history),
         *_answers(history),
     ]
@@ -242,10 +246,50 @@ def _stock(history: History, stocked: Mapping[str, int]) -> Iterable[Violation]:
 
 
 def _deadlines(history: History) -> Iterable[Violation]:
+    changes = _extensions(history)
     for order in history.orders.values():
-        if order.cancel_reason == "expired" and order.cancelled_at < order.expires_at:
-            evidence = f"order {order.id} cancelled {order.cancelled_at}, due {order.expires_at}"
+        told = changes.get(order.id, [])
+        if order.timeout_ms is not None:
+            first = order.created_at + timedelta(milliseconds=order.timeout_ms)
+        else:
+            first = told[0][0] if told else order.expires_at
+        deadlines = [first, *(after for _, after in told)]
+        if [before for before, _ in told] != deadlines[:-1] or deadlines[-1] != order.expires_at:
+            evidence = f"order {order.id} is due {order.expires_at}, its events tell {told}"
             yield Violation("S3", evidence)
+        if order.cancel_reason == "expired" and order.cancelled_at < deadlines[-1]:
+            evidence = f"order {order.id} cancelled {order.cancelled_at}, due {deadlines[-1]}"
+            yield Violation("S3", evidence)
+    for response in history.responses:
+        if response.request == "extend" and response.status == HTTPStatus.OK:
+            at = datetime.fromisoformat(response.body["expires_at"])
+            if at not in [after for _, after in changes.get(response.body["id"], [])]:
+                yield Violation("S7", f"order {response.body['id']} was said to be due {at}")
+
+
+def _extensions(history: History) -> dict[str, list[tuple[datetime, datetime]]]:
+    """The changes of each order's deadline that its events tell: from when to when."""
+    found: dict[str, list[tuple[datetime, datetime]]] = {}
+    for event in sorted(history.events, key=lambda event: int(event.id)):
+        if event.type == "order.extended":
+            before, after = event.data["previous_expires_at"], event.data["expires_at"]
+            change = datetime.fromisoformat(before), datetime.fromisoformat(after)
+            found.setdefault(event.order_id, []).append(change)
+    return found
+
+
+def _versions(history: History) -> Iterable[Violation]:
+    """A free order is paid as it is placed, which is no change."""
+    changes = Counter(
+        event.order_id
+        for event in history.events
+        if event.type in ("order.extended", *TERMINAL)
+        and (event.type != "order.paid" or history.orders[event.order_id].total_minor > 0)
+    )
+    for order in history.orders.values():
+        if order.version != 1 + changes[order.id]:
+            evidence = f"order {order.id} has version {order.version}, {changes[order.id]} changes"
+            yield Violation("S1", evidence)
 
 
 def _places(

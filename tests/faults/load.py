@@ -1,9 +1,14 @@
-"""Customers who place orders over HTTP and pay them in time, late, or not at all; money goes back."""
+"""Customers who place orders over HTTP and pay them in time, late, or not at all.
+
+Some move their deadline first. Money that came too late goes back.
+"""
 
 import json
 import random
 import threading
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -60,7 +65,7 @@ class Load:
             self._buy(f"{name}-{number}", chance)
 
     def _buy(self, key: str, chance: random.Random) -> None:
-        timeout = chance.choice((1, 2, 3))
+        timeout: float = chance.choice((1, 2, 3))
         body = {
             "items": [
                 {"sku": sku, "quantity": chance.randint(1, 3)}
@@ -72,6 +77,8 @@ class Load:
         if placed.status != 201:
             return
         order = placed.body
+        if chance.random() < 0.3:
+            timeout = self._extend(order, key, chance) or timeout
         # In time, in the instant of the deadline, too late, or not at all.
         wait = chance.choice((0.1, 0.5, timeout, timeout, timeout + 0.5, None, None))
         if wait is None:
@@ -91,12 +98,22 @@ class Load:
             refund = {"reference": f"refund-{key}"}
             self._insist("refund", f"/v1/payments/{paid.body['id']}/refund", refund, key, chance)
 
+    def _extend(self, order: Mapping[str, Any], key: str, chance: random.Random) -> float | None:
+        """Move the deadline, later or earlier, at once or when it is near; the new timeout if it was."""
+        self._stopping.wait(chance.choice((0, 0, 0.5, 1)))
+        timeout = chance.choice((1.5, 2, 4))
+        deadline = datetime.fromisoformat(order["created_at"]) + timedelta(seconds=timeout)
+        body = {"expires_at": deadline.isoformat()}
+        extended = self._insist("extend", f"/v1/orders/{order['id']}", body, key, chance)
+        return timeout if extended.status == HTTPStatus.OK else None
+
     def _insist(
         self, request: str, path: str, body: object, key: str, chance: random.Random
     ) -> Response:
         """Send until there is an answer that time does not mend."""
+        method = "PATCH" if request == "extend" else "POST"
         while True:
-            status, answer = self._send(chance.choice(self._base_urls) + path, body, key)
+            status, answer = self._send(method, chance.choice(self._base_urls) + path, body, key)
             response = Response(request, key, status, answer)
             if status:
                 self.responses.append(response)
@@ -107,15 +124,16 @@ class Load:
                 return response
             self._stopping.wait(0.2)
 
-    def _send(self, url: str, body: object, key: str) -> tuple[int, Mapping[str, Any]]:
+    def _send(self, method: str, url: str, body: object, key: str) -> tuple[int, Mapping[str, Any]]:
         """Status and body; status 0 when there was no answer."""
         headers = {
             "Authorization": f"Bearer {self._api_key}",
             "Content-Type": "application/json",
             "Idempotency-Key": key,
+            "If-Match": '"1"',  # as it was placed
         }
         data = b"" if body is None else json.dumps(body).encode()
-        request = Request(url, method="POST", data=data, headers=headers)  # noqa: S310  our own
+        request = Request(url, method=method, data=data, headers=headers)  # noqa: S310  our own
         try:
             with urlopen(request, timeout=10) as response:  # noqa: S310  our own
                 return response.status, json.load(response)

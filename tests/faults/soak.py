@@ -258,6 +258,7 @@ class Soak:
             ("duration", f"{seconds / 60:.1f} minutes"),
             ("orders", f"{len(rows):,}"),
             ("paid, cancelled", f"{statuses['paid']:,}, {statuses['cancelled']:,}"),
+            ("deadlines moved", f"{kinds['order.extended']:,}"),
             ("refunds due, refunded", ", ".join(f"{kinds[kind]:,}" for kind in REFUNDS)),
             ("answers to customers", f"{len(self.load.responses):,}"),
             ("faults", f"{sum(self.faults.values()):,}"),

@@ -1,6 +1,7 @@
 """The checker can fail: each seeded bug is reported as the promise that it breaks."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 
 from orders.bootstrap import QUEUE, Services
 from orders.domain import CancelReason, Payment
+from orders.expressions import now
 from orders.models import order_events, orders, payments, stock_items
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
@@ -81,6 +83,30 @@ def test_the_database_refuses_the_second_ending_of_such_a_bug(site: Site) -> Non
                 data={"reason": CancelReason.EXPIRED},
             )
         )
+
+
+def test_a_deadline_that_moves_in_silence_or_holds_for_nobody_is_reported(site: Site) -> None:
+    ids = site.place(1, 60, 60)
+    [customer] = customers(site)
+    service = site.services.orders
+    order = service.order(customer, ids[0])
+    later = order.expires_at + timedelta(seconds=60)
+    service.extend(customer, order.id, expires_at=later, versions=frozenset({"1"}))
+    assert check(site) == set()
+    one = orders.c.id == order.id
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(orders).where(one).values(expires_at=order.expires_at))
+    assert check(site) == {"S3"}
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(orders).where(one).values(expires_at=later))
+        connection.execute(sa.update(orders).where(one).values(version=1))
+    assert check(site) == {"S1"}
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(orders).where(one).values(version=2, expires_at=now()))
+    service.expire(ids)
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(orders).where(one).values(expires_at=later))
+    assert check(site) == {"S3"}, "it was cancelled at the time that was in force no more"
 
 
 def test_stock_released_twice_is_reported(site: Site) -> None:

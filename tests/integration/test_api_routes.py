@@ -17,6 +17,8 @@ from worker import DelayQueue
 
 ORDER_KEYS = [
     "id",
+    "client",
+    "client_reference",
     "status",
     "currency",
     "total_minor",
@@ -26,6 +28,7 @@ ORDER_KEYS = [
     "paid_at",
     "cancelled_at",
     "cancel_reason",
+    "metadata",
     "version",
 ]
 PAYMENT_KEYS = [
@@ -86,6 +89,8 @@ def test_an_order_is_created_located_shown_and_scheduled(
     assert [*order["items"][0]] == ["sku", "quantity", "unit_price_minor"]
     assert {**order, "id": "", "created_at": "", "expires_at": ""} == {
         "id": "",
+        "client": "customer",
+        "client_reference": None,
         "status": "unpaid",
         "currency": "EUR",
         "total_minor": 3 * 250 + 1_099,
@@ -98,6 +103,7 @@ def test_an_order_is_created_located_shown_and_scheduled(
         "paid_at": None,
         "cancelled_at": None,
         "cancel_reason": None,
+        "metadata": None,
         "version": 1,
     }
     assert MOMENT.fullmatch(order["created_at"])
@@ -371,7 +377,7 @@ def test_a_key_of_another_scope_is_forbidden(api: Api) -> None:
     order_id = content(api.place())["id"]
     before = content(api.send("GET", f"/v1/orders/{order_id}"))
     for method, path, rule in routes(api, order_id):
-        if rule == "/v1/stock/<sku>" and method == "GET":
+        if method == "GET" and rule.startswith(("/v1/stock/<sku>", "/v1/orders")):
             continue  # for both
         key = "customer" if rule.startswith("/v1/stock") else "ops"
         problem(api.send(method, path, {}, key=key), 403, "forbidden")
@@ -401,10 +407,18 @@ def test_another_customers_order_looks_as_if_it_did_not_exist(api: Api) -> None:
         if rule.startswith("/v1/orders/<")
     ]
     assert len(paths) >= 4
+    bodies = {
+        ("POST", "/payments"): body,
+        ("PATCH", order_id[-9:]): {"expires_at": "2099-01-01T00:00:00Z"},
+    }
     for method, path in paths:
-        sent = body if (method, path[-9:]) == ("POST", "/payments") else None
-        theirs = api.send(method, path, sent, key="other")
-        nobodys = api.send(method, path.replace(order_id, absent), sent, key="other")
+        sent: dict[str, Any] = {
+            "json": bodies.get((method, path[-9:])),
+            "headers": {"If-Match": '"1"'},
+            "key": "other",
+        }
+        theirs = api.send(method, path, **sent)
+        nobodys = api.send(method, path.replace(order_id, absent), **sent)
         assert problem(theirs, 404, "order_not_found") == problem(nobodys, 404, "order_not_found")
     assert content(api.send("GET", "/v1/orders", key="other"))["data"] == []
     assert content(api.send("GET", f"/v1/orders/{order_id}")) == before

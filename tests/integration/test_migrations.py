@@ -115,6 +115,7 @@ def test_several_migrators_at_once_migrate_once(postgres_url: str) -> None:
         "ix_orders_created",
         "ix_orders_expires",
         "uq_orders_idempotency_key",
+        "ix_orders_reference",
     }
 
 

@@ -46,6 +46,7 @@ def test_an_order_holds_its_stock_at_the_servers_prices(shop: Shop) -> None:
         items=(Item("cup", 2, 1_099), Item("tea", 3, 250)),
         created_at=order.created_at,
         expires_at=order.created_at + timedelta(seconds=1800),
+        client="customer",
     )
     assert UUID(order.id).version == 7
     assert (shop.shelf("tea"), shop.shelf("cup")) == ((10, 3), (5, 2))

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -28,7 +29,7 @@ from orders.transient import sqlstate
 from tests.conftest import Shop
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-OPERATIONS = ["place", "pay", "cancel", "expire"]
+OPERATIONS = ["place", "extend", "pay", "cancel", "expire"]
 
 
 def operation(shop: Shop, name: str) -> Callable[[], object]:
@@ -38,6 +39,12 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
     shop.expire_in(-1, order)
     return {
         "place": lambda: replay(shop, "new"),
+        "extend": lambda: shop.service.extend(
+            shop.customer,
+            order.id,
+            expires_at=order.created_at + timedelta(hours=1),
+            versions=None,
+        ),
         "pay": lambda: shop.pay(order),
         "cancel": lambda: shop.service.cancel(shop.customer, order.id),
         "expire": lambda: shop.service.expire([order.id]),

@@ -23,7 +23,8 @@ from psycopg import sql
 from devtools.postgres import Postgres
 from orders.database import writing
 from orders.domain import Position
-from orders.errors import OutOfStock, ReferenceReused
+from orders.errors import OutOfStock, ReferenceReused, TimeoutOutOfRange
+from orders.holdings import Held
 from orders.models import metadata, order_events, order_items, orders, stock_items
 from orders.repository import new_id
 from tests.conftest import Shop, opened, upgrade
@@ -178,6 +179,9 @@ def fill(shop: Shop) -> None:
                 "paid_at": at if paid else None,
                 "cancelled_at": at if cancelled else None,
                 "idempotency_key": order_id,
+                # Of the older half; who lists them newest first must not read the newer half.
+                "client_reference": "old" if number < COUNT // 2 else None,
+                "pieces": ITEMS if number % 2 else None,
             }
         )
         for item in range(ITEMS):
@@ -292,6 +296,14 @@ def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) ->
         assert shop.basket(one, key="paid") == paid
         with pytest.raises(OutOfStock):
             shop.basket({"sku-001": 2 * 10**8})
+        for customer in (shop.customer, None):
+            shop.service.order(customer, paid.id)
+        later = paid.created_at + TIMEOUT + TIMEOUT
+        for versions in (frozenset({"1", "2"}), None):
+            moved: dict[str, Any] = {"expires_at": later, "versions": versions}
+            shop.service.extend(shop.customer, paid.id, **moved)
+        with pytest.raises(TimeoutOutOfRange):
+            shop.service.extend(shop.customer, paid.id, expires_at=OLDEST, versions=None)
         shop.pay(paid, "r-1")
         shop.pay(paid, "r-1")
         shop.pay(paid, "r-2")
@@ -315,6 +327,26 @@ def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -
             assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
 
     assert_alike(pair, use)
+
+
+def counted(shop: Shop, customer: str, most: int) -> tuple[Held, int]:
+    """What is counted, and what that reads."""
+    with watched(shop.engine) as reads:
+        held = shop.service._count_held(customer, most)
+    assert [read for read in reads if read.faults] == []
+    return held, max(read.cost for read in reads)
+
+
+@pytest.mark.parametrize("most", [10, 1000])
+def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -> None:
+    for shop in pair:
+        held, cost = counted(shop, shop.customer, most)
+        assert held == Held(most, ITEMS * most)
+        # A row, and for some the items of an order from before pieces were counted.
+        assert cost <= 20 * most + 100
+        nothing, cost = counted(shop, shop.other, most)
+        assert nothing == Held(0, 0)
+        assert cost <= 20, "of the others' orders nothing is read"
 
 
 # -- lists ---------------------------------------------------------------------------------
@@ -355,3 +387,40 @@ def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) ->
                 position = Position(getattr(page[-1], sorted_by), page[-1].id)
     most = STEPS if pair.cold.engine.dialect.name == "sqlite" else PAGES
     assert {what: cost for what, cost in costs.items() if cost > most} == {}
+
+
+def pages(shop: Shop, **filters: Any) -> tuple[int, int]:
+    """The most that one of two pages of a list reads, and how many orders they show."""
+    costs, shown, position = [], 0, None
+    for _ in range(2):
+        with watched(shop.engine) as reads:
+            if "customer_id" in filters:
+                page = shop.service.orders(**filters, page_size=PAGE, after=position)
+            else:
+                page = shop.service.all_orders(page_size=PAGE, after=position)
+        assert [read for read in reads if read.faults] == []
+        costs.append(reads[0].cost)
+        shown += len(page)
+        position = Position(page[-1].created_at, page[-1].id) if page else None
+    return max(costs), shown
+
+
+def test_a_page_of_all_clients_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
+    for shop in pair:
+        cost, shown = pages(shop)
+        assert shown == 2 * PAGE
+        # Beside each order, its client's name.
+        assert cost <= (STEPS if shop.engine.dialect.name == "sqlite" else PAGES + 2 * PAGE)
+
+
+@pytest.mark.parametrize("reference", ["old", "unknown"])
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_page_of_orders_by_reference_reads_no_more_than_it_shows(
+    pair: Pair, status: str | None, reference: str
+) -> None:
+    for shop in pair:
+        cost, shown = pages(
+            shop, customer_id=shop.customer, status=status, client_reference=reference
+        )
+        assert bool(shown) == (reference == "old")
+        assert cost <= (STEPS if shop.engine.dialect.name == "sqlite" else PAGES)

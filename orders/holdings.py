@@ -1,0 +1,143 @@
+"""How much a client may hold without paying: unpaid orders, and the pieces in them."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition
+from time import monotonic
+from typing import NamedTuple
+
+from orders.errors import OrderError, TooManyHeldPieces, TooManyUnpaidOrders
+
+#: How long a count may be used to admit orders. To refuse one, it is counted afresh.
+COUNT_SECONDS = 1.0
+#: How long an order waits for others that are being placed and would take the last of the room.
+PATIENCE_SECONDS = 1.0
+
+
+class Held(NamedTuple):
+    """Unpaid orders, and the pieces in them."""
+
+    orders: int
+    pieces: int
+
+    def plus(self, more: "Held") -> "Held":
+        return Held(self.orders + more.orders, self.pieces + more.pieces)
+
+    def minus(self, less: "Held") -> "Held":
+        return Held(self.orders - less.orders, self.pieces - less.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client's unpaid orders may come to. 0 is no limit."""
+
+    max_orders: int = 0
+    max_pieces: int = 0
+
+    @property
+    def most_orders(self) -> int:
+        """How many orders need to be looked at to know that a limit is reached; 0: none."""
+        # Each has a piece, so as many orders as pieces are allowed will do.
+        return min((limit for limit in (self.max_orders, self.max_pieces) if limit), default=0)
+
+    def excess(self, held: Held) -> OrderError | None:
+        """What is wrong with holding that much."""
+        if self.max_orders and held.orders > self.max_orders:
+            return TooManyUnpaidOrders(f"The limit is {self.max_orders}.", limit=self.max_orders)
+        if self.max_pieces and held.pieces > self.max_pieces:
+            return TooManyHeldPieces(f"The limit is {self.max_pieces}.", limit=self.max_pieces)
+        return None
+
+
+NOTHING = Held(0, 0)
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one client holds, as far as this process knows."""
+
+    #: By the last count; None before the first.
+    counted: Held | None = None
+    #: When to count again, on the monotonic clock.
+    count_at: float = -math.inf
+    #: All that this process began to place, and all of it that came to an end, well or not.
+    begun: Held = NOTHING
+    ended: Held = NOTHING
+    #: Of that, what had ended when the last count began, so that the count has it.
+    ended_before_count: Held = NOTHING
+    changed: Condition = field(default_factory=Condition)
+
+    def with_begun(self, more: Held) -> Held:
+        """No less than what the client would hold with ``more``, unless others place orders too.
+
+        What was in flight during the count may be in it, and is added all the same.
+        """
+        uncounted = self.begun.minus(self.ended_before_count)
+        return (self.counted or NOTHING).plus(uncounted).plus(more)
+
+
+class Holdings:
+    """Keeps clients within their limits, at the cost of one count per client and second.
+
+    Within a process it is exact: nothing is admitted beyond a limit, and nothing refused that there is room
+    for. Other processes' orders are seen when it counts, so that several processes may together exceed a
+    limit by what the others place within `COUNT_SECONDS`.
+    """
+
+    def __init__(self, limits: Limits, count: Callable[[str, int], Held]) -> None:
+        """``count`` tells what a client holds, looking at no more than so many orders."""
+        self._limits = limits
+        self._count = count
+        self._accounts: dict[str, _Account] = {}
+
+    @contextmanager
+    def placing(self, client_id: str, pieces: int) -> Iterator[OrderError | None]:
+        """Make room for an order while it is placed; comes with the reason if there is none."""
+        if not self._limits.most_orders:
+            yield None
+            return
+        account = self._accounts.setdefault(client_id, _Account())
+        order = Held(1, pieces)
+        refusal = self._begin(client_id, account, order)
+        try:
+            yield refusal
+        finally:
+            if refusal is None:
+                with account.changed:
+                    account.ended = account.ended.plus(order)
+                    account.changed.notify_all()
+
+    def _begin(self, client_id: str, account: _Account, order: Held) -> OrderError | None:
+        with account.changed:
+            now = monotonic()
+            if account.counted is not None and now < account.count_at:
+                refusal = self._admit(account, order)
+                if refusal is None:
+                    return None
+            account.count_at = now + COUNT_SECONDS  # the others go on meanwhile
+        while True:
+            counted = self._count_afresh(client_id, account)
+            with account.changed:
+                refusal = self._admit(account, order)
+                if refusal is None or self._limits.excess(counted.plus(order)):
+                    return refusal
+                # Those in flight may be counted twice, or fail: it depends on what becomes of them.
+                if account.begun != account.ended and not account.changed.wait(PATIENCE_SECONDS):
+                    return refusal
+
+    def _admit(self, account: _Account, order: Held) -> OrderError | None:
+        refusal = self._limits.excess(account.with_begun(order))
+        if refusal is None:
+            account.begun = account.begun.plus(order)
+        return refusal
+
+    def _count_afresh(self, client_id: str, account: _Account) -> Held:
+        with account.changed:
+            ended = account.ended
+        counted = self._count(client_id, self._limits.most_orders)
+        with account.changed:
+            if ended.orders >= account.ended_before_count.orders:  # no other thread's began later
+                account.counted, account.ended_before_count = counted, ended
+        return counted

@@ -1,0 +1,313 @@
+"""A deadline is moved once per version, within bounds, and its check moves with it."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from devtools import processes
+from devtools.processes import wait_until
+from devtools.valkey import Valkey
+from orders.database import reading
+from orders.domain import Order, OrderStatus
+from orders.errors import (
+    AlreadyPaid,
+    OrderCancelled,
+    OrderNotFound,
+    PreconditionFailed,
+    TimeoutOutOfRange,
+)
+from orders.expressions import later, now
+from orders.models import order_events, orders
+from orders.repository import Repository, new_id
+from orders.schemas.types import rfc3339
+from tests.clock import bound
+from tests.conftest import Api, Shop, opened
+from tests.integration.test_orders_races import RACES, cancel, expire, pay, place_overdue
+from tests.integration.test_orders_statements import waiting
+from tests.races import duels
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+#: Of a shop in tests: what `Timeouts` allows.
+MIN, MAX = timedelta(seconds=1), timedelta(days=1)
+
+
+def extend(shop: Shop, order: Order, to: datetime, *versions: int, customer: str = "") -> Order:
+    return shop.service.extend(
+        customer or shop.customer,
+        order.id,
+        expires_at=to,
+        versions=frozenset(map(str, versions or (order.version,))),
+    )
+
+
+def events(shop: Shop, order: Order) -> list[tuple[str, Any]]:
+    found = shop.service.events(shop.customer, order.id, after_id=0, page_size=100)
+    return [(event.type, event.data) for event in found]
+
+
+def moved(before: datetime, after: datetime) -> tuple[str, dict[str, str]]:
+    """The event that says so."""
+    facts = {"previous_expires_at": rfc3339(before), "expires_at": rfc3339(after)}
+    return "order.extended", facts
+
+
+# -- what it does --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minutes", [45, 15])
+def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
+    shop.stock()
+    placed = shop.place()
+    deadline = placed.created_at + timedelta(minutes=minutes, milliseconds=7)
+    after = extend(shop, placed, deadline)
+    assert after == shop.service.order(shop.customer, placed.id)
+    assert (after.expires_at, after.version) == (deadline, 2)
+    assert (after.status, after.items) == (OrderStatus.UNPAID, placed.items)
+    assert events(shop, placed) == [
+        ("order.created", placed),
+        moved(placed.expires_at, deadline),
+    ]
+    (_, first), (order_id, delay_ms) = shop.scheduler.scheduled
+    assert order_id == placed.id
+    assert first + (minutes - 30) * 60_000 - 60_000 < delay_ms <= minutes * 60_000 + 7
+    shop.check(tea=100)
+
+
+def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
+    shop.stock()
+    request: dict[str, Any] = {"key": "k", "fingerprint": "f", "quantities": {"tea": 1}}
+    placed = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    extend(shop, placed.order, placed.order.created_at + timedelta(minutes=9))
+    again = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    assert again == placed._replace(replayed=True)
+
+
+def test_an_order_of_before_revision_0003_keeps_the_timeout_it_was_placed_with(shop: Shop) -> None:
+    shop.stock()
+    placed = shop.place()
+    with shop.engine.begin() as connection:
+        connection.execute(sa.update(orders).values(timeout_ms=None))
+    deadlines = [placed.created_at + timedelta(minutes=minutes) for minutes in (40, 50)]
+    for version, deadline in enumerate(deadlines, 1):
+        extend(shop, placed, deadline, version)
+    assert events(shop, placed) == [
+        ("order.created", placed),
+        moved(placed.expires_at, deadlines[0]),
+        moved(*deadlines),
+    ]
+
+
+def test_an_extended_order_is_cancelled_at_its_new_deadline_and_not_before(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(-1, order)
+    extend(shop, order, order.created_at + timedelta(minutes=10))
+    assert shop.service.expire([order.id])[order.id] > 9 * 60_000
+    shop.expire_in(-1, order)
+    assert shop.service.expire([order.id]) == {}
+    assert [kind for kind, _ in events(shop, order)] == [
+        "order.created",
+        "order.extended",
+        "order.cancelled",
+    ]
+    shop.check(tea=100)
+
+
+def test_any_version_will_do_if_the_caller_says_so(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    deadline = order.created_at + timedelta(minutes=10)
+    after = shop.service.extend(shop.customer, order.id, expires_at=deadline, versions=None)
+    assert extend(shop, order, deadline, 1, after.version, 12).version == 3
+
+
+# -- what it refuses -----------------------------------------------------------------------
+
+
+def test_a_refusal_to_move_a_deadline_says_why_and_changes_nothing(shop: Shop) -> None:
+    shop.stock()
+    unpaid, paid, cancelled, expired = (shop.place() for _ in range(4))
+    shop.pay(paid)
+    shop.service.cancel(shop.customer, cancelled.id)
+    shop.expire_in(-1, expired)
+    shop.service.expire([expired.id])
+    before = shop.tables()
+    deadline = unpaid.created_at + timedelta(minutes=10)
+    second = timedelta(seconds=1)
+    refused: list[tuple[type[Exception], Order, datetime, tuple[int, ...], str]] = [
+        (PreconditionFailed, unpaid, deadline, (2,), ""),
+        (PreconditionFailed, unpaid, deadline, (11, 0, 21), ""),
+        (TimeoutOutOfRange, unpaid, unpaid.created_at + MAX + second / 1000, (1,), ""),
+        (TimeoutOutOfRange, unpaid, unpaid.created_at + MIN - second / 1000, (1,), ""),
+        (TimeoutOutOfRange, unpaid, unpaid.created_at - second, (1,), ""),
+        (AlreadyPaid, paid, deadline, (1, 2), ""),
+        (OrderCancelled, cancelled, deadline, (1, 2), ""),
+        (OrderCancelled, expired, deadline, (1,), ""),
+        (OrderNotFound, unpaid, deadline, (1,), shop.other),
+    ]
+    for error, order, to, versions, customer in refused:
+        with pytest.raises(error):
+            extend(shop, order, to, *versions, customer=customer)
+    with pytest.raises(OrderNotFound):
+        extend(shop, Order(**{**vars_of(unpaid), "id": new_id()}), deadline)
+    assert shop.tables() == before
+    assert len(shop.scheduler.scheduled) == 4
+    assert extend(shop, unpaid, unpaid.created_at + MAX).expires_at == unpaid.created_at + MAX
+
+
+def vars_of(order: Order) -> dict[str, Any]:
+    return {name: getattr(order, name) for name in Order.__dataclass_fields__}
+
+
+def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    an_hour_ago = {"created_at": later(now(), "ms")}
+    with shop.engine.begin() as connection:
+        connection.execute(sa.update(orders).values(an_hour_ago), {"ms": -3_600_000})
+    aged = shop.service.order(shop.customer, order.id)
+    with pytest.raises(TimeoutOutOfRange, match="not past"):
+        extend(shop, order, aged.created_at + timedelta(minutes=59))
+    assert extend(shop, order, aged.created_at + timedelta(minutes=61)).version == 2
+
+
+@on_postgresql
+def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -> None:
+    shop.stock()
+    deadline = shop.place().created_at + timedelta(minutes=10)
+
+    order = shop.place()
+    with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
+        assert Repository(other).cancel(order.id, shop.customer)
+    assert isinstance(found[0], OrderCancelled)
+
+    order = shop.place()
+    with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
+        both = {"versions": " 1 ", "bounds_ms": (0, 10**9)}
+        assert Repository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+    assert isinstance(found[0], PreconditionFailed)
+
+    order = shop.place()
+    with waiting(shop, partial(extend, shop, order, deadline, 1, 2)) as (other, found):
+        Repository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+    assert found[0].version == 3
+    assert [kind for kind, _ in events(shop, order)] == ["order.created", *["order.extended"] * 2]
+
+    order = shop.place()
+    with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
+        other.execute(sa.update(orders).values(created_at=deadline))
+    assert isinstance(found[0], TimeoutOutOfRange)
+
+
+@on_postgresql
+def test_a_deadline_that_waited_for_its_lock_is_scheduled_from_then(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    with waiting(shop, partial(extend, shop, order, order.created_at + MAX)) as (other, found):
+        other.execute(sa.select(orders).with_for_update())
+    extended, waited_at = found
+    left = (extended.expires_at - waited_at) / timedelta(milliseconds=1)
+    assert shop.scheduler.scheduled[-1][1] <= left
+
+
+# -- races ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(migrated_url: str) -> Iterator[Shop]:
+    """A shop that waits its turn for as long as it takes."""
+    with opened(migrated_url, lock_timeout_seconds=60, statement_timeout_seconds=60) as made:
+        yield made
+
+
+def move(shop: Shop, order: Order) -> bool:
+    """Whether the deadline was moved from what it was at first."""
+    try:
+        extend(shop, order, order.created_at + timedelta(hours=1), 1)
+    except (AlreadyPaid, OrderCancelled, PreconditionFailed):
+        return False
+    return True
+
+
+RIVALS = {"pay": pay, "cancel": cancel, "expire": expire, "extend": move}
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_an_extension_and_its_rival_agree_on_who_came_first(busy: Shop, name: str) -> None:
+    shop = busy
+    shop.stock("tea", 3 * RACES)
+    placed = place_overdue(shop, [{"tea": 1 + n % 3} for n in range(RACES)])
+    mine, theirs = duels(partial(move, shop), partial(RIVALS[name], shop), placed, step_us=50)
+    extended, rival = {order.id for order in mine}, {order.id for order in theirs}
+
+    everyone = {order.id for order in placed}
+    if name in ("expire", "extend"):  # only one of them can
+        assert not extended & rival
+        assert extended | rival == everyone
+    else:  # the rival comes first, or second
+        assert rival == everyone
+    assert min(len(extended), len(everyone - extended)) >= RACES // 50, "one was always first"
+    told = everyone if name == "extend" else extended
+    rows = {row[0]: row for row in shop.tables()["orders"]}
+    with reading(shop.engine) as connection:
+        kinds: dict[str, list[str]] = {order_id: [] for order_id in everyone}
+        for row in connection.execute(sa.select(order_events).order_by(order_events.c.id)):
+            kinds[row.order_id].append(row.type)
+        versions = dict(connection.execute(sa.select(orders.c.id, orders.c.version)).all())
+    for order_id, found in kinds.items():
+        assert versions[order_id] == len(found), "the version counts the order's changes"
+        assert found[1:].count("order.extended") == (order_id in told)
+        assert "order.extended" not in found[2:], "nothing is extended after its end"
+        ended = order_id in rival and name != "extend"
+        assert (rows[order_id][2] != "unpaid") == ended
+    shop.check(tea=3 * RACES)
+
+
+# -- a worker in a process of its own ------------------------------------------------------
+
+
+def deadlines(api: Api) -> dict[str, Any]:
+    with reading(api.services.engine) as connection:
+        rows = connection.execute(
+            sa.select(orders.c.id, orders.c.expires_at, orders.c.cancelled_at)
+        )
+        return {row.id: row for row in rows}
+
+
+@pytest.mark.clock
+def test_a_worker_cancels_at_the_deadline_that_is_in_force(
+    api: Api, migrated_url: str, valkey: Valkey, tmp_path: Path
+) -> None:
+    env = {"DATABASE_URL": migrated_url, "REDIS_URL": valkey.url, "LOOKAHEAD_SECONDS": "600"}
+    worker = processes.worker(env, tmp_path / "worker.log")
+    try:
+        placed = {
+            "extended": [api.place(timeout_seconds=3).get_json() for _ in range(5)],
+            "shortened": [api.place(timeout_seconds=600).get_json() for _ in range(5)],
+        }
+        for made in placed.values():
+            for order in made:
+                created = datetime.fromisoformat(order["created_at"])
+                body = {"expires_at": rfc3339(created + timedelta(seconds=6))}
+                headers = {"If-Match": '"1"'}
+                path = f"/v1/orders/{order['id']}"
+                assert api.send("PATCH", path, body, headers=headers).status_code == 200
+
+        def all_ended() -> bool:
+            rows = deadlines(api).values()
+            return all(row.cancelled_at is not None for row in rows)
+
+        wait_until(all_ended, "every order to be cancelled")
+    finally:
+        worker.stop()
+    late = [
+        (row.cancelled_at - row.expires_at) / timedelta(milliseconds=1)
+        for row in deadlines(api).values()
+    ]
+    assert min(late) >= 0, "none before the deadline that is in force"
+    assert max(late) <= bound(1000)

@@ -1,0 +1,219 @@
+"""What a client may hold without paying: exact within a process, and no burden on others."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orders import holdings
+from orders.domain import Order
+from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
+from orders.holdings import Limits
+from orders.models import orders
+from orders.service import OrderService, Timeouts
+from tests.conftest import RecordingScheduler, Shop, opened
+from tests.races import together
+
+
+@contextmanager
+def limited(url: str, max_orders: int = 0, max_pieces: int = 0) -> Iterator[Shop]:
+    """A shop with limits, in which nobody is too busy for anybody."""
+    with opened(url, lock_timeout_seconds=60, statement_timeout_seconds=60) as shop:
+        yield another_process(shop, max_orders, max_pieces)
+
+
+def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Shop:
+    """The same shop as another process serves it, with an account of its own."""
+    scheduler = RecordingScheduler()
+    limits = Limits(max_orders, max_pieces)
+    service = OrderService(shop.engine, scheduler, Timeouts(1800, 1, 86_400), limits)
+    return Shop(shop.engine, service, scheduler, shop.customer, shop.other)
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count is used until there is no room left by it."""
+    monkeypatch.setattr(holdings, "COUNT_SECONDS", 3600)
+    monkeypatch.setattr(holdings, "PATIENCE_SECONDS", 60)
+
+
+def test_orders_beyond_the_limit_are_refused_until_others_have_ended(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=3) as shop:
+        shop.stock()
+        first, second, _ = (shop.place() for _ in range(3))
+        with pytest.raises(TooManyUnpaidOrders) as refused:
+            shop.place()
+        assert refused.value.facts == {"limit": 3}
+        shop.place(shop.other)  # whose limit is their own
+        shop.pay(first)
+        shop.place()
+        with pytest.raises(TooManyUnpaidOrders):
+            shop.place()
+        shop.service.cancel(shop.customer, second.id)
+        shop.place()
+        with pytest.raises(TooManyUnpaidOrders):
+            shop.place()
+        shop.check(tea=100)
+
+
+def test_pieces_beyond_the_limit_are_refused(migrated_url: str) -> None:
+    with limited(migrated_url, max_pieces=10) as shop:
+        shop.stock("tea")
+        shop.stock("cup")
+        order = shop.place(tea=3, cup=4)
+        with pytest.raises(TooManyHeldPieces) as refused:
+            shop.place(tea=4)
+        assert refused.value.facts == {"limit": 10}
+        shop.place(tea=2, cup=1)
+        shop.service.cancel(shop.customer, order.id)
+        with pytest.raises(TooManyHeldPieces):
+            shop.place(tea=8)
+        shop.place(tea=7)
+
+
+def test_what_another_version_placed_is_counted_by_its_items(migrated_url: str) -> None:
+    with limited(migrated_url, max_pieces=10) as shop:
+        shop.stock()
+        shop.place(tea=6)
+        with shop.engine.begin() as connection:
+            connection.execute(sa.update(orders).values(pieces=None))
+        fresh = another_process(shop, max_pieces=10)
+        with pytest.raises(TooManyHeldPieces):
+            fresh.place(tea=5)
+        fresh.place(tea=4)
+
+
+def test_a_known_key_has_its_answer_at_the_limit_too(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=1) as shop:
+        shop.stock()
+        order = shop.place(key="first")
+        assert shop.place(key="first") == order
+        with pytest.raises(KeyReused):
+            shop.place(key="first", tea=2)
+        with pytest.raises(TooManyUnpaidOrders):
+            shop.place(key="second")
+
+
+def test_what_was_not_placed_leaves_its_room(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=2) as shop:
+        shop.stock("tea", 100)
+        shop.stock("gift", 100, 0)
+        for _ in range(3):
+            with pytest.raises(OutOfStock):
+                shop.place(tea=101)
+            shop.place(gift=1)  # free, and so paid at once
+        order = shop.place(key="same")
+        for _ in range(3):
+            assert shop.place(key="same") == order
+        shop.place()
+        with pytest.raises(TooManyUnpaidOrders):
+            shop.place()
+
+
+def test_without_limits_nothing_is_counted(migrated_url: str) -> None:
+    with limited(migrated_url) as shop:
+        shop.stock()
+        statements = seen(shop.engine)
+        shop.place()
+        assert not any("count(*) AS unpaid" in statement for statement in statements)
+
+
+def test_a_client_is_counted_once_while_there_is_room(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=50) as shop:
+        shop.stock()
+        statements = seen(shop.engine)
+        for _ in range(20):
+            shop.place()
+        assert sum("count(*) AS unpaid" in statement for statement in statements) == 1
+
+
+def seen(engine: sa.Engine) -> list[str]:
+    """Every statement from now on."""
+    statements: list[str] = []
+
+    def note(_connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    return statements
+
+
+def placed_or_refused(shop: Shop, **quantities: int) -> Order | OrderError:
+    try:
+        return shop.basket(quantities or {"tea": 1})
+    except (TooManyUnpaidOrders, TooManyHeldPieces, OutOfStock) as error:
+        return error
+
+
+@pytest.mark.parametrize("limits", [{"max_orders": 37}, {"max_pieces": 2 * 37 + 1}])
+def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
+    migrated_url: str, limits: dict[str, int]
+) -> None:
+    """Some of what they ask for is not in stock, and whoever is refused is refused rightly."""
+    with limited(migrated_url, **limits) as shop:
+        shop.stock("tea")
+        shop.stock("cup", 5)
+        for _ in range(10):
+            shop.place(tea=2)
+        fresh = another_process(shop, **limits)
+
+        def buy(number: int) -> list[Order | OrderError]:
+            sku = "cup" if number % 4 == 0 else "tea"
+            return [placed_or_refused(fresh, **{sku: 2}) for _ in range(5)]
+
+        answers = [
+            answer
+            for answers in together(*(lambda n=n: buy(n) for n in range(12)))
+            for answer in answers
+        ]
+        assert sum(isinstance(answer, Order) for answer in answers) == 27
+        unpaid = fresh.service.orders(shop.customer, page_size=100, status="unpaid")
+        assert len(unpaid) == 37
+        shop.check(tea=100, cup=5)
+
+
+def test_two_processes_exceed_a_limit_by_what_they_place_between_counts(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=10) as shop:
+        shop.stock()
+        other = another_process(shop, max_orders=10)
+        shop.place()
+        other.place()  # each has counted now, and there is room for nine or eight more
+        placed = [isinstance(placed_or_refused(each), Order) for each in [shop, other] * 12]
+        assert 10 <= 2 + sum(placed) <= 10 + 9
+        for each in (shop, other):
+            with pytest.raises(TooManyUnpaidOrders):
+                each.place()
+
+
+def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> None:
+    with limited(migrated_url, max_orders=10) as shop:
+        shop.stock()
+        shop.place()
+        hanging, go_on = threading.Event(), threading.Event()
+
+        def hang() -> None:
+            with shop.service._holdings.placing(shop.customer, 1) as refusal:
+                assert refusal is None
+                hanging.set()
+                assert go_on.wait(60)
+
+        thread = threading.Thread(target=hang)
+        thread.start()
+        assert hanging.wait(60)
+        try:
+            for _ in range(8):
+                shop.place()
+            # The tenth place may be taken or not: that is told as soon as it is known.
+            waiter: list[Order | OrderError] = []
+            last = threading.Thread(target=lambda: waiter.append(placed_or_refused(shop)))
+            last.start()
+        finally:
+            go_on.set()
+        thread.join()
+        last.join()
+        assert isinstance(waiter[0], Order)
+        with pytest.raises(TooManyUnpaidOrders):
+            shop.place()
