@@ -10,6 +10,7 @@ from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine
 from orders.errors import SettingsInvalid
+from orders.providers import Providers
 from orders.service import OrderService, Timeouts
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
@@ -28,6 +29,7 @@ class Services:
     scheduler: BatchScheduler
     orders: OrderService
     clients: Clients
+    providers: Providers
 
     def redis_answers(self) -> bool:
         try:
@@ -55,7 +57,15 @@ def bootstrap(settings: Settings) -> Services:
         settings.order_timeout_max_seconds,
     )
     service = OrderService(engine, scheduler, timeouts)
-    return Services(settings, engine, client, scheduler, service, Clients(engine))
+    return Services(
+        settings=settings,
+        engine=engine,
+        redis=client,
+        scheduler=scheduler,
+        orders=service,
+        clients=Clients(engine),
+        providers=Providers(engine),
+    )
 
 
 def bootstrap_process(environ: Mapping[str, str]) -> Services:

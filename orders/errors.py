@@ -95,6 +95,14 @@ class KeyNotFound(OrderError):
     """There is no such key."""
 
 
+class ClientNotFound(OrderError):
+    """There is no such client."""
+
+
+class EndpointNotFound(OrderError):
+    """There is no such endpoint of a provider."""
+
+
 class Forbidden(OrderError):
     """This key may not do that."""
 
