@@ -101,6 +101,13 @@ def create_key(env: Mapping[str, str], name: str, *scopes: str) -> str:
     return run(["flask", "--app", "orders.app", "keys", "create", name, *options], env).strip()
 
 
+def add_provider(env: Mapping[str, str], client: str, provider: str) -> tuple[str, str]:
+    """Make an endpoint for a provider's webhooks; return its path and secret."""
+    command = ["flask", "--app", "orders.app", "providers", "add", client, provider]
+    path, secret = run(command, env).split()
+    return path, secret
+
+
 def run(module: list[str], env: Mapping[str, str]) -> str:
     """Run ``python -m module`` to its end; return its output. Raises RuntimeError on failure."""
     done = subprocess.run(

@@ -4,7 +4,8 @@
     python -m examples.demo --base-url URL --api-key KEY          against a running service
 
 Against a running service the acts that kill Redis and the worker are left out: they are not ours
-to kill. Exits with 1 when an outcome is wrong.
+to kill; and unless ``--provider`` has what ``flask --app orders.app providers add`` printed,
+payments are reported with the key instead of a webhook. Exits with 1 when an outcome is wrong.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import redis
 from devtools import processes
 from devtools.processes import wait_until
 from devtools.service import Service
+from examples.provider import PaymentProvider
 
 TIMEOUT_SECONDS = 2
 LEASE_SECONDS = 3
@@ -152,14 +154,20 @@ class Story:
         self.check(min(late_ms) >= 0 and max(late_ms) < latest_ms, text)
 
 
-def play(shop: Shop, story: Story) -> None:
+def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
     """What can be shown over HTTP alone."""
     shop.fill(100)
 
     story.act("Paid in time")
     paid = shop.order(quantity=2).body
     story.tell(f"order {paid['id']} holds 2 of 100 mugs")
-    story.check(shop.pay(paid).body["status"] == "applied", "the payment is applied")
+    if provider is None:
+        story.check(shop.pay(paid).body["status"] == "applied", "the payment is applied")
+    else:
+        report = provider.charge(paid)
+        story.tell("the payment provider takes the money, and says so in a signed webhook")
+        story.check(provider.deliver(report) == "applied", "the payment is applied")
+        story.check(provider.deliver(report) == "replayed", "the webhook comes twice: no change")
     story.check(shop.shelf() == (98, 0), "2 mugs are sold")
 
     story.act("The same create, sent twice")
@@ -261,13 +269,20 @@ def main() -> int:
         metavar="TIMES",
         help="allow TIMES the usual lateness, for a busy machine",
     )
+    parser.add_argument(
+        "--provider",
+        nargs=2,
+        metavar=("PATH", "SECRET"),
+        help="a payment provider's endpoint for the key's client",
+    )
     options = parser.parse_args()
     story = Story(options.patience)
     if options.base_url and not options.api_key:
         parser.error("--base-url needs --api-key, one with the scopes orders, payments and ops")
     try:
         if options.base_url:
-            play(Shop(options.base_url, options.api_key, options.patience), story)
+            shop = Shop(options.base_url, options.api_key, options.patience)
+            play(shop, story, _provider(options.base_url, *(options.provider or ())))
         else:
             _play_with_a_service(story, options.patience)
     except (OSError, RuntimeError) as error:  # TimeoutError and URLError are OSErrors
@@ -276,15 +291,20 @@ def main() -> int:
     return 1 if story.wrong else 0
 
 
+def _provider(base_url: str, path: str = "", secret: str = "") -> PaymentProvider | None:
+    return PaymentProvider(f"{base_url.rstrip('/')}{path}", secret) if path else None
+
+
 def _play_with_a_service(story: Story, patience: float) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         Service(Path(folder), processes.free_port(), SETTINGS) as service,
     ):
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
+        endpoint = processes.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
         story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
-        play(shop, story)
+        play(shop, story, _provider(service.base_url, *endpoint))
         play_faults(shop, story, service)
 
 

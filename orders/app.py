@@ -14,6 +14,7 @@ from orders.config import Settings
 from orders.routes.health import health
 from orders.routes.orders import orders
 from orders.routes.payments import payments
+from orders.routes.providers import providers
 from orders.routes.stock import stock
 from orders.schemas.problem import ProblemOut
 from orders.strict_json import StrictRequest
@@ -52,10 +53,11 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
     door.install(app)
     problems.install(app)
-    for blueprint in (orders, payments, stock, health):
+    for blueprint in (orders, payments, providers, stock, health):
         app.register_blueprint(blueprint)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)
+    app.cli.add_command(cli.providers)
     app.cli.add_command(cli.stock)
     return app
 

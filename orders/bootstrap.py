@@ -11,6 +11,7 @@ from orders.config import Settings
 from orders.database import create_engine
 from orders.errors import SettingsInvalid
 from orders.holdings import Limits
+from orders.providers import Providers
 from orders.service import OrderService, Timeouts
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
@@ -29,6 +30,7 @@ class Services:
     scheduler: BatchScheduler
     orders: OrderService
     clients: Clients
+    providers: Providers
 
     def redis_answers(self) -> bool:
         try:
@@ -57,7 +59,15 @@ def bootstrap(settings: Settings) -> Services:
     )
     limits = Limits(settings.max_unpaid_orders, settings.max_held_pieces)
     service = OrderService(engine, scheduler, timeouts, limits)
-    return Services(settings, engine, client, scheduler, service, Clients(engine))
+    return Services(
+        settings=settings,
+        engine=engine,
+        redis=client,
+        scheduler=scheduler,
+        orders=service,
+        clients=Clients(engine),
+        providers=Providers(engine),
+    )
 
 
 def bootstrap_process(environ: Mapping[str, str]) -> Services:

@@ -1,6 +1,6 @@
-"""``flask --app orders.app keys ...`` and ``... stock ...``"""
+"""``flask --app orders.app keys ...``, ``... providers ...`` and ``... stock ...``"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -8,11 +8,11 @@ import click
 from flask.cli import AppGroup
 from pydantic import TypeAdapter, ValidationError
 
-from orders.domain import ApiKey
+from orders.domain import ORDER_ID, ApiKey, ProviderEndpoint
 from orders.errors import OrderError
 from orders.routes.shared import services
 from orders.schemas.stock import StockIn
-from orders.schemas.types import Sku
+from orders.schemas.types import Provider, Sku
 
 #: What the column holds.
 MAX_NAME = 100
@@ -20,12 +20,26 @@ MAX_NAME = 100
 SCOPES = ["orders", "payments", "ops"]
 
 keys = AppGroup("keys", help="API keys.")
+providers = AppGroup("providers", help="Payment providers, which send signed webhooks.")
 stock = AppGroup("stock", help="What is on the shelf.")
 
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:
     """The id of a key, which may have been pasted whole."""
     return text.partition(".")[0]
+
+
+def _id_in(_context: object, _parameter: object, text: str) -> str:
+    """The id of an endpoint, whose path may have been pasted whole."""
+    found = ORDER_ID.search(text)
+    return found[0] if found else text
+
+
+def _provider(_context: object, _parameter: object, text: str) -> str:
+    try:
+        return TypeAdapter[str](Provider).validate_python(text)
+    except ValidationError as error:
+        raise click.BadParameter("a provider's name is 1 to 50 of A-Z a-z 0-9 . _ -") from error
 
 
 def _time(moment: datetime | None) -> str:
@@ -39,6 +53,12 @@ def _said() -> Iterator[None]:
         yield
     except OrderError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
 @keys.command("create")
@@ -68,16 +88,14 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
         for key in found:
             click.echo(TypeAdapter(ApiKey).dump_json(key))
         return
-    rows = [("ID", "CLIENT", "SCOPES", "CREATED", "LAST USED", "EXPIRES")]
+    rows: list[tuple[str, ...]] = [("ID", "CLIENT", "SCOPES", "CREATED", "LAST USED", "EXPIRES")]
     for key in found:
         expires = _time(key.expires_at) + (" (expired)" if key.expired else "")
         scopes = " ".join(sorted(key.scopes))
         rows.append(
             (key.id, key.client, scopes, _time(key.created_at), _time(key.last_used_at), expires)
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+    _print_table(rows)
 
 
 @keys.command("revoke")
@@ -101,6 +119,63 @@ def rotate_key(key_id: str, hours: int) -> None:
     """
     with _said():
         click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
+
+
+@providers.command("add")
+@click.argument("client")
+@click.argument("provider", callback=_provider)
+def add_provider(client: str, provider: str) -> None:
+    """Make an endpoint for webhooks of PROVIDER about orders of CLIENT.
+
+    Prints its path and its secret, which it does not show again. Unlike an API key the secret is
+    stored as it is: verifying a signature takes the secret itself.
+    """
+    with _said():
+        endpoint, secret = services().providers.add(client, provider)
+    click.echo(f"/v1/providers/{endpoint.id}/webhook\n{secret}")
+
+
+@providers.command("list")
+@click.argument("client", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
+    """List the endpoints of CLIENT, or of all clients, without their secrets."""
+    with _said():
+        found = services().providers.list_endpoints(client)
+    if as_json:
+        for endpoint in found:
+            click.echo(TypeAdapter(ProviderEndpoint).dump_json(endpoint))
+        return
+    rows: list[tuple[str, ...]] = [
+        ("ID", "CLIENT", "PROVIDER", "CREATED", "OLD SECRET UNTIL", "REVOKED")
+    ]
+    for each in found:
+        moments = map(_time, (each.created_at, each.old_secret_until, each.revoked_at))
+        rows.append((each.id, each.client, each.provider, *moments))
+    _print_table(rows)
+
+
+@providers.command("rotate")
+@click.argument("endpoint_id", metavar="ID", callback=_id_in)
+@click.option(
+    "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old one still works."
+)
+def rotate_provider(endpoint_id: str, hours: int) -> None:
+    """Make another secret for the endpoint ID and print it alone.
+
+    Messages signed with the old one are still taken for --hours (24).
+    """
+    with _said():
+        click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))
+
+
+@providers.command("revoke")
+@click.argument("endpoint_id", metavar="ID", callback=_id_in)
+def revoke_provider(endpoint_id: str) -> None:
+    """Revoke the endpoint ID and delete its secrets. It is refused everywhere within seconds."""
+    with _said():
+        endpoint = services().providers.revoke(endpoint_id)
+    click.echo(f"{endpoint.id} of {endpoint.client} is revoked")
 
 
 @stock.command("set")

@@ -143,6 +143,20 @@ class ApiKey:
     expired: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderEndpoint:
+    """Where a payment provider sends its webhooks: all that is known of it but the secrets."""
+
+    id: str
+    #: The client's name.
+    client: str
+    provider: str
+    created_at: datetime
+    revoked_at: datetime | None
+    #: Until when a message may be signed with the secret before the last rotation.
+    old_secret_until: datetime | None
+
+
 def total_minor(items: Iterable[Item]) -> int:
     """The order's total. Raises TotalTooLarge past `MAX_MINOR`."""
     total = sum(item.quantity * item.unit_price_minor for item in items)

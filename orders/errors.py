@@ -108,7 +108,11 @@ class KeyNotFound(OrderError):
 
 
 class ClientNotFound(OrderError):
-    """There is no client of that name."""
+    """There is no such client."""
+
+
+class EndpointNotFound(OrderError):
+    """There is no such endpoint of a provider."""
 
 
 class Forbidden(OrderError):

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.expressions import Id, Instant
 
 #: The newest revision under migrations/: what this code was written for.
-SCHEMA_VERSION = "0007_order_details"
+SCHEMA_VERSION = "0010_providers"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -43,6 +43,29 @@ api_keys = sa.Table(
     sa.Column("last_used_at", Instant),
 )
 sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
+
+# Where a payment provider sends its webhooks, for one client.
+provider_endpoints = sa.Table(
+    "provider_endpoints",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("provider", sa.String(50), nullable=False),  # as in payments
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("revoked_at", Instant),
+)
+sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
+
+provider_secrets = sa.Table(
+    "provider_secrets",
+    metadata,
+    sa.Column("endpoint_id", Id, sa.ForeignKey("provider_endpoints.id"), primary_key=True),
+    sa.Column("id", Id, primary_key=True),
+    # Readable: a signature is an HMAC, which takes the secret itself, so a hash would not do.
+    sa.Column("secret", sa.String(100), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+)
 
 stock_items = sa.Table(
     "stock_items",

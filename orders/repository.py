@@ -25,7 +25,13 @@ from orders.domain import (
     check_basket,
     total_minor,
 )
-from orders.errors import KeyInFlight, KeyReused, OrderNotFound, ReferenceReused
+from orders.errors import (
+    KeyInFlight,
+    KeyReused,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+)
 from orders.expressions import Instant, ids, later, ms_until, now, one_of, read_only
 from orders.holdings import Held
 from orders.models import (
@@ -427,9 +433,12 @@ class Repository(Statements):
         return None if rows[0].id is None else _payment(rows[0])
 
     def payment(self, customer_id: str, provider: str, reference: str) -> Payment:
-        """The payment of a reference that was noted before."""
+        """The payment that a provider knows by this reference. Raises PaymentNotFound."""
         values = {"for_customer": customer_id, "for_provider": provider}
-        return _payment(self._run(GET_PAYMENT, **values, for_reference=reference).one())
+        row = self._run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
+        if row is None:
+            raise PaymentNotFound
+        return _payment(row)
 
     def own_payment(self, payment_id: str, customer_id: str) -> Payment | None:
         row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_customer=customer_id).one_or_none()

@@ -283,6 +283,14 @@ class OrderService:
             raise AlreadyRefunded
         return Paid(known, replayed=True)
 
+    def refund_by_reference(
+        self, customer_id: str, provider: str, payment_reference: str, *, reference: str
+    ) -> Paid:
+        """`refund` the payment that the provider knows by ``payment_reference``."""
+        with self._reading() as repository:
+            payment = repository.payment(customer_id, provider, payment_reference)
+        return self.refund(customer_id, payment.id, reference=reference)
+
     def payments(
         self, customer_id: str, *, status: str, page_size: int, after: Position | None = None
     ) -> list[Payment]:

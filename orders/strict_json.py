@@ -24,6 +24,10 @@ class StrictRequest(Request):
         """Raises UnsupportedMediaType, RequestEntityTooLarge or BadRequest."""
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
+        return parse_object(self.whole_body())
+
+    def whole_body(self) -> bytes:
+        """The bytes that were sent, all of them. Raises RequestEntityTooLarge or BadRequest."""
         body = self.get_data()
         length = self.content_length
         # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
@@ -32,7 +36,7 @@ class StrictRequest(Request):
         # Nor does it when a connection ends early, where half a body may be a whole one.
         if length is not None and len(body) < length:
             raise BadRequest(f"The body has {len(body)} of {length} bytes.")
-        return parse_object(body)
+        return body
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -1,20 +1,18 @@
 """Payments and refunds."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, StringConstraints
-
-from orders.domain import MAX_MINOR, Payment, PaymentStatus, Position
+from orders.domain import Payment, PaymentStatus, Position
 from orders.schemas.paging import Query, cursor
-from orders.schemas.types import Currency, In, Moment, Out, Reference
+from orders.schemas.types import Amount, Currency, In, Moment, Out, Provider, Reference
 
 
 class PaymentIn(In):
     """Money that a provider took."""
 
-    provider: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,50}$")]
+    provider: Provider
     reference: Reference
-    amount_minor: Annotated[int, Field(ge=1, le=MAX_MINOR)]
+    amount_minor: Amount
     currency: Currency
 
 

@@ -17,6 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
+from orders.domain import MAX_MINOR
 from orders.errors import SkuNotFound
 
 MAX_INT = 2**31 - 1  # what the columns for quantities hold
@@ -33,6 +34,11 @@ Reference = Annotated[
     StringConstraints(pattern=r"^[!-~]{1,255}$"),
     Field(description="The provider's own name for it: unique, printable ASCII."),
 ]
+
+
+#: The name of a payment provider.
+Provider = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,50}$")]
+Amount = Annotated[int, Field(ge=1, le=MAX_MINOR)]
 
 
 class In(BaseModel):

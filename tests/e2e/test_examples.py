@@ -6,14 +6,20 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.service import Service
+from examples.provider import DELAYS, PaymentProvider
+from orders.signatures import new_secret, verify
 from tests.clock import bound
 
 
@@ -28,7 +34,8 @@ def test_the_demo_plays_and_every_outcome_is_right() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
-    assert done.stdout.count(" ok ") == 17
+    assert done.stdout.count(" ok ") == 18
+    assert "in a signed webhook" in done.stdout
     assert "All as it should be." in done.stdout
 
 
@@ -40,6 +47,48 @@ def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
         demo = processes.python(command, {}, tmp_path / "demo.log")
         assert demo.wait(60) == 1
     assert "WRONG waited 10 s for a cancellation" in (tmp_path / "demo.log").read_text()
+
+
+def test_a_provider_goes_on_until_it_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a server that is down at first; a real one is in the demo."""
+    order = {"id": "o-1", "total_minor": 250, "currency": "EUR"}
+    secret, sent, waited = new_secret(), list[Request](), list[float]()
+    answers: Iterator[bytes | OSError] = iter(
+        [URLError("refused"), TimeoutError(), b'{"outcome": "applied"}', *[TimeoutError()] * 6]
+    )
+
+    def answer(request: Request, timeout: float) -> BytesIO:  # noqa: ARG001  urlopen's
+        sent.append(request)
+        reply = next(answers)
+        if isinstance(reply, OSError):
+            raise reply
+        return BytesIO(reply)
+
+    monkeypatch.setattr("examples.provider.urlopen", answer)
+    monkeypatch.setattr("examples.provider.time.sleep", waited.append)
+    provider = PaymentProvider("http://shop.example/webhook", secret)
+    message = provider.charge(order)
+    assert provider.deliver(message) == "applied"
+    assert waited == [*DELAYS[:2]]
+    for request in sent:
+        headers = {name.lower(): value for name, value in request.header_items()}
+        assert request.data == message.body
+        known = verify(headers, message.body, [secret], now_seconds=time.time())
+        assert known == message.id
+    with pytest.raises(TimeoutError):
+        provider.deliver(message)
+    assert waited[2:] == [*DELAYS]
+
+
+def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> None:
+    with Service(tmp_path, free_port()) as service:
+        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
+        path, secret = processes.add_provider(service.env, "demo", "bank")
+        demo = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
+        plain = processes.run([*demo, "--patience", str(bound(1))], {})
+        signed = processes.run([*demo, "--patience", str(bound(1)), "--provider", path, secret], {})
+    assert (plain.count(" ok "), "webhook" in plain) == (10, False)
+    assert (signed.count(" ok "), "webhook" in signed) == (11, True)
 
 
 def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from orders.config import Settings
 from worker import DelayQueue
 
 README = (ROOT / "README.md").read_text()
+PAYMENTS = (ROOT / "docs" / "payments.md").read_text()
 FLOWS = (ROOT / "docs" / "writing-a-flow.md").read_text()
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -76,6 +77,51 @@ def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None
     page = bash(listed, service.env)
     assert all(key.partition(".")[0] in page for key in (*made, new))
     assert page.count("(expired)") == 1
+
+
+def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: Path) -> None:
+    key = processes.create_key(service.env, "shop", "orders", "payments", "ops")
+    local = service.base_url.removeprefix("http://")
+    session = re.split(r"\n\n", the_block("sh", "curl -X PUT").strip())
+    number = iter(range(9))
+
+    def paste(script: str, **values: str) -> str:
+        script = re.sub(r"\bID\b", values.pop("ID", ""), script).replace("localhost:8000", local)
+        return bash(f"cd {tmp_path}\n{script}", {"KEY": key, **values})
+
+    def order() -> str:
+        placing = session[1].replace("first", f"key-{next(number)}").replace(":15}", ":900}")
+        placed = paste(f"{session[0]}\n{placing}")
+        return str(json.loads(placed[placed.rindex('{"id"') :])["id"])
+
+    assert '"status":"applied"' in paste(
+        the_block("sh", '"provider":"office"', PAYMENTS), ID=order()
+    )
+    add, listed, rotate, revoke = the_block("sh", "providers add", PAYMENTS).strip().splitlines()
+    path, secret = bash(add, service.env).split()
+    endpoint_id = path.split("/")[3]
+    new = bash(rotate.replace("ID", endpoint_id), service.env).strip()
+    assert endpoint_id in bash(listed, service.env)
+
+    (tmp_path / "sign.py").write_text(the_block("python", "hmac", PAYMENTS))
+    webhook = the_block("sh", "sign.py", PAYMENTS)
+    paid = order()
+    for signed_with, outcome in ((secret, "applied"), (new, "replayed")):
+        assert f'"outcome":"{outcome}"' in paste(
+            webhook, ID=paid, ENDPOINT=path, SECRET=signed_with
+        )
+    twice = webhook.replace("tx-2", "tx-3")
+    assert '"outcome":"refund_due"' in paste(twice, ID=paid, ENDPOINT=path, SECRET=new)
+
+    due, refund = re.split(r"\n\n", the_block("sh", "refund_due", PAYMENTS).strip())
+    [payment] = json.loads(paste(due))["data"]
+    assert '"status":"refunded"' in paste(refund, ID=payment["id"])
+    bash(revoke.replace("ID", endpoint_id), service.env)
+    refused = re.compile("signature_invalid")
+    wait_until(
+        lambda: refused.search(paste(webhook, ID=paid, ENDPOINT=path, SECRET=new)),
+        "the endpoint to be forgotten",
+    )
 
 
 def test_the_operators_commands_work(service: Service) -> None:

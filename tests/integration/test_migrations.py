@@ -19,8 +19,9 @@ from devtools.processes import ROOT, run, wait_until
 from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine
-from orders.errors import KeyReused
+from orders.errors import EndpointNotFound, KeyReused
 from orders.models import SCHEMA_VERSION, metadata
+from orders.providers import Providers
 from orders.repository import new_id
 from orders.service import OrderService, Placed, Timeouts
 from orders.transient import LOCK_NOT_AVAILABLE, sqlstate
@@ -410,17 +411,41 @@ def test_a_refund_is_replayed_after_a_downgrade_too(
     assert again == (refunded.payment, True)
 
 
-def test_keys_and_refunds_are_migrated_again_after_an_interruption(
+def test_keys_refunds_and_providers_are_migrated_again_after_an_interruption(
     engine: sa.Engine, config: Config
 ) -> None:
     """On SQLite, where each statement that defines something is committed by itself."""
     if engine.dialect.name != "sqlite":
         pytest.skip("there it is one transaction, or stops nobody and is tested above")
-    for revision in ("0004_events_by_order", "0005_keys_of_clients"):
+    revisions = ("0004_events_by_order", "0005_keys_of_clients", "0006_refunds")
+    for revision in revisions:
         command.upgrade(config, "head")
         command.stamp(config, revision)
     command.upgrade(config, "head")
     command.check(config)
+
+
+# -- 0010: providers -----------------------------------------------------------------------
+
+
+def test_providers_come_and_go_and_what_they_reported_stays(
+    before: Before, engine: sa.Engine, config: Config, service: OrderService
+) -> None:
+    command.upgrade(config, "head")
+    order_id = repeat(service, before, "key").order.id
+    endpoint, _ = Providers(engine).add("shop", "bank")
+    payment: Any = {"provider": "bank", "amount_minor": 250, "currency": "EUR"}
+    paid = service.pay(before.customer, order_id, reference="r-1", **payment)
+
+    command.downgrade(config, "0006_refunds")
+    assert {"provider_endpoints", "provider_secrets"}.isdisjoint(schema(engine))
+    command.upgrade(config, "head")
+
+    assert Providers(engine).list_endpoints() == []
+    with pytest.raises(EndpointNotFound):
+        Providers(engine).rotate(endpoint.id)
+    again = service.pay(before.customer, order_id, reference="r-1", **payment)
+    assert again == (paid.payment, True)
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

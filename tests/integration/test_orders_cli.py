@@ -1,12 +1,14 @@
-"""flask --app orders.app keys ... and stock ..."""
+"""flask --app orders.app keys ..., providers ... and stock ..."""
 
 import json
+import time
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from click.testing import Result
 
+from orders.signatures import signed
 from tests.conftest import Api
 
 
@@ -91,6 +93,54 @@ def test_a_key_is_revoked_and_rotated_by_its_id_or_pasted_whole(bare: Api) -> No
 def test_a_key_without_a_known_scope_is_not_made(bare: Api) -> None:
     assert run(bare, "keys", "create", "shop").exit_code == 2
     assert run(bare, "keys", "create", "shop", "--scope", "root").exit_code == 2
+
+
+def ping(api: Api, path: str, secret: str) -> int:
+    """The status that a message to a provider's endpoint gets."""
+    headers = signed("m-1", b'{"type":"ping"}', [secret], now_seconds=time.time())
+    return api.http.post(
+        path, data=b'{"type":"ping"}', headers=headers, content_type="application/json"
+    ).status_code
+
+
+def test_a_provider_is_added_listed_rotated_and_revoked(bare: Api) -> None:
+    create(bare, "--scope", "orders")
+    path, secret = run(bare, "providers", "add", "shop", "bank").stdout.splitlines()
+    assert ping(bare, path, secret) == 200
+    new = run(bare, "providers", "rotate", path, "--hours", "1").stdout.strip()
+    assert [ping(bare, path, each) for each in (new, secret)] == [200, 200]
+
+    endpoint_id = path.split("/")[3]
+    head, row = run(bare, "providers", "list").stdout.splitlines()
+    assert head.split("  ")[0] == "ID"
+    assert row.split()[:3] == [endpoint_id, "shop", "bank"]
+    assert row.endswith("never")
+    [line] = run(bare, "providers", "list", "shop", "--json").stdout.splitlines()
+    assert json.loads(line)["old_secret_until"]
+    for shown in (row, line):
+        assert secret not in shown
+        assert new not in shown
+    assert len(run(bare, "providers", "list", "nobody").stdout.splitlines()) == 1
+
+    revoked = run(bare, "providers", "revoke", endpoint_id)
+    assert revoked.stdout == f"{endpoint_id} of shop is revoked\n"
+    assert ping(bare, path, new) == 401
+    refused = run(bare, "providers", "rotate", endpoint_id)
+    assert (refused.exit_code, "is revoked" in refused.stderr) == (1, True)
+
+
+def test_a_provider_is_not_added_to_a_client_or_under_a_name_that_is_none(bare: Api) -> None:
+    refused = run(bare, "providers", "add", "nobody", "bank")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "There is no such client." in refused.stderr
+    create(bare, "--scope", "orders")
+    for name in ("", "a b", "x" * 51):
+        assert run(bare, "providers", "add", "shop", name).exit_code == 2
+    for unknown in ("nonsense", str(uuid4())):
+        refused = run(bare, "providers", "revoke", unknown)
+        assert refused.exit_code == 1
+        assert "There is no such endpoint" in refused.stderr
+    assert len(run(bare, "providers", "list").stdout.splitlines()) == 1
 
 
 def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:

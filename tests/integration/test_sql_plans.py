@@ -23,10 +23,20 @@ from psycopg import sql
 from devtools.postgres import Postgres
 from orders.database import writing
 from orders.domain import Position
-from orders.errors import OutOfStock, ReferenceReused, TimeoutOutOfRange
+from orders.errors import OutOfStock, ReferenceReused, SignatureInvalid, TimeoutOutOfRange
 from orders.holdings import Held
-from orders.models import metadata, order_events, order_items, orders, stock_items
+from orders.models import (
+    metadata,
+    order_events,
+    order_items,
+    orders,
+    provider_endpoints,
+    provider_secrets,
+    stock_items,
+)
+from orders.providers import Providers
 from orders.repository import new_id
+from orders.signatures import signed
 from tests.conftest import Shop, opened, upgrade
 
 COUNT = int(os.environ.get("ORDERS", "20000"))
@@ -39,7 +49,10 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 OLDEST = NOW - timedelta(seconds=COUNT)
 #: Filling a table takes longer than a statement may.
 PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
-GROWING = ("orders", "order_items", "order_events", "payments", "stock_items", "seats")
+GROWING = (
+    *("orders", "order_items", "order_events", "payments", "stock_items", "seats"),
+    *("provider_endpoints", "provider_secrets"),
+)
 
 
 class Read(NamedTuple):
@@ -195,7 +208,22 @@ def fill(shop: Shop) -> None:
         {"order_id": row["id"], "type": "order.created", "at": row["created_at"], "data": {}}
         for row in placed
     ]
+    endpoints = [new_id() for _ in range(COUNT // 10)]
     with shop.engine.begin() as connection:
+        connection.execute(
+            sa.insert(provider_endpoints),
+            [
+                {"id": each, "client_id": shop.customer, "provider": "bank", "created_at": NOW}
+                for each in endpoints
+            ],
+        )
+        connection.execute(
+            sa.insert(provider_secrets),
+            [
+                {"endpoint_id": each, "id": new_id(), "secret": "whsec_", "created_at": NOW}
+                for each in endpoints
+            ],
+        )
         connection.execute(sa.insert(stock_items), stock)
         connection.execute(sa.insert(orders), placed)
         connection.execute(sa.insert(order_items), lines)
@@ -316,6 +344,31 @@ def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) ->
         shop.service.payments_of_order(shop.customer, cancelled.id, page_size=PAGE)
         shop.service.refund(shop.customer, late.id, reference="re-1")
         shop.events(paid)
+
+    assert_alike(pair, use)
+
+
+def test_a_provider_is_added_looked_up_rotated_and_revoked_without_statistics(pair: Pair) -> None:
+    # Of another client: one that has most endpoints is listed by reading most.
+    def use(shop: Shop) -> None:
+        providers = Providers(shop.engine)
+        endpoint, secret = providers.add("other", "bank")
+        headers = signed("m-1", b"{}", [secret], now_seconds=0)
+        assert providers.authenticate(endpoint.id, headers, b"{}", now_seconds=0)
+        assert len(providers.list_endpoints("other")) == 1
+        providers.rotate(endpoint.id)
+        providers.revoke(endpoint.id)
+        with pytest.raises(SignatureInvalid):
+            providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
+
+    assert_alike(pair, use)
+
+
+def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        order = shop.basket({"sku-000": 1})
+        shop.pay(order, "by-reference", amount_minor=1)
+        shop.service.refund_by_reference(shop.customer, "bank", "by-reference", reference="re-9")
 
     assert_alike(pair, use)
 

@@ -54,6 +54,8 @@ RULES = [
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
     Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
+    Rule("orders.providers", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
+    Rule("orders.signatures", only=(STANDARD, "orders.errors")),
     Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.routes")),
     Rule(
         "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
@@ -212,6 +214,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/service.py", "import redis"),
         ("orders/service.py", "from flask import g"),
         ("orders/routes/orders.py", "import worker.queue"),
+        ("orders/providers.py", "from flask import request"),
+        ("orders/signatures.py", "import time\nfrom orders.models import provider_secrets"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:

@@ -1,11 +1,13 @@
 """Signatures of webhooks."""
 
 import base64
+from typing import Any
 
 import pytest
 
+from orders import signatures
 from orders.errors import SignatureInvalid
-from orders.signatures import TOLERANCE_SECONDS, new_secret, signed, verify
+from orders.signatures import MAX_SIGNATURES, TOLERANCE_SECONDS, new_secret, signed, verify
 
 NOW = 1_614_265_330.7
 BODY = b'{"test": 2432232314}'
@@ -77,3 +79,25 @@ def test_another_body_and_another_secret_are_refused() -> None:
     for body, keys in ((BODY + b" ", [key]), (BODY, [new_secret()]), (BODY, [])):
         with pytest.raises(SignatureInvalid):
             verify(headers, body, keys, now_seconds=NOW)
+
+
+def test_a_header_of_thousands_of_signatures_costs_one_digest_for_each_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = [new_secret(), new_secret()]
+    headers = signed("m1", BODY, [keys[0]], now_seconds=NOW)
+    one = headers["webhook-signature"]
+    digests = []
+    plain = signatures._signature
+
+    def counted(*values: Any) -> str:
+        digests.append(values)
+        return plain(*values)
+
+    monkeypatch.setattr(signatures, "_signature", counted)
+    headers["webhook-signature"] = " " * 100_000 + one
+    with pytest.raises(SignatureInvalid):
+        verify(headers, BODY, keys, now_seconds=NOW)
+    assert len(digests) == len(keys)
+    headers["webhook-signature"] = " ".join(["v1,AAAA"] * (MAX_SIGNATURES - 1) + [one])
+    assert verify(headers, BODY, keys, now_seconds=NOW) == "m1"

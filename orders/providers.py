@@ -1,0 +1,164 @@
+"""Payment providers: where each sends its signed webhooks, and which messages are its own."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from time import monotonic
+from typing import NamedTuple
+
+import sqlalchemy as sa
+import structlog
+
+from orders.database import reading, writing
+from orders.domain import ProviderEndpoint, is_order_id
+from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
+from orders.provider_repository import ProviderRepository, ValidEndpoint
+from orders.signatures import new_secret, verify
+from orders.transient import retried
+
+log = structlog.get_logger("orders")
+
+#: How long an endpoint's secrets are cached. A revoked endpoint may work for this much longer in
+#: other processes.
+CACHE_SECONDS = 5.0
+#: How long an old secret still works after a rotation, by default.
+OVERLAP = timedelta(hours=24)
+#: How many types of messages that nothing is done for are remembered as logged.
+MAX_TYPES = 1000
+
+
+class Sender(NamedTuple):
+    """A provider that signed a message, and the client whose payments it reports."""
+
+    endpoint_id: str
+    client_id: str
+    provider: str
+
+
+class _Cached(NamedTuple):
+    """What messages to an endpoint are checked with, and until when this entry may be used."""
+
+    endpoint: ValidEndpoint
+    until: float
+
+
+class Providers:
+    """A client has any number of endpoints, one for each provider, say. Each has a secret of its own.
+
+    Secrets are stored readable: verifying an HMAC takes the secret itself. Whoever reads them can
+    report payments to that endpoint, so the database and its backups must be protected accordingly.
+
+    Raises StorageUnavailable from every method while the database does not answer.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        #: By the ids of endpoints.
+        self._cached: dict[str, _Cached] = {}
+        #: Nobody knows its secret, so no message to it is valid.
+        self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
+        #: Endpoints, and the types of messages that were ignored.
+        self._ignored: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def _writing(self) -> Iterator[ProviderRepository]:
+        with writing(self._engine) as connection:
+            yield ProviderRepository(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[ProviderRepository]:
+        with reading(self._engine) as connection:
+            yield ProviderRepository(connection)
+
+    @retried
+    def add(self, name: str, provider: str) -> tuple[ProviderEndpoint, str]:
+        """Make an endpoint for a provider of the client of this name; return it and its secret.
+
+        Raises ClientNotFound.
+        """
+        secret = new_secret()
+        with self._writing() as repository:
+            endpoint_id = repository.add(name, provider, secret)
+        if endpoint_id is None:
+            raise ClientNotFound(name)
+        return self._find(endpoint_id), secret
+
+    def list_endpoints(self, name: str | None = None) -> list[ProviderEndpoint]:
+        """The endpoints of one client, or of all, in the order in which they were made."""
+        with self._reading() as repository:
+            return repository.endpoints(name)
+
+    @retried
+    def rotate(self, endpoint_id: str, overlap: timedelta = OVERLAP) -> str:
+        """Make another secret and return it; those there are expire after ``overlap`` at most.
+
+        Raises EndpointNotFound, also for one that is revoked.
+        """
+        secret = new_secret()
+        self._find(endpoint_id)
+        with self._writing() as repository:
+            rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
+        self._cached.pop(endpoint_id, None)
+        if not rotated:
+            raise EndpointNotFound("This one is revoked.")
+        return secret
+
+    @retried
+    def revoke(self, endpoint_id: str) -> ProviderEndpoint:
+        """Revoke an endpoint: here at once, elsewhere within `CACHE_SECONDS`. Its secrets are deleted.
+
+        Raises EndpointNotFound.
+        """
+        self._find(endpoint_id)
+        with self._writing() as repository:
+            repository.revoke(endpoint_id)
+        self._cached.pop(endpoint_id, None)
+        return self._find(endpoint_id)
+
+    def authenticate(
+        self, endpoint_id: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float
+    ) -> Sender:
+        """Who signed these bytes for this endpoint, by a clock that says ``now_seconds``.
+
+        Raises SignatureInvalid. Whatever is wrong, an unknown endpoint too, takes the same work:
+        two verifications with a look-up between them, which may know of a rotation.
+        """
+        for find in (self._cached_endpoint, self._look_up):
+            endpoint = find(endpoint_id) or self._nobody
+            with suppress(SignatureInvalid):
+                verify(headers, body, endpoint.secrets, now_seconds=now_seconds)
+                return Sender(endpoint_id, endpoint.client_id, endpoint.provider)
+        raise SignatureInvalid
+
+    def ignore(self, sender: Sender, kind: str, message_id: str) -> None:
+        """Log the first message of a type that nothing is done for: a provider may add any."""
+        if (sender.endpoint_id, kind) not in self._ignored and len(self._ignored) < MAX_TYPES:
+            self._ignored.add((sender.endpoint_id, kind))
+            log.info(
+                "webhooks of this type are ignored",
+                type=kind,
+                webhook_id=message_id,
+                **sender._asdict(),
+            )
+
+    def _find(self, endpoint_id: str) -> ProviderEndpoint:
+        with self._reading() as repository:
+            endpoint = repository.endpoint(endpoint_id) if is_order_id(endpoint_id) else None
+        if endpoint is None:
+            raise EndpointNotFound
+        return endpoint
+
+    def _cached_endpoint(self, endpoint_id: str) -> ValidEndpoint | None:
+        known = self._cached.get(endpoint_id)
+        return known.endpoint if known is not None and monotonic() <= known.until else None
+
+    def _look_up(self, endpoint_id: str) -> ValidEndpoint | None:
+        now = monotonic()
+        with self._reading() as repository:
+            found = repository.valid_endpoint(endpoint_id)
+        if found is None:
+            self._cached.pop(endpoint_id, None)
+            return None
+        seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
+        self._cached[endpoint_id] = _Cached(found, now + seconds)
+        return found

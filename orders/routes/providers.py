@@ -1,0 +1,79 @@
+"""Webhooks of payment providers, which have no key: their messages are signed."""
+
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+import structlog
+from apiflask import APIBlueprint
+from flask import request
+
+from orders.providers import Sender
+from orders.routes.shared import replay_header, services
+from orders.schemas.providers import (
+    OtherMessage,
+    OutcomeOut,
+    PaymentSucceeded,
+    WebhookHeaders,
+    WebhookIn,
+)
+from orders.service import Paid
+from orders.strict_json import StrictRequest
+
+log = structlog.get_logger("orders")
+providers = APIBlueprint("providers", __name__, url_prefix="/v1", tag="Payments")
+
+
+def signed(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a view run for signed messages only, before anything else looks at them.
+
+    It is given who sent them. A message that is refused then is logged: money may have been taken
+    that nothing here knows of.
+    """
+
+    @wraps(view)
+    def authenticated(endpoint_id: object, **arguments: Any) -> Any:
+        headers = {name.lower(): value for name, value in request.headers}
+        body = cast("StrictRequest", request).whole_body()
+        sender = services().providers.authenticate(
+            str(endpoint_id), headers, body, now_seconds=time.time()
+        )
+        try:
+            return view(sender=sender, **arguments)
+        except Exception as error:
+            name, message = type(error).__name__, headers["webhook-id"]
+            log.warning("webhook refused", error=name, webhook_id=message, **sender._asdict())
+            raise
+
+    return authenticated
+
+
+@providers.post("/providers/<uuid:endpoint_id>/webhook")
+@signed
+@providers.input(WebhookHeaders, location="headers", arg_name="header")
+@providers.input(WebhookIn, arg_name="body")
+@providers.output(OutcomeOut)
+@providers.doc(responses=[400, 401, 404, 409, 413, 415, 503])
+def receive_webhook(sender: Sender, header: WebhookHeaders, body: WebhookIn) -> Any:
+    """Take a payment, or note a refund, that its provider reports. Signed, not authorized by a key.
+
+    What is settled already changes nothing. A provider should retry after any other status.
+    """
+    message = body.root
+    if isinstance(message, OtherMessage):
+        services().providers.ignore(sender, message.type, header.webhook_id)
+        return {"outcome": "ignored", "payment_id": None}
+    taken = _take(sender, message)
+    outcome = "replayed" if taken.replayed else taken.payment.status
+    report = {"outcome": outcome, "payment_id": taken.payment.id}
+    return report, 200, replay_header(taken.replayed)
+
+
+def _take(sender: Sender, message: Any) -> Paid:
+    orders, data = services().orders, message.data
+    if isinstance(message, PaymentSucceeded):
+        return orders.pay(sender.client_id, provider=sender.provider, **data.model_dump())
+    return orders.refund_by_reference(
+        sender.client_id, sender.provider, data.payment_reference, reference=data.reference
+    )

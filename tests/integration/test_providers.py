@@ -1,0 +1,570 @@
+"""Webhooks of payment providers: who may report payments, and what becomes of each report."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from structlog.testing import capture_logs
+from werkzeug.test import TestResponse
+
+from devtools.postgres import Postgres
+from devtools.valkey import Valkey
+from orders.app import MAX_BODY_BYTES
+from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
+from orders.models import metadata, provider_secrets
+from orders.providers import CACHE_SECONDS, Providers
+from orders.signatures import TOLERANCE_SECONDS, new_secret, signed
+from tests.conftest import Api, serving, upgrade
+from tests.races import together
+
+HEADERS = ["webhook-id", "webhook-timestamp", "webhook-signature"]
+
+
+class Provider:
+    """A payment provider with an endpoint for one client."""
+
+    def __init__(self, api: Api, client: str = "customer") -> None:
+        self.api = api
+        self.endpoint, self.secret = api.services.providers.add(client, "bank")
+        self.path = f"/v1/providers/{self.endpoint.id}/webhook"
+
+    def deliver(
+        self,
+        body: bytes,
+        *,
+        message_id: str = "m-1",
+        late_seconds: float = 0,
+        secrets: list[str] | None = None,
+        content_type: str = "application/json",
+        **changed: str | None,
+    ) -> TestResponse:
+        """Send bytes, signed. Headers may be changed afterwards, and with None left out."""
+        now = time.time() - late_seconds
+        headers = signed(message_id, body, secrets or [self.secret], now_seconds=now)
+        for name, value in changed.items():
+            headers |= {name.replace("_", "-"): value or ""}
+        headers = {name: value for name, value in headers.items() if value}
+        client = self.api.app.test_client()  # of its own: threads may share a provider
+        return client.post(self.path, data=body, headers=headers, content_type=content_type)
+
+    def report(self, kind: str, message_id: str = "m-1", /, **data: Any) -> TestResponse:
+        body = {"type": kind, "timestamp": "2026-01-01T00:00:00Z", "data": data}
+        return self.deliver(json.dumps(body).encode(), message_id=message_id)
+
+    def paid(self, order_id: str, reference: str = "tx-1", **data: Any) -> TestResponse:
+        money = {"amount_minor": 250, "currency": "EUR", **data}
+        return self.report("payment.succeeded", order_id=order_id, reference=reference, **money)
+
+    def refunded(self, payment_reference: str, reference: str = "re-1") -> TestResponse:
+        references = {"payment_reference": payment_reference, "reference": reference}
+        return self.report("refund.succeeded", **references)
+
+
+@pytest.fixture
+def provider(api: Api) -> Provider:
+    return Provider(api)
+
+
+@pytest.fixture
+def order_id(api: Api) -> str:
+    return place(api)
+
+
+@pytest.fixture
+def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the clock by which endpoints are cached."""
+    now = [100.0]
+    monkeypatch.setattr("orders.providers.monotonic", lambda: now[0])
+
+    def forward(seconds: float) -> None:
+        now[0] += seconds
+
+    return forward
+
+
+def place(api: Api) -> str:
+    return str(json.loads(api.place().get_data())["id"])
+
+
+def message(order_id: str) -> bytes:
+    data = {"order_id": order_id, "reference": "tx-1", "amount_minor": 250, "currency": "EUR"}
+    return json.dumps({"type": "payment.succeeded", "data": data}).encode()
+
+
+def outcome(response: TestResponse) -> str:
+    assert response.status_code == 200, response.get_data()
+    return str(json.loads(response.get_data())["outcome"])
+
+
+def problem(response: TestResponse) -> tuple[int, str]:
+    assert response.content_type == "application/problem+json"
+    return response.status_code, json.loads(response.get_data())["code"]
+
+
+def order(api: Api, order_id: str) -> Any:
+    return json.loads(api.send("GET", f"/v1/orders/{order_id}").get_data())
+
+
+def payments(api: Api, order_id: str) -> list[Any]:
+    page = api.send("GET", f"/v1/orders/{order_id}/payments")
+    return list(json.loads(page.get_data())["data"])
+
+
+def tables(api: Api) -> dict[str, list[Any]]:
+    with api.services.engine.begin() as connection:
+        return {
+            table.name: sorted(map(repr, connection.execute(sa.select(table))))
+            for table in metadata.sorted_tables
+            if table.name != "api_keys"  # which note when they were used
+        }
+
+
+# -- what is reported ----------------------------------------------------------------------
+
+
+def test_a_reported_payment_pays_its_order(api: Api, provider: Provider, order_id: str) -> None:
+    response = provider.paid(order_id)
+    assert outcome(response) == "applied"
+    assert order(api, order_id)["status"] == "paid"
+    [payment] = payments(api, order_id)
+    assert payment["id"] == json.loads(response.get_data())["payment_id"]
+    assert (payment["provider"], payment["reference"]) == ("bank", "tx-1")
+    assert json.loads(api.send("GET", "/v1/stock/tea").get_data())["on_hand"] == 99
+
+
+def test_a_report_that_comes_again_changes_nothing(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert outcome(provider.paid(order_id)) == "applied"
+    before = tables(api)
+    again = provider.paid(order_id)
+    assert outcome(again) == "replayed"
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert outcome(provider.deliver(message(order_id), message_id="m-2")) == "replayed"
+    assert tables(api) == before
+
+
+def test_fifty_deliveries_of_one_message_at_once_are_one_payment(
+    migrated_url: str, valkey: Valkey
+) -> None:
+    patient = {"statement_timeout_seconds": 60, "lock_timeout_seconds": 60, "lease_seconds": 61}
+    with serving(migrated_url, valkey.url, database_pool_size=50, **patient) as api:
+        provider, order_id = Provider(api), place(api)
+        responses = together(*[lambda: provider.deliver(message(order_id))] * 50)
+        assert sorted(map(outcome, responses)) == ["applied"] + 49 * ["replayed"]
+        assert len(payments(api, order_id)) == 1
+
+
+def test_a_payment_reported_with_a_key_is_the_same_to_a_webhook(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert api.pay(order_id, "tx-1").status_code == 201
+    assert outcome(provider.paid(order_id)) == "replayed"
+    assert api.pay(order_id, "tx-1").headers["Idempotent-Replayed"] == "true"
+
+
+def test_money_that_an_order_cannot_take_is_due_back_and_then_refunded(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert api.send("POST", f"/v1/orders/{order_id}/cancel").status_code == 200
+    wrong = place(api)
+    assert outcome(provider.paid(order_id, "late")) == "refund_due"
+    assert outcome(provider.paid(wrong, "little", amount_minor=249)) == "refund_due"
+    assert outcome(provider.paid(wrong, "dollars", currency="USD")) == "refund_due"
+    due = json.loads(api.send("GET", "/v1/payments?status=refund_due").get_data())["data"]
+    assert {payment["reference"]: payment["reason"] for payment in due} == {
+        "late": "order_cancelled",
+        "little": "wrong_amount",
+        "dollars": "wrong_amount",
+    }
+    assert order(api, order_id)["status"] == "cancelled"
+    assert order(api, wrong)["status"] == "unpaid"
+
+    assert outcome(provider.refunded("late")) == "refunded"
+    [payment] = payments(api, order_id)
+    assert (payment["status"], payment["refund_reference"]) == ("refunded", "re-1")
+    before = tables(api)
+    assert outcome(provider.refunded("late")) == "replayed"
+    assert tables(api) == before
+
+
+def test_a_refund_that_overtakes_its_payment_is_taken_when_it_comes_again(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    assert problem(provider.refunded("tx-1")) == (404, "payment_not_found")
+    assert outcome(provider.paid(order_id)) == "refund_due"
+    assert outcome(provider.refunded("tx-1")) == "refunded"
+
+
+def test_a_type_that_is_not_known_is_acknowledged_and_logged_once(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    before = tables(api)
+    with capture_logs() as logs:
+        for message_id in ("m-1", "m-2"):
+            response = provider.report("payment.failed", message_id, order_id=order_id)
+            assert json.loads(response.get_data()) == {"outcome": "ignored", "payment_id": None}
+        assert outcome(provider.deliver(b'{"type": "ping"}')) == "ignored"
+    ignored = [(line["type"], line["webhook_id"]) for line in logs if "ignored" in line["event"]]
+    assert ignored == [("payment.failed", "m-1"), ("ping", "m-1")]
+    assert tables(api) == before
+
+
+def test_types_without_end_are_not_remembered_without_end(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.providers.MAX_TYPES", 3)
+    with capture_logs() as logs:
+        for number in range(5):
+            assert outcome(provider.report(f"type.{number}")) == "ignored"
+    assert len(logs) == 3
+
+
+def test_fields_that_a_provider_adds_are_ignored(provider: Provider, order_id: str) -> None:
+    assert outcome(provider.paid(order_id, fee_minor=5, card={"brand": "any"})) == "applied"
+
+
+def test_what_contradicts_what_is_known_is_refused_and_logged(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert outcome(provider.paid(order_id)) == "applied"
+    second = place(api)
+    before = tables(api)
+    with capture_logs() as logs:
+        assert problem(provider.paid(second)) == (409, "reference_reused")
+        assert problem(provider.paid(order_id, amount_minor=1)) == (409, "reference_reused")
+        assert problem(provider.refunded("tx-1")) == (409, "not_refundable")
+    refused = [line for line in logs if line["event"] == "webhook refused"]
+    assert [line["error"] for line in refused] == 2 * ["ReferenceReused"] + ["NotRefundable"]
+    assert {line["webhook_id"] for line in refused} == {"m-1"}
+    assert provider.secret not in repr(logs)
+    assert tables(api) == before
+
+
+# -- what is malformed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"type": "a", "type": "b"}', b'{"type": NaN}', b'{"\xff": 1}'],
+)
+def test_a_signed_body_that_is_not_one_json_object_is_malformed(
+    provider: Provider, body: bytes
+) -> None:
+    assert problem(provider.deliver(body)) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"order_id": "1"},
+        {"order_id": "0" * 36},
+        {"order_id": None},
+        {"reference": ""},
+        {"reference": "a b"},
+        {"amount_minor": 0},
+        {"amount_minor": "250"},
+        {"amount_minor": 250.0},
+        {"amount_minor": True},
+        {"amount_minor": 2**53},
+        {"currency": "eur"},
+    ],
+)
+def test_a_payment_that_does_not_validate_is_refused_by_field(
+    api: Api, provider: Provider, order_id: str, changed: dict[str, Any]
+) -> None:
+    before = tables(api)
+    response = provider.paid(**{"order_id": order_id, **changed})
+    assert problem(response) == (422, "unprocessable_entity")
+    [field] = json.loads(response.get_data())["errors"]
+    assert field == f"payment.succeeded.data.{next(iter(changed))}"
+    assert tables(api) == before
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"type": 1},
+        {"type": ["payment.succeeded"]},
+        {"type": ""},
+        {"type": "a\nb"},
+        {"type": "x" * 101},
+        {"type": "payment.succeeded"},
+        {"type": "payment.succeeded", "data": []},
+        {"type": "refund.succeeded", "data": {"reference": "re-1"}},
+    ],
+)
+def test_a_message_without_what_its_type_needs_is_refused(
+    provider: Provider, body: dict[str, Any]
+) -> None:
+    response = provider.deliver(json.dumps(body).encode())
+    assert problem(response) == (422, "unprocessable_entity")
+
+
+def test_what_is_not_declared_as_json_is_refused(provider: Provider, order_id: str) -> None:
+    for content_type, status in (("text/plain", 415), ("application/json; charset=utf-8", 200)):
+        response = provider.deliver(message(order_id), content_type=content_type)
+        assert response.status_code == status
+
+
+def test_a_body_over_the_limit_is_refused(provider: Provider) -> None:
+    most = b'{"type": "a"}'.ljust(MAX_BODY_BYTES)
+    assert outcome(provider.deliver(most)) == "ignored"
+    assert problem(provider.deliver(most + b" ")) == (413, "request_entity_too_large")
+
+
+# -- who may report ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"secrets": [new_secret()]},
+        {"late_seconds": TOLERANCE_SECONDS + 60},
+        {"late_seconds": -TOLERANCE_SECONDS - 60},
+        {"webhook_id": "m-2"},
+        {"webhook_timestamp": "0"},
+        {"webhook_signature": "v1,AAAA"},
+        *({name.replace("-", "_"): None} for name in HEADERS),
+        {name.replace("-", "_"): None for name in HEADERS},
+    ],
+    ids=repr,
+)
+def test_a_message_that_is_not_signed_for_now_is_refused_and_changes_nothing(
+    api: Api, provider: Provider, order_id: str, how: dict[str, Any]
+) -> None:
+    before = tables(api)
+    assert problem(provider.deliver(message(order_id), **how)) == (401, "signature_invalid")
+    assert problem(provider.deliver(b"{", **how)) == (401, "signature_invalid")
+    assert tables(api) == before
+
+
+def test_a_changed_body_is_refused(provider: Provider, order_id: str) -> None:
+    body = message(order_id)
+    headers = signed("m-1", body, [provider.secret], now_seconds=time.time())
+    for changed in (body + b" ", body.replace(b"250", b"251"), b"{}"):
+        response = provider.api.http.post(
+            provider.path, data=changed, headers=headers, content_type="application/json"
+        )
+        assert problem(response) == (401, "signature_invalid")
+
+
+def test_an_api_key_is_not_asked_for_and_does_not_help(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert problem(api.send("POST", provider.path, {})) == (401, "signature_invalid")
+    assert outcome(provider.paid(order_id)) == "applied"
+
+
+def test_an_unknown_endpoint_and_a_revoked_one_look_like_a_wrong_signature(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    def answered() -> tuple[int, Any]:
+        response = provider.deliver(message(order_id), secrets=[secret])
+        return response.status_code, json.loads(response.get_data())
+
+    secret = new_secret()
+    wrong = answered()
+    known, provider.path = provider.path, f"/v1/providers/{uuid4()}/webhook"
+    assert answered() == wrong
+    provider.path, secret = known, provider.secret
+    api.services.providers.revoke(provider.endpoint.id)
+    assert answered() == wrong
+    assert wrong[1]["code"] == "signature_invalid"
+
+
+def test_whatever_is_wrong_the_same_work_is_done(
+    api: Api, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the time taken does not tell which endpoints there are."""
+    work: list[str] = []
+    plain = Providers._look_up
+
+    def looked_up(self: Providers, endpoint_id: str) -> Any:
+        work.append("look-up")
+        return plain(self, endpoint_id)
+
+    def digest(*_: object) -> str:
+        work.append("digest")
+        return ""
+
+    monkeypatch.setattr(Providers, "_look_up", looked_up)
+    monkeypatch.setattr("orders.signatures._signature", digest)
+    headers = {"webhook-id": "m-1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
+    now = {"now": 0.0, "old": 10_000.0}
+    known, unknown = provider.endpoint.id, str(uuid4())
+    for endpoint_id, when in ((known, "now"), (known, "now"), (unknown, "now"), (known, "old")):
+        with pytest.raises(SignatureInvalid):
+            api.services.providers.authenticate(endpoint_id, headers, b"{}", now_seconds=now[when])
+        assert work == ["digest", "look-up", "digest"]
+        work.clear()
+
+
+def test_an_endpoint_reports_on_its_own_clients_orders_only(api: Api, order_id: str) -> None:
+    stranger = Provider(api, "other")
+    before = tables(api)
+    assert problem(stranger.paid(order_id)) == (404, "order_not_found")
+    assert problem(stranger.paid(str(uuid4()))) == (404, "order_not_found")
+    assert tables(api) == before
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    assert outcome(Provider(api).paid(order_id)) == "refund_due"
+    assert problem(stranger.refunded("tx-1")) == (404, "payment_not_found")
+
+
+def test_an_endpoint_reports_on_its_own_providers_payments_only(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    api.send("POST", f"/v1/orders/{order_id}/cancel")
+    assert outcome(provider.paid(order_id)) == "refund_due"
+    other = Provider(api)
+    other.endpoint, other.secret = api.services.providers.add("customer", "card")
+    other.path = f"/v1/providers/{other.endpoint.id}/webhook"
+    assert problem(other.refunded("tx-1")) == (404, "payment_not_found")
+    assert outcome(other.paid(order_id)) == "refund_due"
+    assert len(payments(api, order_id)) == 2
+
+
+# -- secrets -------------------------------------------------------------------------------
+
+
+def test_both_secrets_work_during_a_rotation_and_then_the_new_one(
+    api: Api, provider: Provider, order_id: str, tick: Callable[[float], None]
+) -> None:
+    elsewhere = Providers(api.services.engine)  # as in the process of the command line
+    assert outcome(provider.paid(order_id)) == "applied"  # the old secret is cached
+    new = elsewhere.rotate(provider.endpoint.id, timedelta(hours=1))
+    for secrets in ([new], [provider.secret], [new, provider.secret], [new_secret(), new]):
+        assert outcome(provider.deliver(message(order_id), secrets=secrets)) == "replayed"
+    expire_secrets(api)
+    tick(CACHE_SECONDS + 0.001)
+    assert provider.deliver(message(order_id)).status_code == 401
+    assert outcome(provider.deliver(message(order_id), secrets=[new])) == "replayed"
+    newest = elsewhere.rotate(provider.endpoint.id, timedelta(0))
+    assert secrets_of(api) == {new, newest}, "what has expired is deleted at the next rotation"
+    tick(CACHE_SECONDS + 0.001)
+    assert provider.deliver(message(order_id), secrets=[new]).status_code == 401
+    assert outcome(provider.deliver(message(order_id), secrets=[newest])) == "replayed"
+
+
+def expire_secrets(api: Api) -> None:
+    """Those that are to expire have."""
+    with api.services.engine.begin() as connection:
+        connection.execute(
+            sa.update(provider_secrets)
+            .where(provider_secrets.c.expires_at.is_not(None))
+            .values(expires_at=provider_secrets.c.created_at)
+        )
+
+
+def secrets_of(api: Api) -> set[str]:
+    with api.services.engine.begin() as connection:
+        return {*connection.scalars(sa.select(provider_secrets.c.secret))}
+
+
+def test_a_rotation_whose_output_was_lost_may_be_repeated(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    providers = api.services.providers
+    providers.rotate(provider.endpoint.id, timedelta(hours=1))
+    [before] = providers.list_endpoints("customer")
+    new = providers.rotate(provider.endpoint.id, timedelta(hours=2))
+    assert outcome(provider.deliver(message(order_id))) == "applied"
+    assert outcome(provider.deliver(message(order_id), secrets=[new])) == "replayed"
+    assert before.old_secret_until is not None
+    with api.services.engine.begin() as connection:
+        ends = connection.scalars(
+            sa.select(provider_secrets.c.expires_at).where(
+                provider_secrets.c.secret == provider.secret
+            )
+        ).one()
+    assert ends == before.old_secret_until, "a second rotation makes none last longer"
+
+
+def test_an_old_secret_is_cached_no_longer_than_it_lasts(
+    api: Api, provider: Provider, order_id: str, tick: Callable[[float], None]
+) -> None:
+    elsewhere = Providers(api.services.engine)
+    elsewhere.rotate(provider.endpoint.id, timedelta(seconds=2))
+    assert outcome(provider.paid(order_id)) == "applied"
+    expire_secrets(api)
+    tick(2.001)
+    assert provider.deliver(message(order_id)).status_code == 401
+
+
+def test_a_revoked_endpoint_is_refused_here_at_once_and_elsewhere_within_seconds(
+    api: Api, provider: Provider, order_id: str, tick: Callable[[float], None]
+) -> None:
+    assert outcome(provider.paid(order_id)) == "applied"
+    elsewhere = Providers(api.services.engine)
+    assert elsewhere.revoke(provider.endpoint.id).revoked_at
+    assert secrets_of(api) == set()
+    tick(CACHE_SECONDS)
+    assert outcome(provider.paid(order_id)) == "replayed"
+    tick(0.001)
+    assert provider.paid(order_id).status_code == 401
+    other = Provider(api)
+    assert outcome(other.paid(order_id)) == "replayed"
+    api.services.providers.revoke(other.endpoint.id)
+    assert other.paid(order_id).status_code == 401
+
+
+def test_a_revoked_endpoint_stays_revoked_and_has_no_new_secret(
+    api: Api, provider: Provider
+) -> None:
+    providers = api.services.providers
+    first = providers.revoke(provider.endpoint.id)
+    assert providers.revoke(provider.endpoint.id) == first
+    with pytest.raises(EndpointNotFound, match="is revoked"):
+        providers.rotate(provider.endpoint.id)
+    assert secrets_of(api) == set()
+
+
+@pytest.mark.parametrize("endpoint_id", ["", "nonsense", "00000000-0000-0000-0000-000000000000"])
+def test_an_endpoint_that_is_none_is_neither_revoked_nor_rotated(
+    api: Api, endpoint_id: str
+) -> None:
+    with pytest.raises(EndpointNotFound):
+        api.services.providers.revoke(endpoint_id)
+    with pytest.raises(EndpointNotFound):
+        api.services.providers.rotate(endpoint_id)
+    with pytest.raises(ClientNotFound):
+        api.services.providers.add("nobody", "bank")
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(own_postgres: Postgres, valkey: Valkey) -> Iterator[tuple[Api, Provider, str]]:
+    """An order, its provider, and a database that has stopped."""
+    name = f"stopped_{uuid4().hex}"
+    own_postgres.execute(f"CREATE DATABASE {name}")
+    upgrade(own_postgres.url(name))
+    with serving(own_postgres.url(name), valkey.url) as api:
+        made = api, Provider(api), place(api)
+        assert outcome(made[1].deliver(b'{"type": "ping"}')) == "ignored"
+        own_postgres.stop()
+        yield made
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_provider_is_told_to_come_back_while_sql_is_down(
+    stopped: tuple[Api, Provider, str],
+    own_postgres: Postgres,
+    cached: bool,  # noqa: FBT001  whether the endpoint is
+) -> None:
+    api, provider, order_id = stopped
+    if not cached:
+        api.services.providers._cached.clear()
+    response = provider.paid(order_id)
+    assert problem(response) == (503, "storage_unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+    own_postgres.start()
+    assert outcome(provider.paid(order_id)) == "applied"
