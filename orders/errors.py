@@ -108,7 +108,7 @@ class KeyNotFound(OrderError):
 
 
 class ClientNotFound(OrderError):
-    """There is no such client."""
+    """There is no client of that name."""
 
 
 class EndpointNotFound(OrderError):

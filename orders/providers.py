@@ -80,7 +80,7 @@ class Providers:
         with self._writing() as repository:
             endpoint_id = repository.add(name, provider, secret)
         if endpoint_id is None:
-            raise ClientNotFound(name)
+            raise ClientNotFound
         return self._find(endpoint_id), secret
 
     def list_endpoints(self, name: str | None = None) -> list[ProviderEndpoint]:

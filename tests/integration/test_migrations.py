@@ -417,7 +417,12 @@ def test_keys_refunds_and_providers_are_migrated_again_after_an_interruption(
     """On SQLite, where each statement that defines something is committed by itself."""
     if engine.dialect.name != "sqlite":
         pytest.skip("there it is one transaction, or stops nobody and is tested above")
-    revisions = ("0004_events_by_order", "0005_keys_of_clients", "0006_refunds")
+    revisions = (
+        "0004_events_by_order",
+        "0005_keys_of_clients",
+        "0006_refunds",
+        "0007_order_details",
+    )
     for revision in revisions:
         command.upgrade(config, "head")
         command.stamp(config, revision)
@@ -437,7 +442,7 @@ def test_providers_come_and_go_and_what_they_reported_stays(
     payment: Any = {"provider": "bank", "amount_minor": 250, "currency": "EUR"}
     paid = service.pay(before.customer, order_id, reference="r-1", **payment)
 
-    command.downgrade(config, "0006_refunds")
+    command.downgrade(config, "0007_order_details")
     assert {"provider_endpoints", "provider_secrets"}.isdisjoint(schema(engine))
     command.upgrade(config, "head")
 

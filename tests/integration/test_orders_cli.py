@@ -132,7 +132,7 @@ def test_a_provider_is_added_listed_rotated_and_revoked(bare: Api) -> None:
 def test_a_provider_is_not_added_to_a_client_or_under_a_name_that_is_none(bare: Api) -> None:
     refused = run(bare, "providers", "add", "nobody", "bank")
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "There is no such client." in refused.stderr
+    assert "There is no client of that name." in refused.stderr
     create(bare, "--scope", "orders")
     for name in ("", "a b", "x" * 51):
         assert run(bare, "providers", "add", "shop", name).exit_code == 2
