@@ -12,6 +12,7 @@ from orders.database import create_engine
 from orders.errors import SettingsInvalid
 from orders.holdings import Limits
 from orders.service import OrderService, Timeouts
+from orders.stock import StockService
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
 
@@ -28,6 +29,7 @@ class Services:
     redis: redis.Redis
     scheduler: BatchScheduler
     orders: OrderService
+    stock: StockService
     clients: Clients
 
     def redis_answers(self) -> bool:
@@ -56,8 +58,15 @@ def bootstrap(settings: Settings) -> Services:
         settings.order_timeout_max_seconds,
     )
     limits = Limits(settings.max_unpaid_orders, settings.max_held_pieces)
-    service = OrderService(engine, scheduler, timeouts, limits)
-    return Services(settings, engine, client, scheduler, service, Clients(engine))
+    return Services(
+        settings,
+        engine,
+        client,
+        scheduler,
+        OrderService(engine, scheduler, timeouts, limits),
+        StockService(engine),
+        Clients(engine),
+    )
 
 
 def bootstrap_process(environ: Mapping[str, str]) -> Services:

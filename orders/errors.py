@@ -88,7 +88,11 @@ class AlreadyRefunded(OrderError):
 
 
 class StockReserved(OrderError):
-    """Unpaid orders hold more than that."""
+    """That would leave less than unpaid orders hold."""
+
+
+class StockTooLarge(OrderError):
+    """The stock is too large."""
 
 
 class PreconditionRequired(OrderError):

@@ -96,7 +96,7 @@ def test_a_key_without_a_known_scope_is_not_made(bare: Api) -> None:
 def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     tea = ("stock", "set", "tea", "--on-hand", "5", "--price-minor", "250", "--currency", "EUR")
     assert run(bare, *tea).stdout == "tea: 5 on hand, 0 reserved\n"
-    item = bare.services.orders.stock("tea")
+    item = bare.services.stock.get("tea")
     assert (item.on_hand, item.price_minor, item.currency) == (5, 250, "EUR")
     for wrong in (
         ("stock", "set", "a b", *tea[3:]),
@@ -105,4 +105,4 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
         (*tea[:-1], "eur"),
     ):
         assert run(bare, *wrong).exit_code in (1, 2)
-    assert bare.services.orders.stock("tea") == item
+    assert bare.services.stock.get("tea") == item

@@ -54,14 +54,21 @@ RULES = [
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
     Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
+    Rule("orders.stock", never=(*WEB, "redis", "worker", "orders.routes", "orders.service")),
     Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.routes")),
+    Rule(
+        "orders.stock_repository", never=(*WEB, "redis", "worker", "orders.stock", "orders.routes")
+    ),
     Rule(
         "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
     ),
     Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.expressions")),
     Rule(
         "orders.routes.*",
-        never=("redis", "sqlalchemy", "orders.repository", "orders.models", "orders.operations"),
+        never=(
+            *("redis", "sqlalchemy", "orders.models", "orders.operations"),
+            *("orders.repository", "orders.stock_repository"),
+        ),
     ),
     Rule("orders.schemas.*", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")),
     Rule("worker.errors", only=(STANDARD,)),
