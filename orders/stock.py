@@ -74,31 +74,29 @@ class StockService:
     ) -> StockItem:
         """Set a SKU's stock and price, if it is as expected.
 
-        Setting exactly what is there changes nothing and needs no version, so that repeating a
-        request is harmless. Raises PreconditionRequired, PreconditionFailed, StockReserved.
+        Setting exactly what is there needs no version, so that repeating a request is harmless.
+        Raises PreconditionRequired, PreconditionFailed, StockReserved.
         """
+        item = StockItem(sku, on_hand, 0, price_minor, currency)
         with self._writing() as repository:
             for _ in range(2):
-                written = repository.set(
-                    StockItem(sku, on_hand, 0, price_minor, currency), client_id, expected
-                )
+                written = repository.set(item, client_id, expected)
                 # Neither: somebody else created it while the statement was at work. So it is there
                 # for the second one.
                 if written.before or written.after or expected.exists:
                     break
-        if written.after is not None:
-            return written.after
-        if written.before is None or expected.exists is False:
+        before, after, refusal = written
+        if after is not None:
+            return after
+        if refusal == "reserved" and before is not None:
+            raise StockReserved(f"They hold {before.reserved} of {before.on_hand}.")
+        if before is None or expected.exists is not None:
             raise PreconditionFailed
-        if written.refusal == "same":
-            return written.before
-        if written.refusal == "reserved":
-            raise StockReserved(f"They hold {written.before.reserved} of {written.before.on_hand}.")
-        if expected.exists is None:
+        if before.version != item.version:
             raise PreconditionRequired(
                 f"To add or remove some, POST to /v1/stock/{sku}/adjustments."
             )
-        raise PreconditionFailed
+        return before
 
     @retried
     def adjust(self, sku: str, *, client_id: str, key: str, delta: int, reason: str) -> Adjusted:

@@ -34,7 +34,7 @@ class Written(NamedTuple):
 
     before: StockItem | None
     after: StockItem | None
-    #: Why it was not written: same, version or reserved.
+    #: Why it was not written: version or reserved.
     refusal: str | None
 
 
@@ -66,9 +66,7 @@ def _refusal() -> sa.ColumnElement[str]:
     is_expected = p("any_version", type_=sa.Boolean) | sa.exists(
         sa.select(versions.c.key).where(versions.c.key == _version())
     )
-    is_same = sa.and_(*(stock_items.c[name] == value for name, value in _wanted.items()))
     return sa.case(
-        (is_same, _text("same")),
         (~is_expected, _text("version")),
         (stock_items.c.reserved > _wanted["on_hand"], _text("reserved")),
     )

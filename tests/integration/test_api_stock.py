@@ -134,11 +134,19 @@ def test_changing_a_sku_needs_a_version_and_says_what_else_there_is(api: Api) ->
 def test_repeating_a_write_is_harmless(api: Api) -> None:
     version = get(api).headers["ETag"]
     written = put(api, 15, {"If-Match": version})
-    for headers in ({"If-Match": version}, {"If-Match": '"nonsense"'}, ANY, None):
+    for headers in (None, ANY, {"If-Match": written.headers["ETag"]}):
         again = put(api, 15, headers)
         assert (again.status_code, again.get_data()) == (200, written.get_data())
         assert again.headers["ETag"] == written.headers["ETag"]
+    problem(put(api, 15, {"If-Match": version}), 412, "precondition_failed")
     assert [change["delta"] for change in adjustments(api)["data"]] == [-85, 100]
+
+
+def test_two_who_make_the_same_of_one_version_are_not_both_told_so(api: Api) -> None:
+    """Each counted two more than there were, which makes four."""
+    version = get(api).headers["ETag"]
+    assert put(api, 102, {"If-Match": version}).status_code == 200
+    problem(put(api, 102, {"If-Match": version}), 412, "precondition_failed")
 
 
 def test_a_new_sku_needs_no_version_and_can_be_told_from_one_that_is_there(api: Api) -> None:
@@ -350,7 +358,15 @@ def test_adjustments_are_listed_newest_first(api: Api) -> None:
     assert [change["delta"] for change in found] == [-6, 5, -4, 3, -2, 1, 100]
 
 
-NOT_A_CURSOR = ["sku ", "sku a b", "sku a\n", f"sku {'x' * 65}", "sku \u0661", "tea", 5]
+NOT_A_CURSOR: list[str | int] = [
+    "sku ",
+    "sku a b",
+    "sku a\n",
+    f"sku {'x' * 65}",
+    "sku \u0661",
+    "tea",
+    5,
+]
 NOT_A_CURSOR += ["adjustment ", "adjustment x", "adjustment -1", "adjustment \u0661"]
 NOT_A_CURSOR += [f"adjustment {10**18}", "adjustment 1\n"]
 NOT_A_QUERY = [
