@@ -23,6 +23,7 @@ from orders.errors import KeyReused
 from orders.models import SCHEMA_VERSION, metadata
 from orders.repository import new_id
 from orders.service import OrderService, Placed, Timeouts
+from orders.stock import StockService
 from orders.transient import LOCK_NOT_AVAILABLE, sqlstate
 from tests.conftest import RecordingScheduler
 
@@ -421,6 +422,50 @@ def test_keys_and_refunds_are_migrated_again_after_an_interruption(
         command.stamp(config, revision)
     command.upgrade(config, "head")
     command.check(config)
+
+
+# -- 0008: stock adjustments ---------------------------------------------------------------
+
+
+def test_stock_of_before_is_adjusted_and_listed_and_still_there_after_a_downgrade(
+    before: Before, engine: sa.Engine, config: Config
+) -> None:
+    before.place("key")
+    command.upgrade(config, "head")
+    stock = StockService(engine)
+    made = stock.adjust(
+        "tea", client_id=before.customer, key="one", delta=-999_999, reason="counted"
+    )
+    assert [item.on_hand for item in stock.items(page_size=9)] == [1]
+    # The version before may still run, and set stock as it always has.
+    before.run("UPDATE stock_items SET on_hand = 5 WHERE sku = 'tea'")
+    assert stock.adjustments("tea", page_size=9) == [made.adjustment]
+
+    command.downgrade(config, "0006_refunds")
+    assert before.run("SELECT on_hand, reserved FROM stock_items") == [(5, 1)]
+    command.upgrade(config, "head")
+    assert stock.adjustments("tea", page_size=9) == []
+
+
+def test_an_interrupted_migration_of_stock_goes_on(engine: sa.Engine, config: Config) -> None:
+    command.upgrade(config, "head")
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:  # as an interrupted build leaves it
+            connection.execute(
+                sa.text(
+                    "UPDATE pg_index SET indisvalid = false"
+                    " WHERE indexrelid = 'ix_stock_items_sku'::regclass"
+                )
+            )
+    command.stamp(config, "0006_refunds")
+    command.upgrade(config, "0008_stock_adjustments")
+    command.check(config)
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
+            invalid = connection.scalar(
+                sa.text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")
+            )
+        assert invalid == 0
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:
