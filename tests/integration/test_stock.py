@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from sqlalchemy.dialects import postgresql
 
 from devtools.postgres import Postgres
 from orders import stock_repository
@@ -306,6 +307,13 @@ def test_of_many_who_create_a_sku_or_read_the_same_version_one_wins(shop: Shop) 
 # -- the order of the list -----------------------------------------------------------------
 
 SKUS = ["a", "B", "b", "A", "_", "-", ".", "10", "9", "a-b", "ab", "a_b", "Z", "z", "a.b"]
+
+
+def test_the_order_of_the_list_is_the_same_in_every_locale() -> None:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    sql = str(stock_repository.LIST_STOCK.compile(dialect=dialect))
+    assert 'WHERE stock_items.sku COLLATE "C" > ' in sql
+    assert 'ORDER BY stock_items.sku COLLATE "C"' in sql
 
 
 def test_skus_are_listed_by_bytes_in_a_database_that_sorts_otherwise(postgres: Postgres) -> None:
