@@ -100,7 +100,7 @@ class PreconditionRequired(OrderError):
 
 
 class PreconditionFailed(OrderError):
-    """It has changed since you read it: it has another ETag."""
+    """It is not as If-Match or If-None-Match expects: read it again."""
 
 
 class SignatureInvalid(OrderError):
