@@ -441,7 +441,7 @@ def test_stock_of_before_is_adjusted_and_listed_and_still_there_after_a_downgrad
     before.run("UPDATE stock_items SET on_hand = 5 WHERE sku = 'tea'")
     assert stock.adjustments("tea", page_size=9) == [made.adjustment]
 
-    command.downgrade(config, "0006_refunds")
+    command.downgrade(config, "0007_order_details")
     assert before.run("SELECT on_hand, reserved FROM stock_items") == [(5, 1)]
     command.upgrade(config, "head")
     assert stock.adjustments("tea", page_size=9) == []
@@ -457,7 +457,7 @@ def test_an_interrupted_migration_of_stock_goes_on(engine: sa.Engine, config: Co
                     " WHERE indexrelid = 'ix_stock_items_sku'::regclass"
                 )
             )
-    command.stamp(config, "0006_refunds")
+    command.stamp(config, "0007_order_details")
     command.upgrade(config, "0008_stock_adjustments")
     command.check(config)
     if engine.dialect.name == "postgresql":
