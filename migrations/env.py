@@ -12,6 +12,8 @@ from alembic import context
 LOCK = 7_281_500
 #: On PostgreSQL the table's key serves.
 SQLITE_ONLY = "ix_order_events_order"
+#: On PostgreSQL; see `orders.models`.
+NOT_COMPARED = "ix_stock_items_sku"
 
 
 def run() -> None:
@@ -31,7 +33,9 @@ def run() -> None:
             target_metadata=_metadata(context.config.get_main_option("metadata", "")),
             version_table=context.config.get_main_option("version_table", "alembic_version"),
             compare_server_default=False,
-            include_object=lambda _, name, *__: name != SQLITE_ONLY or on_sqlite,
+            include_object=lambda _, name, *__: (
+                name != NOT_COMPARED and (name != SQLITE_ONLY or on_sqlite)
+            ),
             include_name=lambda name, kind, _: kind != "table" or name not in of_others,
             render_as_batch=on_sqlite,
         )

@@ -13,6 +13,7 @@ from orders.errors import SettingsInvalid
 from orders.holdings import Limits
 from orders.providers import Providers
 from orders.service import OrderService, Timeouts
+from orders.stock import StockService
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
 
@@ -29,6 +30,7 @@ class Services:
     redis: redis.Redis
     scheduler: BatchScheduler
     orders: OrderService
+    stock: StockService
     clients: Clients
     providers: Providers
 
@@ -65,6 +67,7 @@ def bootstrap(settings: Settings) -> Services:
         redis=client,
         scheduler=scheduler,
         orders=service,
+        stock=StockService(engine),
         clients=Clients(engine),
         providers=Providers(engine),
     )

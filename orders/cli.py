@@ -187,9 +187,7 @@ def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
     """Set a SKU's stock and price."""
     try:
         body = StockIn(on_hand=on_hand, price_minor=price_minor, currency=currency)
-        item = services().orders.set_stock(
-            TypeAdapter(Sku).validate_python(sku), **body.model_dump()
-        )
+        item = services().stock.set(TypeAdapter(Sku).validate_python(sku), **body.model_dump())
     except (OrderError, ValidationError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

@@ -11,6 +11,8 @@ from orders.errors import MixedCurrencies, OutOfStock, TotalTooLarge, UnknownSku
 
 #: Amounts travel as JSON numbers, which are exact up to here in every language.
 MAX_MINOR = 2**53 - 1
+#: What the columns for quantities hold.
+MAX_INT = 2**31 - 1
 
 
 class OrderStatus(StrEnum):
@@ -106,6 +108,40 @@ class StockItem:
     @property
     def available(self) -> int:
         return self.on_hand - self.reserved
+
+    @property
+    def version(self) -> str:
+        """What an operator sets. Not ``reserved``, which every order for a popular SKU changes."""
+        return f"{self.on_hand}-{self.price_minor}-{self.currency}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """A change of what is on hand of a SKU that no order made."""
+
+    #: Grows with each change of the SKU.
+    id: int
+    sku: str
+    #: The client's name; None for the command line.
+    client: str | None
+    delta: int
+    reason: str
+    #: Afterwards.
+    on_hand: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What somebody who writes expects to find."""
+
+    #: One of these versions; None is any.
+    versions: frozenset[str] | None = None
+    #: Whether there is anything; None is either.
+    exists: bool | None = None
+
+
+ANYTHING = Expected()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,11 @@ class AlreadyRefunded(OrderError):
 
 
 class StockReserved(OrderError):
-    """Unpaid orders hold more than that."""
+    """That would leave less than unpaid orders hold."""
+
+
+class StockTooLarge(OrderError):
+    """The stock is too large."""
 
 
 class PreconditionRequired(OrderError):
@@ -96,7 +100,7 @@ class PreconditionRequired(OrderError):
 
 
 class PreconditionFailed(OrderError):
-    """It has changed since you read it: it has another ETag."""
+    """It is not as If-Match or If-None-Match expects: read it again."""
 
 
 class SignatureInvalid(OrderError):

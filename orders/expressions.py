@@ -136,6 +136,23 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     return f"{column} IN {query}"
 
 
+class bytewise(FunctionElement[str]):  # noqa: N801  reads as SQL does
+    """``bytewise(text)``: text that is compared byte by byte, whatever the database's locale."""
+
+    type = sa.String()
+    inherit_cache = True
+
+
+@compiles(bytewise)
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return f'{compiler.process(element.clauses, **kw)} COLLATE "C"'
+
+
+@compiles(bytewise, "sqlite")
+def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
+    return compiler.process(element.clauses, **kw)
+
+
 class now(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
     """The database's clock when the statement began, rounded down to milliseconds."""
 

@@ -80,6 +80,39 @@ stock_items = sa.Table(
     ),
     sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
 )
+# The list is in byte order, and the key in that of the database's locale. On SQLite the key serves.
+# As DDL, because Alembic cannot compare an index that has a collation.
+INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
+    'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C")'
+)
+sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES.execute_if(dialect="postgresql"))
+
+stock_adjustments = sa.Table(
+    "stock_adjustments",
+    metadata,
+    # Given out while the SKU is locked, so that a SKU's are in commit order.
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        primary_key=True,
+    ),
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), nullable=False),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),  # null: set on the command line
+    sa.Column("delta", sa.Integer, nullable=False),
+    sa.Column("reason", sa.String(200), nullable=False),
+    sa.Column("on_hand", sa.Integer, nullable=False),  # afterwards
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("idempotency_key", sa.String(255)),  # null: the stock was set
+    sa.CheckConstraint("delta <> 0", name="ck_stock_adjustments_delta"),
+)
+sa.Index("ix_stock_adjustments_sku", stock_adjustments.c.sku, stock_adjustments.c.id)
+sa.Index(
+    "uq_stock_adjustments_idempotency_key",
+    stock_adjustments.c.client_id,
+    stock_adjustments.c.idempotency_key,
+    unique=True,
+)
 
 orders = sa.Table(
     "orders",

@@ -24,6 +24,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TotalTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TimeoutOutOfRange: HTTPStatus.UNPROCESSABLE_ENTITY,
+    errors.StockTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.OutOfStock: HTTPStatus.CONFLICT,
     errors.AlreadyPaid: HTTPStatus.CONFLICT,

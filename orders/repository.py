@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
 from uuid_utils import uuid7
 
 from orders import operations
@@ -40,7 +39,6 @@ from orders.models import (
     order_items,
     orders,
     payments,
-    stock_items,
 )
 from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
 from orders.transient import waited_for
@@ -178,16 +176,6 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, whoever's it is.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
-# One SKU.
-GET_STOCK = sa.select(stock_items).where(stock_items.c.sku == p("for_sku"))
-_new = insert(stock_items).values(reserved=0)
-# Set a SKU's stock and price, unless unpaid orders hold more than that.
-SET_STOCK = _new.on_conflict_do_update(
-    index_elements=["sku"],
-    set_={name: _new.excluded[name] for name in ("on_hand", "price_minor", "currency")},
-    where=stock_items.c.reserved <= _new.excluded.on_hand,
-).returning(stock_items)
-
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
     sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
@@ -196,21 +184,6 @@ GET_STATE = sa.select(
 
 class Repository(Statements):
     """The statements, on one connection."""
-
-    # -- stock --
-
-    def stock(self, sku: str) -> StockItem | None:
-        row = self._run(GET_STOCK, for_sku=sku).one_or_none()
-        return None if row is None else _stock_item(row)
-
-    def set_stock(
-        self, sku: str, *, on_hand: int, price_minor: int, currency: str
-    ) -> StockItem | None:
-        """Set a SKU's stock and price; None when unpaid orders hold more."""
-        row = self._run(
-            SET_STOCK, sku=sku, on_hand=on_hand, price_minor=price_minor, currency=currency
-        ).one_or_none()
-        return None if row is None else _stock_item(row)
 
     # -- orders --
 
@@ -248,7 +221,7 @@ class Repository(Statements):
             if waited_for(error, orders.name):
                 raise KeyInFlight from error
             raise
-        shelf = {row.sku: _stock_item(row) for row in rows}
+        shelf = {row.sku: stock_item(row) for row in rows}
         if not rows or rows[0].created_at is None:
             check_basket(quantities, shelf)
             raise KeyReused
@@ -490,7 +463,7 @@ class Repository(Statements):
         return State("", read_only=False) if row is None else State(row.revision, row.read_only)
 
 
-def _stock_item(row: sa.Row[Any]) -> StockItem:
+def stock_item(row: sa.Row[Any]) -> StockItem:
     return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
 
 

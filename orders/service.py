@@ -22,7 +22,6 @@ from orders.domain import (
     Payment,
     PaymentStatus,
     Position,
-    StockItem,
 )
 from orders.errors import (
     AlreadyPaid,
@@ -36,8 +35,6 @@ from orders.errors import (
     PreconditionFailed,
     ReferenceReused,
     SchemaOutdated,
-    SkuNotFound,
-    StockReserved,
     StorageReadOnly,
     TimeoutOutOfRange,
 )
@@ -419,23 +416,3 @@ class OrderService:
             raise StorageReadOnly
         if state.revision < SCHEMA_VERSION:  # numbered; this code works on a newer one too
             raise SchemaOutdated(f"It has {state.revision}, not {SCHEMA_VERSION}.")
-
-    # -- the shop's side -------------------------------------------------------------------
-
-    def stock(self, sku: str) -> StockItem:
-        """Raises SkuNotFound."""
-        with self._reading() as repository:
-            item = repository.stock(sku)
-        if item is None:
-            raise SkuNotFound
-        return item
-
-    def set_stock(self, sku: str, *, on_hand: int, price_minor: int, currency: str) -> StockItem:
-        """Set a SKU's stock and price. Raises StockReserved."""
-        with self._writing() as repository:
-            item = repository.set_stock(
-                sku, on_hand=on_hand, price_minor=price_minor, currency=currency
-            )
-        if item is None:
-            raise StockReserved
-        return item

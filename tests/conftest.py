@@ -35,6 +35,7 @@ from orders.domain import Order
 from orders.expressions import later, now
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
 from orders.service import OrderService, Paid, Timeouts
+from orders.stock import StockService
 from worker import connect
 
 # How long an example takes says how busy the machine is.
@@ -163,12 +164,15 @@ class Shop:
 
     engine: sa.Engine
     service: OrderService
+    stock_service: StockService
     scheduler: RecordingScheduler
     customer: str
     other: str
 
-    def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
-        self.service.set_stock(sku, on_hand=on_hand, price_minor=price_minor, currency="EUR")
+    def stock(
+        self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250, currency: str = "EUR"
+    ) -> None:
+        self.stock_service.set(sku, on_hand=on_hand, price_minor=price_minor, currency=currency)
 
     def place(self, customer: str | None = None, *, key: str = "", **quantities: int) -> Order:
         """One tea, unless told otherwise."""
@@ -219,7 +223,7 @@ class Shop:
 
     def shelf(self, sku: str = "tea") -> tuple[int, int]:
         """How much is on hand and reserved."""
-        item = self.service.stock(sku)
+        item = self.stock_service.get(sku)
         return item.on_hand, item.reserved
 
     def check(self, **stocked: int) -> None:
@@ -268,7 +272,7 @@ def opened(url: str, **settings: Any) -> Iterator[Shop]:
     ids = [
         client_id(clients, clients.create_key(name, ["orders"])) for name in ("customer", "other")
     ]
-    yield Shop(engine, service, scheduler, *ids)
+    yield Shop(engine, service, StockService(engine), scheduler, *ids)
     engine.dispose()
 
 
@@ -338,8 +342,7 @@ class Api:
         return self.http.open(path, method=method, json=json, headers=sent, **more)
 
     def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
-        body = {"on_hand": on_hand, "price_minor": price_minor, "currency": "EUR"}
-        assert self.send("PUT", f"/v1/stock/{sku}", body, key="ops").status_code == 200
+        self.services.stock.set(sku, on_hand=on_hand, price_minor=price_minor, currency="EUR")
 
     def place(self, idempotency_key: str = "", **body: Any) -> TestResponse:
         """An order for one tea, unless told otherwise."""

@@ -8,7 +8,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0010_providers"
-down_revision = "0007_order_details"
+down_revision = "0008_stock_adjustments"
 branch_labels = None
 depends_on = None
 

@@ -16,9 +16,9 @@ from pydantic import (
 )
 from werkzeug.exceptions import BadRequest
 
-from orders.domain import CancelReason, Order, OrderStatus, Position
+from orders.domain import MAX_INT, CancelReason, Order, OrderStatus, Position
 from orders.schemas.paging import Instant, Query, cursor, decoded
-from orders.schemas.types import MAX_INT, Deadline, In, Moment, Out, Sku
+from orders.schemas.types import Deadline, In, Moment, Out, Sku
 
 #: Of metadata, as compact JSON in UTF-8.
 MAX_METADATA_BYTES = 4096

@@ -54,6 +54,15 @@ class Query(BaseModel):
         except ValueError as error:
             raise BadRequest("This cursor is none of ours.") from error
 
+    def name(self, of: str, pattern: str) -> str | None:
+        """Likewise of a list sorted by a name, or by a number, that reads so."""
+        if self.cursor is None:
+            return None
+        word, _, name = decoded(self.cursor).partition(" ")
+        if word != of or not re.fullmatch(pattern, name):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        return name
+
 
 def cursor(of: str, at: datetime, last_id: str) -> str:
     """The cursor of what follows this in a list sorted by time."""

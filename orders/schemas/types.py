@@ -20,9 +20,8 @@ from pydantic import (
 from orders.domain import MAX_MINOR
 from orders.errors import SkuNotFound
 
-MAX_INT = 2**31 - 1  # what the columns for quantities hold
-
-Sku = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+SKU_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+Sku = Annotated[str, StringConstraints(pattern=SKU_PATTERN)]
 SKU = TypeAdapter(Sku)
 Currency = Annotated[
     str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(description="ISO 4217", examples=["EUR"])

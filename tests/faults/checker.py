@@ -2,7 +2,8 @@
 
 S1  a paid order is never cancelled, a cancelled one never paid, an order ends once, and its version
     counts its changes
-S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set less what was paid
+S2  stock is conserved: reserved is what unpaid orders hold, on hand what was set and what was adjusted
+    since, less what was paid
 S3  no order is cancelled before its deadline by the SQL clock; its events tell every change of that
 S4  a task is in one place, and none is lost
 S5  a stale worker changes nothing: somebody's token stands at a task that is leased, and at no other
@@ -26,6 +27,7 @@ from orders.models import (
     order_items,
     orders,
     payments,
+    stock_adjustments,
     stock_items,
 )
 
@@ -75,6 +77,7 @@ class History:
     events: list[Any]
     stock: list[Any]
     payments: list[Any]
+    adjustments: list[Any]
     queue: Queue | None
     responses: Sequence[Response] = ()
 
@@ -90,7 +93,10 @@ def read(
     with engine.execution_options(**mode).begin() as connection:
         tables = [
             connection.execute(sa.select(table)).all()
-            for table in (orders, order_items, order_events, stock_items, payments)
+            for table in (
+                *(orders, order_items, order_events),
+                *(stock_items, payments, stock_adjustments),
+            )
         ]
     items: dict[str, list[Any]] = {row.id: [] for row in tables[0]}
     for row in tables[1]:
@@ -101,6 +107,7 @@ def read(
         events=list(tables[2]),
         stock=list(tables[3]),
         payments=list(tables[4]),
+        adjustments=list(tables[5]),
         queue=None if client is None else read_queue(client),
         responses=told,
     )
@@ -144,7 +151,7 @@ def violations(
 ) -> list[Violation]:
     """Every broken promise.
 
-    ``stocked`` is what was put on the shelf of each SKU. ``complete`` says that the queue ought
+    ``stocked`` is what was put on the shelf of each SKU without a row that says so. ``complete`` says that the queue ought
     to hold a check for every unpaid order, ``drained`` that nothing ought to be left to do,
     ``poison`` which tasks may be dead, ``held`` whose leases have not ended, with their tokens.
     """
@@ -233,13 +240,17 @@ def _refunds(history: History) -> Iterable[Violation]:
 def _stock(history: History, stocked: Mapping[str, int]) -> Iterable[Violation]:
     held: Counter[str] = Counter()
     sold: Counter[str] = Counter()
+    adjusted: Counter[str] = Counter()
+    for change in history.adjustments:
+        adjusted[change.sku] += change.delta
     for order in history.orders.values():
         counter = {"unpaid": held, "paid": sold}.get(order.status)
         if counter is not None:
             for item in history.items[order.id]:
                 counter[item.sku] += item.quantity
     for row in history.stock:
-        expected = (stocked[row.sku] - sold[row.sku], held[row.sku])
+        on_hand = stocked[row.sku] + adjusted[row.sku] - sold[row.sku]
+        expected = (on_hand, held[row.sku])
         if (row.on_hand, row.reserved) != expected:
             evidence = f"{row.sku} has {row.on_hand} with {row.reserved} reserved, not {expected}"
             yield Violation("S2", evidence)

@@ -117,6 +117,20 @@ def test_stock_released_twice_is_reported(site: Site) -> None:
     assert check(site) == {"S2"}
 
 
+def test_stock_that_is_adjusted_and_set_is_sound_and_without_a_row_is_reported(site: Site) -> None:
+    site.place(1, -1, -1)
+    stock, sku = site.services.stock, SKUS[0]
+    [customer] = customers(site)
+    change: dict[str, Any] = {"client_id": customer, "reason": "counted"}
+    stock.adjust(sku, key="one", delta=-3, **change)
+    stock.adjust(sku, key="one", delta=-3, **change)
+    stock.set(sku, on_hand=ON_HAND - 1, price_minor=1, currency="EUR")
+    assert check(site) == set()
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.update(stock_items).values(on_hand=stock_items.c.on_hand + 1))
+    assert check(site) == {"S2"}
+
+
 def test_money_sent_back_twice_or_without_a_word_is_reported(site: Site) -> None:
     ids = site.place(2, -1, -1)
     expire(site.services, ids)

@@ -24,6 +24,7 @@ from orders.models import SCHEMA_VERSION, metadata
 from orders.providers import Providers
 from orders.repository import new_id
 from orders.service import OrderService, Placed, Timeouts
+from orders.stock import StockService
 from orders.transient import LOCK_NOT_AVAILABLE, sqlstate
 from tests.conftest import RecordingScheduler
 
@@ -316,7 +317,7 @@ def test_one_key_makes_one_order_while_both_versions_run(
     with pytest.raises(sa.exc.OperationalError) as refused:  # which it takes for an outage: 503
         before.place("new")
     assert sqlstate(refused.value) == LOCK_NOT_AVAILABLE
-    assert service.stock("tea").reserved == 2
+    assert before.run("SELECT reserved FROM stock_items") == [(2,)]
 
 
 def test_an_interrupted_migration_goes_on(
@@ -422,6 +423,7 @@ def test_keys_refunds_and_providers_are_migrated_again_after_an_interruption(
         "0005_keys_of_clients",
         "0006_refunds",
         "0007_order_details",
+        "0008_stock_adjustments",
     )
     for revision in revisions:
         command.upgrade(config, "head")
@@ -442,7 +444,7 @@ def test_providers_come_and_go_and_what_they_reported_stays(
     payment: Any = {"provider": "bank", "amount_minor": 250, "currency": "EUR"}
     paid = service.pay(before.customer, order_id, reference="r-1", **payment)
 
-    command.downgrade(config, "0007_order_details")
+    command.downgrade(config, "0008_stock_adjustments")
     assert {"provider_endpoints", "provider_secrets"}.isdisjoint(schema(engine))
     command.upgrade(config, "head")
 
@@ -451,6 +453,50 @@ def test_providers_come_and_go_and_what_they_reported_stays(
         Providers(engine).rotate(endpoint.id)
     again = service.pay(before.customer, order_id, reference="r-1", **payment)
     assert again == (paid.payment, True)
+
+
+# -- 0008: stock adjustments ---------------------------------------------------------------
+
+
+def test_stock_of_before_is_adjusted_and_listed_and_still_there_after_a_downgrade(
+    before: Before, engine: sa.Engine, config: Config
+) -> None:
+    before.place("key")
+    command.upgrade(config, "head")
+    stock = StockService(engine)
+    made = stock.adjust(
+        "tea", client_id=before.customer, key="one", delta=-999_999, reason="counted"
+    )
+    assert [item.on_hand for item in stock.items(page_size=9)] == [1]
+    # The version before may still run, and set stock as it always has.
+    before.run("UPDATE stock_items SET on_hand = 5 WHERE sku = 'tea'")
+    assert stock.adjustments("tea", page_size=9) == [made.adjustment]
+
+    command.downgrade(config, "0007_order_details")
+    assert before.run("SELECT on_hand, reserved FROM stock_items") == [(5, 1)]
+    command.upgrade(config, "head")
+    assert stock.adjustments("tea", page_size=9) == []
+
+
+def test_an_interrupted_migration_of_stock_goes_on(engine: sa.Engine, config: Config) -> None:
+    command.upgrade(config, "head")
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:  # as an interrupted build leaves it
+            connection.execute(
+                sa.text(
+                    "UPDATE pg_index SET indisvalid = false"
+                    " WHERE indexrelid = 'ix_stock_items_sku'::regclass"
+                )
+            )
+    command.stamp(config, "0007_order_details")
+    command.upgrade(config, "0008_stock_adjustments")
+    command.check(config)
+    if engine.dialect.name == "postgresql":
+        with engine.begin() as connection:
+            invalid = connection.scalar(
+                sa.text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")
+            )
+        assert invalid == 0
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

@@ -146,7 +146,7 @@ def test_a_provider_is_not_added_to_a_client_or_under_a_name_that_is_none(bare: 
 def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     tea = ("stock", "set", "tea", "--on-hand", "5", "--price-minor", "250", "--currency", "EUR")
     assert run(bare, *tea).stdout == "tea: 5 on hand, 0 reserved\n"
-    item = bare.services.orders.stock("tea")
+    item = bare.services.stock.get("tea")
     assert (item.on_hand, item.price_minor, item.currency) == (5, 250, "EUR")
     for wrong in (
         ("stock", "set", "a b", *tea[3:]),
@@ -155,4 +155,4 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
         (*tea[:-1], "eur"),
     ):
         assert run(bare, *wrong).exit_code in (1, 2)
-    assert bare.services.orders.stock("tea") == item
+    assert bare.services.stock.get("tea") == item

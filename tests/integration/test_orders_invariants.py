@@ -17,14 +17,22 @@ from hypothesis.stateful import (
     rule,
 )
 
-from orders.domain import Order
-from orders.errors import AlreadyPaid, OutOfStock, ReferenceReused, StockReserved
+from orders.domain import Expected, Order
+from orders.errors import (
+    AlreadyPaid,
+    KeyReused,
+    OutOfStock,
+    PreconditionFailed,
+    ReferenceReused,
+    StockReserved,
+)
 from tests.conftest import Shop, opened, upgrade
 
 SKUS = ["cup", "tea"]
 skus = st.sampled_from(SKUS)
 few = st.integers(1, 6)
 references = st.sampled_from(["r-1", "r-2", "r-3", "r-4"])
+adjustment_keys = st.sampled_from(["a-1", "a-2", "a-3", "a-4"])
 
 
 class OrdersMachine(RuleBasedStateMachine):
@@ -45,6 +53,8 @@ class OrdersMachine(RuleBasedStateMachine):
         self.overdue: set[str] = set()
         self.references: dict[str, tuple[str, int]] = {}
         self.noted: set[str] = set()
+        self.keys: dict[str, tuple[str, int]] = {}
+        self.read: dict[str, tuple[str, int]] = {}
 
     def teardown(self) -> None:
         self.stack.close()
@@ -118,6 +128,55 @@ class OrdersMachine(RuleBasedStateMachine):
             return
         self.shop.stock(sku, on_hand)
         self.on_hand[sku] = on_hand
+
+    @rule(sku=skus, delta=st.integers(-8, 8).filter(bool), key=adjustment_keys)
+    def adjust(self, sku: str, delta: int, key: str) -> None:
+        def adjust() -> bool:
+            return self.shop.stock_service.adjust(
+                sku, client_id=self.shop.customer, key=key, delta=delta, reason="counted"
+            ).replayed
+
+        known = self.keys.get(key)
+        if known is not None:
+            if known == (sku, delta):
+                assert adjust()
+            else:
+                with pytest.raises(KeyReused):
+                    adjust()
+        elif self.on_hand[sku] + delta < self.reserved[sku]:
+            with pytest.raises(StockReserved):
+                adjust()
+        else:
+            assert not adjust()
+            self.keys[key] = (sku, delta)
+            self.on_hand[sku] += delta
+
+    @rule(sku=skus, on_hand=st.integers(0, 15))
+    def read_stock(self, sku: str, on_hand: int) -> None:
+        """And have somebody set it later."""
+        self.read[sku] = (self.shop.stock_service.get(sku).version, on_hand)
+
+    @rule(sku=skus)
+    def set_what_was_read(self, sku: str) -> None:
+        if sku not in self.read:
+            return
+        version, on_hand = self.read[sku]
+        expected = Expected(frozenset([version]), exists=True)
+
+        def put() -> None:
+            self.shop.stock_service.set(
+                *(sku,), on_hand=on_hand, price_minor=250, currency="EUR", expected=expected
+            )
+
+        if version != f"{self.on_hand[sku]}-250-EUR":
+            with pytest.raises(PreconditionFailed):
+                put()
+        elif on_hand < self.reserved[sku]:
+            with pytest.raises(StockReserved):
+                put()
+        else:
+            put()
+            self.on_hand[sku] = on_hand
 
     def end(self, order: Order, status: str) -> None:
         assert self.statuses[order.id] == "unpaid"

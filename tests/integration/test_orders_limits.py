@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Sho
     scheduler = RecordingScheduler()
     limits = Limits(max_orders, max_pieces)
     service = OrderService(shop.engine, scheduler, Timeouts(1800, 1, 86_400), limits)
-    return Shop(shop.engine, service, scheduler, shop.customer, shop.other)
+    return replace(shop, service=service, scheduler=scheduler)
 
 
 @pytest.fixture(autouse=True)

@@ -161,7 +161,7 @@ def test_a_refusal_says_why_and_leaves_nothing_behind(shop: Shop) -> None:
     shop.stock("tea", 10)
     shop.stock("cup", 5)
     shop.stock("gold", 5, MAX_MINOR)
-    shop.service.set_stock("dollars", on_hand=5, price_minor=1, currency="USD")
+    shop.stock("dollars", 5, 1, "USD")
     shop.place(tea=3)
     before = shop.tables()
     for quantities, error, facts in REFUSALS:

@@ -22,8 +22,15 @@ from psycopg import sql
 
 from devtools.postgres import Postgres
 from orders.database import writing
-from orders.domain import Position
-from orders.errors import OutOfStock, ReferenceReused, SignatureInvalid, TimeoutOutOfRange
+from orders.domain import Expected, Position
+from orders.errors import (
+    KeyReused,
+    OutOfStock,
+    PreconditionFailed,
+    ReferenceReused,
+    SignatureInvalid,
+    TimeoutOutOfRange,
+)
 from orders.holdings import Held
 from orders.models import (
     metadata,
@@ -32,6 +39,7 @@ from orders.models import (
     orders,
     provider_endpoints,
     provider_secrets,
+    stock_adjustments,
     stock_items,
 )
 from orders.providers import Providers
@@ -50,8 +58,9 @@ OLDEST = NOW - timedelta(seconds=COUNT)
 #: Filling a table takes longer than a statement may.
 PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
 GROWING = (
-    *("orders", "order_items", "order_events", "payments", "stock_items", "seats"),
     *("provider_endpoints", "provider_secrets"),
+    *("orders", "order_items", "order_events", "payments", "seats"),
+    *("stock_items", "stock_adjustments"),
 )
 
 
@@ -209,6 +218,21 @@ def fill(shop: Shop) -> None:
         for row in placed
     ]
     endpoints = [new_id() for _ in range(COUNT // 10)]
+    adjustments = [
+        {
+            "sku": row["sku"],
+            "client_id": shop.customer,
+            "delta": 1,
+            "reason": "counted",
+            "on_hand": number,
+            "at": row["at"],
+            "idempotency_key": row["key"],
+        }
+        for number, row in enumerate(
+            {"sku": skus[number % SKUS], "at": order["created_at"], "key": order["id"]}
+            for number, order in enumerate(placed)
+        )
+    ]
     with shop.engine.begin() as connection:
         connection.execute(
             sa.insert(provider_endpoints),
@@ -225,6 +249,7 @@ def fill(shop: Shop) -> None:
             ],
         )
         connection.execute(sa.insert(stock_items), stock)
+        connection.execute(sa.insert(stock_adjustments), adjustments)
         connection.execute(sa.insert(orders), placed)
         connection.execute(sa.insert(order_items), lines)
         connection.execute(sa.insert(order_events), events)
@@ -364,6 +389,25 @@ def test_a_provider_is_added_looked_up_rotated_and_revoked_without_statistics(pa
     assert_alike(pair, use)
 
 
+def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        stock = shop.stock_service
+        change: dict[str, Any] = {"client_id": shop.customer, "reason": "counted"}
+        price: dict[str, Any] = {"price_minor": 250, "currency": "EUR", "client_id": shop.customer}
+        read = Expected(frozenset([stock.get("sku-000").version]), exists=True)
+        stock.set("sku-000", on_hand=2 * 10**8, **price, expected=read)
+        with pytest.raises(PreconditionFailed):
+            stock.set("sku-000", on_hand=10**8, **price, expected=read)
+        stock.set("sku-000", on_hand=10**8, **price)
+        stock.set("new", on_hand=1, **price)
+        made = stock.adjust("sku-000", key="one", delta=-1, **change)
+        assert stock.adjust("sku-000", key="one", delta=-1, **change).adjustment == made.adjustment
+        with pytest.raises(KeyReused):
+            stock.adjust("sku-001", key="one", delta=-1, **change)
+
+    assert_alike(pair, use)
+
+
 def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         order = shop.basket({"sku-000": 1})
@@ -371,6 +415,26 @@ def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -
         shop.service.refund_by_reference(shop.customer, "bank", "by-reference", reference="re-9")
 
     assert_alike(pair, use)
+
+
+def test_a_page_of_stock_or_of_its_adjustments_reads_no_more_than_it_shows(pair: Pair) -> None:
+    costs: dict[Any, int] = {}
+    for shop in pair:
+        stock = shop.stock_service
+        for after in (None, "sku-100"):
+            with watched(shop.engine) as reads:
+                assert len(stock.items(page_size=PAGE, after=after)) == PAGE
+            costs[shop is pair.cold, "items", after] = reads[-1].cost
+            assert [read for read in reads if read.faults] == []
+        for before in (None, COUNT // 2):
+            with watched(shop.engine) as reads:
+                stock.adjustments("sku-000", page_size=PAGE, before_id=before)
+            costs[shop is pair.cold, "adjustments", before] = reads[-1].cost
+            assert [read for read in reads if read.faults] == []
+    # Each adjustment is looked up with the name of its client, on one page of an index and one of
+    # the table.
+    most = STEPS if pair.cold.engine.dialect.name == "sqlite" else 2 * PAGES
+    assert {what: cost for what, cost in costs.items() if cost > most} == {}
 
 
 def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -> None:

@@ -56,14 +56,21 @@ RULES = [
     Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
     Rule("orders.providers", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
     Rule("orders.signatures", only=(STANDARD, "orders.errors")),
+    Rule("orders.stock", never=(*WEB, "redis", "worker", "orders.routes", "orders.service")),
     Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.routes")),
+    Rule(
+        "orders.stock_repository", never=(*WEB, "redis", "worker", "orders.stock", "orders.routes")
+    ),
     Rule(
         "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
     ),
     Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.expressions")),
     Rule(
         "orders.routes.*",
-        never=("redis", "sqlalchemy", "orders.repository", "orders.models", "orders.operations"),
+        never=(
+            *("redis", "sqlalchemy", "orders.models", "orders.operations"),
+            *("orders.repository", "orders.stock_repository"),
+        ),
     ),
     Rule("orders.schemas.*", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")),
     Rule("worker.errors", only=(STANDARD,)),
