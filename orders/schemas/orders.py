@@ -102,6 +102,8 @@ class DeadlineIn(In):
     """A new deadline for an unpaid order."""
 
     expires_at: Deadline
+#: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it.
+IDEMPOTENCY_KEY = r"^[ -+\--~]{1,255}$"
 
 
 class IdempotencyIn(BaseModel):
@@ -110,7 +112,7 @@ class IdempotencyIn(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
     idempotency_key: Annotated[
-        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=r"^[ -~]{1,255}$")
+        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=IDEMPOTENCY_KEY)
     ]
 
 

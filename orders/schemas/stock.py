@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from orders.domain import MAX_MINOR
-from orders.schemas.types import MAX_INT, Currency, In, Out
+from orders.schemas.types import MAX_INT, In, Out, PriceCurrency
 
 
 class StockIn(In):
@@ -13,7 +13,7 @@ class StockIn(In):
 
     on_hand: Annotated[int, Field(ge=0, le=MAX_INT)]
     price_minor: Annotated[int, Field(ge=0, le=MAX_MINOR)]
-    currency: Currency
+    currency: PriceCurrency
 
 
 class StockOut(Out):
