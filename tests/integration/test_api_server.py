@@ -2,7 +2,9 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -12,6 +14,7 @@ import pytest
 from devtools import processes
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
+from tests.clock import bound
 from tests.conftest import Api, upgrade
 
 ORDER = json.dumps({"items": [{"sku": "tea", "quantity": 1}]}).encode()
@@ -43,6 +46,28 @@ class Server(NamedTuple):
                 text = stream.read()  # to the end: the connection is closed after one reply
         is_json = headers.get("content-type", "").endswith("json")
         return Reply(status, headers, json.loads(text) if is_json and text else text)
+
+    @contextmanager
+    def connected(self, count: int, request: bytes = b"") -> Iterator[None]:
+        """So many connections, each of which sends this and then nothing."""
+        with ExitStack() as stack:
+            for _ in range(count):
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+                stack.enter_context(connection).sendall(request)
+            yield
+
+    def slow_body(self) -> bytes:
+        """An order of which half has arrived."""
+        lines = ["POST /v1/orders HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        lines += [f"Authorization: Bearer {self.keys['customer']}", "Idempotency-Key: slow"]
+        lines += [f"Content-Length: {len(ORDER)}", "", ""]
+        return "\r\n".join(lines).encode() + ORDER[: len(ORDER) // 2]
+
+    def seconds(self, line: str) -> float:
+        """How long an answer takes."""
+        began = time.monotonic()
+        assert self.request(line).status == 200
+        return time.monotonic() - began
 
     def request(
         self,
@@ -190,3 +215,30 @@ def test_head_has_no_body_and_options_names_methods(server: Server) -> None:
     assert (head.status, head.body) == (200, b"")
     options = server.request("OPTIONS /v1/orders")
     assert {name.strip() for name in options.headers["allow"].split(",")} >= {"GET", "POST"}
+
+
+def test_slow_senders_do_not_take_every_thread(server: Server) -> None:
+    """More of them than threads, with a valid key. Reading goes on; other writers are told."""
+    headers = (f"Content-Length: {len(ORDER)}", "Idempotency-Key: meanwhile")
+
+    def order() -> Reply:
+        return server.request("POST /v1/orders", *headers, body=ORDER)
+
+    with server.connected(20, server.slow_body()):
+        wait_until(lambda: order().status == 503, "the slow senders to be read")
+        refused = order()
+        assert (refused.status, refused.body["code"]) == (503, "server_busy")
+        assert refused.headers["retry-after"] == "1"
+        assert server.seconds("GET /healthz") < bound(1)
+        assert server.seconds("GET /v1/orders") < bound(1)
+    wait_until(lambda: order().status == 201, "the slow senders to be gone")
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
+def test_connections_that_send_no_request_are_closed_after_five_seconds(
+    server: Server, request_: bytes
+) -> None:
+    """More of them than the server takes."""
+    with server.connected(300, request_):
+        assert server.seconds("GET /healthz") < bound(7)
+    assert server.seconds("GET /healthz") < bound(1)
