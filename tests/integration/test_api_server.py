@@ -1,12 +1,7 @@
 """The same application under the server that carries it: what only a real socket can send."""
 
-import json
-import socket
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -16,70 +11,7 @@ from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.conftest import Api, upgrade
-
-ORDER = json.dumps({"items": [{"sku": "tea", "quantity": 1}]}).encode()
-
-
-class Reply(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: Any
-
-
-class Server(NamedTuple):
-    port: int
-    keys: dict[str, str]
-
-    def send(self, request: bytes, *, ends: bool = False) -> Reply:
-        """Send bytes as they are, and perhaps that no more will come; read the one reply."""
-        address = ("127.0.0.1", self.port)
-        with socket.create_connection(address, timeout=60) as connection:
-            connection.sendall(request)
-            if ends:
-                connection.shutdown(socket.SHUT_WR)
-            with connection.makefile("rb") as stream:
-                status = int(stream.readline().split()[1])
-                headers = {}
-                while line := stream.readline().strip():
-                    name, _, value = line.decode("latin-1").partition(":")
-                    headers[name.lower()] = value.strip()
-                text = stream.read()  # to the end: the connection is closed after one reply
-        is_json = headers.get("content-type", "").endswith("json")
-        return Reply(status, headers, json.loads(text) if is_json and text else text)
-
-    @contextmanager
-    def connected(self, count: int, request: bytes = b"") -> Iterator[None]:
-        """So many connections, each of which sends this and then nothing."""
-        with ExitStack() as stack:
-            for _ in range(count):
-                connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-                stack.enter_context(connection).sendall(request)
-            yield
-
-    def slow_body(self) -> bytes:
-        """An order of which half has arrived."""
-        lines = ["POST /v1/orders HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
-        lines += [f"Authorization: Bearer {self.keys['customer']}", "Idempotency-Key: slow"]
-        lines += [f"Content-Length: {len(ORDER)}", "", ""]
-        return "\r\n".join(lines).encode() + ORDER[: len(ORDER) // 2]
-
-    def seconds(self, line: str) -> float:
-        """How long an answer takes."""
-        began = time.monotonic()
-        assert self.request(line).status == 200
-        return time.monotonic() - began
-
-    def request(
-        self,
-        line: str,
-        *headers: str,
-        body: bytes = b"",
-        key: str = "customer",
-        ends: bool = False,
-    ) -> Reply:
-        lines = [f"{line} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
-        lines += [f"Authorization: Bearer {self.keys[key]}", "Connection: close", *headers]
-        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + body, ends=ends)
+from tests.raw_http import CHUNKED, ORDER, Reply, Server, chunked
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +38,6 @@ def server(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert not [key for key in api.keys.values() if key.partition(".")[2] in log]
 
 
-def chunked(*chunks: bytes) -> bytes:
-    return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in [*chunks, b""])
-
-
 def test_an_order_is_created_over_a_real_socket(server: Server) -> None:
     length = f"Content-Length: {len(ORDER)}"
     created = server.request("POST /v1/orders", length, "Idempotency-Key: k", body=ORDER)
@@ -118,9 +46,6 @@ def test_an_order_is_created_over_a_real_socket(server: Server) -> None:
     assert (shown.status, shown.body) == (200, created.body)
     again = server.request("POST /v1/orders", length, "idempotency-key: k", body=ORDER)
     assert (again.status, again.headers["idempotent-replayed"]) == (201, "true")
-
-
-CHUNKED = chunked(ORDER[:5], ORDER[5:])
 
 
 @pytest.mark.parametrize(
