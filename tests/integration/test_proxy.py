@@ -1,8 +1,10 @@
 """The API behind the proxy that docker-compose.yml puts in front of it."""
 
+import json
 import shutil
 import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,15 +59,19 @@ class Site:
         )
 
 
-def start_proxy(folder: Path, port: int, api_port: int) -> Process:
+def caddy() -> str:
     """From a wheel, or from PATH."""
     beside_python = Path(sys.executable).parent / "caddy"
-    caddy = str(beside_python) if beside_python.exists() else shutil.which("caddy")
-    if caddy is None:
+    program = str(beside_python) if beside_python.exists() else shutil.which("caddy")
+    if program is None:
         missing("Caddy", FileNotFoundError("it is not on PATH"))
+    return str(program)
+
+
+def start_proxy(folder: Path, port: int, api_port: int) -> Process:
     env = {"PORT": str(port), "API_ADDRESS": f"127.0.0.1:{api_port}", "SITE_ADDRESS": ""}
     env |= {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    command = [str(caddy), "run", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"]
+    command = [caddy(), "run", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"]
     return Process(command, folder / "caddy.log", env)
 
 
@@ -188,3 +194,17 @@ def test_a_request_under_way_is_answered_before_the_proxy_stops(tmp_path: Path) 
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_domain_is_served_over_https() -> None:
+    adapted = subprocess.run(
+        [caddy(), "adapt", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"],
+        env={"SITE_ADDRESS": "orders.example.org"},
+        capture_output=True,
+        check=True,
+    )
+    servers = json.loads(adapted.stdout)["apps"]["http"]["servers"].values()
+    assert sorted(server["listen"][0] for server in servers) == [":443", ":8000"]
+    for server in servers:
+        assert server["read_timeout"] == 10_000_000_000
+        assert "request_buffers" in json.dumps(server["routes"])
