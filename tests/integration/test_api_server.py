@@ -54,10 +54,18 @@ def test_an_order_is_created_over_a_real_socket(server: Server) -> None:
         (CHUNKED, False),
         (CHUNKED.removesuffix(b"0\r\n\r\n"), True),
         (CHUNKED[:-20], True),
+        (CHUNKED[:-20], False),
         (chunked(ORDER).removesuffix(b"0\r\n\r\n") + b"zz\r\nrubbish\r\n", False),
         (chunked(ORDER, *[b" " * 1024] * 17), False),
     ],
-    ids=["whole", "without its end", "cut in a chunk", "rubbish after a chunk", "too large"],
+    ids=[
+        "whole",
+        "without its end",
+        "cut in a chunk",
+        "unfinished",
+        "rubbish after a chunk",
+        "too large",
+    ],
 )
 def test_a_body_in_chunks_is_refused_unread(server: Server, body: bytes, ends: bool) -> None:  # noqa: FBT001
     """WSGI gives no sign of a body that was cut: half an order may look like a whole one."""
