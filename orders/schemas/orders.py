@@ -102,6 +102,8 @@ class DeadlineIn(In):
     """A new deadline for an unpaid order."""
 
     expires_at: Deadline
+
+
 #: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it.
 IDEMPOTENCY_KEY = r"^[ -+\--~]{1,255}$"
 
