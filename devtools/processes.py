@@ -69,8 +69,9 @@ class Process:
             return self._child.wait()
 
 
-#: One process of eight threads.
+#: One process of eight threads, its waits and connections bounded as in docker-compose.yml.
 GRANIAN = ["--interface", "wsgi", "--workers", "1", "--blocking-threads", "8", "--no-ws"]
+GRANIAN += ["--http", "1", "--http1-header-read-timeout", "5000", "--backpressure", "256"]
 
 
 def api(

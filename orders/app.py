@@ -7,6 +7,7 @@ import flask_swagger_ui
 from apiflask import APIFlask
 from flask import Flask, send_from_directory
 from flask.typing import ResponseReturnValue
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from orders import cli, door, problems
 from orders.bootstrap import bootstrap, bootstrap_process
@@ -51,6 +52,8 @@ def create_app(settings: Settings | None = None) -> Flask:
         AUTO_SERVERS=False,
     )
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
+    proxies = app.extensions["orders"].settings.trusted_proxies
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     door.install(app)
     problems.install(app)
     for blueprint in (orders, payments, providers, stock, health):

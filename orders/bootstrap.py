@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import redis
 import sqlalchemy as sa
 
+from orders.bulkhead import Bulkhead
 from orders.clients import Clients
 from orders.config import Settings
 from orders.database import create_engine
-from orders.errors import SettingsInvalid
+from orders.errors import ServerBusy, SettingsInvalid, StockBusy
 from orders.holdings import Limits
 from orders.providers import Providers
+from orders.rate_limits import RateLimits
 from orders.service import OrderService, Timeouts
 from orders.stock import StockService
 from worker import BatchScheduler, DelayQueue, connect
@@ -33,6 +35,9 @@ class Services:
     stock: StockService
     clients: Clients
     providers: Providers
+    rate_limits: RateLimits
+    #: Where requests are while their bodies are read.
+    receiving: Bulkhead
 
     def redis_answers(self) -> bool:
         try:
@@ -60,7 +65,11 @@ def bootstrap(settings: Settings) -> Services:
         settings.order_timeout_max_seconds,
     )
     limits = Limits(settings.max_unpaid_orders, settings.max_held_pieces)
-    service = OrderService(engine, scheduler, timeouts, limits)
+    # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
+    # rather than in SQL, which is also a little faster: see docs/decisions.md.
+    half = max(1, settings.database_pool_size // 2)
+    placing = Bulkhead(half, StockBusy, longest_wait_seconds=settings.lock_timeout_seconds)
+    service = OrderService(engine, scheduler, timeouts, limits, placing)
     return Services(
         settings=settings,
         engine=engine,
@@ -70,6 +79,8 @@ def bootstrap(settings: Settings) -> Services:
         stock=StockService(engine),
         clients=Clients(engine),
         providers=Providers(engine),
+        rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
+        receiving=Bulkhead(half, ServerBusy),
     )
 
 

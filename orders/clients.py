@@ -121,10 +121,18 @@ class Clients:
 
     def authenticate(self, api_key: str) -> Client | None:
         """The client whose key this is, with what the key may do."""
+        return self.recall(api_key) or self._authenticate(api_key)
+
+    def recall(self, api_key: str) -> Client | None:
+        """The client whose key this is, if that is known without a query."""
         key_id, _, secret = api_key.partition(".")
         known = self._cached.get(key_id)
         if known is not None and monotonic() <= known.until and _is(secret, known.secret_hash):
             return known.client
+        return None
+
+    def _authenticate(self, api_key: str) -> Client | None:
+        key_id, _, secret = api_key.partition(".")
         found = self._look_up(key_id)
         if found is None or not _is(secret, found.secret_hash):
             return None

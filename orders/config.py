@@ -44,6 +44,12 @@ class Settings:
     database_pool_size: int = _at_least(1, 10)
     statement_timeout_seconds: float = _at_least(0.1, 4.0)
     lock_timeout_seconds: float = _at_least(0.1, 2.0)
+    #: Requests of one API key to one process, on average and at once.
+    rate_limit_per_second: int = _at_least(1, 1000)
+    rate_limit_burst: int = _at_least(1, 1000)
+    #: How many reverse proxies add a client's address to X-Forwarded-For. Without one, a client
+    #: could choose its address.
+    trusted_proxies: int = _at_least(0, 0)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
@@ -89,6 +95,7 @@ def _giving_way(settings: Settings, given: Mapping[str, Any]) -> Settings:
         "statement_timeout_seconds": statement,
         "lock_timeout_seconds": min(settings.lock_timeout_seconds, statement / 2),
         "retry_cap_seconds": max(settings.retry_cap_seconds, settings.retry_base_seconds),
+        "rate_limit_burst": settings.rate_limit_per_second,
     }
     return replace(settings, **{**derived, **given})
 

@@ -44,6 +44,7 @@ def _enter() -> None:
 def _leave(response: Response) -> Response:
     response.headers[HEADER] = g.request_id
     response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers.update(g.get("rate_limit", {}))
     if response.mimetype == "text/html":
         response.headers.update(PAGE)
     if request.method in ("GET", "HEAD") and request.blueprint != "stock":

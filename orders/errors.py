@@ -47,6 +47,18 @@ class TimeoutOutOfRange(OrderError):
     """The timeout is out of range."""
 
 
+class StockBusy(OrderError):
+    """Too many orders are waiting for this stock. Nothing was changed; try again."""
+
+
+class ServerBusy(OrderError):
+    """Too many requests are being received slowly. Nothing was changed; try again."""
+
+
+class TooManyRequests(OrderError):
+    """Too many requests."""
+
+
 class AlreadyPaid(OrderError):
     """The order is paid."""
 

@@ -39,6 +39,9 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.TooManyUnpaidOrders: HTTPStatus.TOO_MANY_REQUESTS,
     errors.TooManyHeldPieces: HTTPStatus.TOO_MANY_REQUESTS,
     errors.SignatureInvalid: HTTPStatus.UNAUTHORIZED,
+    errors.TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
+    errors.StockBusy: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.ServerBusy: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -85,6 +88,8 @@ RETRY_AFTER = {
     errors.KeyInFlight: 1,
     errors.TooManyUnpaidOrders: 10,
     errors.TooManyHeldPieces: 10,
+    errors.StockBusy: 1,
+    errors.ServerBusy: 1,
     errors.StorageUnavailable: 2,
     errors.StorageReadOnly: 2,
     errors.SchemaOutdated: 2,
@@ -122,8 +127,9 @@ def _from_order_error(error: OrderError) -> Response:
         log.error("storage unavailable", error=detail, path=request.path)
         detail = "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
     response = problem(status, error.code, detail, **error.facts)
-    if type(error) in RETRY_AFTER:
-        response.headers["Retry-After"] = str(RETRY_AFTER[type(error)])
+    retry_after = error.facts.get("retry_after", RETRY_AFTER.get(type(error)))
+    if retry_after is not None:
+        response.headers["Retry-After"] = str(retry_after)
     return response
 
 

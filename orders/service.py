@@ -5,6 +5,7 @@ scheduler is told; when it does not listen the order stands all the same, becaus
 row is what the sweep reads.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
+from orders.bulkhead import Bulkhead
 from orders.database import reading, writing
 from orders.domain import (
     Event,
@@ -35,6 +37,7 @@ from orders.errors import (
     PreconditionFailed,
     ReferenceReused,
     SchemaOutdated,
+    StockBusy,
     StorageReadOnly,
     TimeoutOutOfRange,
 )
@@ -107,11 +110,15 @@ class OrderService:
         scheduler: Scheduler,
         timeouts: Timeouts,
         limits: Limits = Limits(),  # noqa: B008  it is frozen
+        placing: Bulkhead | None = None,
     ) -> None:
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
+        #: By SKU, without a limit when none is given: while a SKU is locked, every thread that
+        #: places an order for it waits in SQL.
+        self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
@@ -142,10 +149,14 @@ class OrderService:
         An order that costs nothing is paid at once.
 
         Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
-        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight.
+        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
         """
         pieces = sum(quantities.values())
-        with self._holdings.placing(customer_id, pieces) as refusal, self._writing() as repository:
+        with (
+            self._placing.enter(quantities),
+            self._holdings.placing(customer_id, pieces) as refusal,
+            self._writing() as repository,
+        ):
             try:
                 timeout_ms = self._timeouts.ms(timeout_seconds)
                 if refusal is not None:

@@ -5,8 +5,8 @@ import math
 import re
 from typing import Any, NoReturn
 
-from flask import Request
-from werkzeug.exceptions import BadRequest, RequestEntityTooLarge, UnsupportedMediaType
+from flask import Request, current_app
+from werkzeug.exceptions import BadRequest, LengthRequired, UnsupportedMediaType
 
 #: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
 #: The rest lets an invalid body reach validation, which names the wrong field. Python's parser has
@@ -21,20 +21,27 @@ class StrictRequest(Request):
     """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
 
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        """Raises UnsupportedMediaType, RequestEntityTooLarge or BadRequest."""
+        """Raises UnsupportedMediaType, RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy."""
         if self.mimetype != "application/json":
             raise UnsupportedMediaType("Send application/json.")
         return parse_object(self.whole_body())
 
     def whole_body(self) -> bytes:
-        """The bytes that were sent, all of them. Raises RequestEntityTooLarge or BadRequest."""
-        body = self.get_data()
+        """The bytes that were sent, all of them.
+
+        Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
+        """
+        # WSGI does not say whether chunks ended as they should, or the connection did.
+        if "Transfer-Encoding" in self.headers:
+            raise LengthRequired("Send the body whole, with its Content-Length.")
+        # WSGI has no time-out either: whoever sends slowly keeps the thread that reads.
+        with current_app.extensions["orders"].receiving.enter(["body"]):
+            body = self.get_data()
         length = self.content_length
-        # Werkzeug cuts a body that comes in chunks off at the limit, and says nothing.
-        if length is None and len(body) == self.max_content_length:
-            raise RequestEntityTooLarge
-        # Nor does it when a connection ends early, where half a body may be a whole one.
-        if length is not None and len(body) < length:
+        if length is None and body:  # HTTP/2
+            raise LengthRequired
+        # A connection may end early, and half a body may be a valid one.
+        if length is not None and len(body) != length:
             raise BadRequest(f"The body has {len(body)} of {length} bytes.")
         return body
 

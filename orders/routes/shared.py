@@ -3,7 +3,7 @@
 from typing import Any
 
 from apiflask import HTTPTokenAuth
-from flask import current_app
+from flask import current_app, g, request
 
 from orders.bootstrap import Services
 from orders.domain import Client
@@ -31,7 +31,19 @@ def services() -> Services:
 
 @auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
 def verify(token: str) -> Client | None:
-    return services().clients.authenticate(token) if token else None
+    """The client, if the key is valid. Raises TooManyRequests."""
+    if not token:
+        return None
+    clients, limits = services().clients, services().rate_limits
+    client = clients.recall(token)
+    if client is None:
+        limits.admit_stranger(request.remote_addr)
+        client = clients.authenticate(token)
+    if client is None:
+        limits.count_wrong_key(request.remote_addr)
+        return None
+    g.rate_limit = limits.admit(token.partition(".")[0])
+    return client
 
 
 @auth.get_user_roles  # type: ignore[untyped-decorator]

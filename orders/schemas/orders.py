@@ -104,13 +104,17 @@ class DeadlineIn(In):
     expires_at: Deadline
 
 
+#: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it.
+IDEMPOTENCY_KEY = r"^[ -+\--~]{1,255}$"
+
+
 class IdempotencyIn(BaseModel):
     """Makes a repeated create harmless."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     idempotency_key: Annotated[
-        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=r"^[ -~]{1,255}$")
+        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=IDEMPOTENCY_KEY)
     ]
 
 

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from orders.domain import MAX_INT, MAX_MINOR, Adjustment, StockItem
 from orders.schemas.paging import Query, encoded
-from orders.schemas.types import SKU_PATTERN, Currency, In, Moment, Out
+from orders.schemas.types import SKU_PATTERN, In, Moment, Out, PriceCurrency
 
 
 class StockIn(In):
@@ -14,7 +14,7 @@ class StockIn(In):
 
     on_hand: Annotated[int, Field(ge=0, le=MAX_INT)]
     price_minor: Annotated[int, Field(ge=0, le=MAX_MINOR)]
-    currency: Currency
+    currency: PriceCurrency
 
 
 def _not_zero(delta: int) -> int:

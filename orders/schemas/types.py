@@ -19,12 +19,25 @@ from pydantic import (
 
 from orders.domain import MAX_MINOR
 from orders.errors import SkuNotFound
+from orders.schemas.currencies import CURRENCIES
 
 SKU_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 Sku = Annotated[str, StringConstraints(pattern=SKU_PATTERN)]
 SKU = TypeAdapter(Sku)
 Currency = Annotated[
     str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(description="ISO 4217", examples=["EUR"])
+]
+
+
+def _known(currency: str) -> str:
+    if currency not in CURRENCIES:
+        raise ValueError("it is not a currency of ISO 4217")
+    return currency
+
+
+#: What a price may be in. Orders and payments may still be in a currency that was withdrawn since.
+PriceCurrency = Annotated[
+    Currency, AfterValidator(_known), Field(json_schema_extra={"enum": sorted(CURRENCIES)})
 ]
 
 

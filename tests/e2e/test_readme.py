@@ -137,7 +137,7 @@ def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_u
     script = the_block("sh", "export DATABASE_URL")
     script = re.sub(r"export DATABASE_URL=\S+", f"export DATABASE_URL={postgres_url}", script)
     script = re.sub(r"export REDIS_URL=\S+", f"export REDIS_URL={valkey.url}", script)
-    script = re.sub(r"^(granian .*)$", rf"\1 --port {port} &", script, flags=re.MULTILINE)
+    script = re.sub(r"(?<=--backpressure 256)$", f" --port {port} &", script, flags=re.MULTILINE)
     script = re.sub(r"^(python -m worker .*)$", r"\1 &", script, flags=re.MULTILINE)
     script += f"""
     trap 'kill $(jobs -p); wait' EXIT

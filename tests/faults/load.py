@@ -18,6 +18,7 @@ from tests.faults.checker import Response
 
 #: A request is repeated, with the same key, while it is answered with one of these or not at all.
 PASSING = {409, 503}
+PASSING_CODES = {"storage_unavailable", "key_in_flight", "stock_busy", "server_busy"}
 
 
 class Load:
@@ -117,9 +118,7 @@ class Load:
             response = Response(request, key, status, answer)
             if status:
                 self.responses.append(response)
-            passing = status == 0 or (
-                status in PASSING and answer.get("code") in {"storage_unavailable", "key_in_flight"}
-            )
+            passing = status == 0 or (status in PASSING and answer.get("code") in PASSING_CODES)
             if not passing or self._stopping.is_set():
                 return response
             self._stopping.wait(0.2)

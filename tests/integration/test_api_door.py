@@ -1,13 +1,19 @@
 """What every request and response gets at the door."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from structlog.contextvars import get_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
-from tests.conftest import Api
+from devtools.processes import free_port, wait_until
+from devtools.valkey import Valkey
+from orders.models import stock_items
+from orders.rate_limits import WRONG_KEYS_BURST
+from tests.conftest import Api, serving
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -65,3 +71,91 @@ def test_pages_load_nothing_from_elsewhere_and_stand_in_no_frame(api: Api) -> No
     answer = api.send("GET", "/v1/orders")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "Content-Security-Policy" not in answer.headers
+
+
+def test_a_key_that_is_used_too_often_is_refused_and_others_are_not(
+    migrated_url: str, valkey: Valkey
+) -> None:
+    with serving(migrated_url, valkey.url, rate_limit_per_second=1, rate_limit_burst=20) as api:
+        answers = [api.send("GET", "/v1/orders") for _ in range(100)]
+        assert {answer.status_code for answer in answers} == {200, 429}
+        first, last = answers[0], answers[-1]
+        assert first.headers["RateLimit-Policy"] == '"key";q=20;w=20'
+        assert first.headers["RateLimit"] == '"key";r=19;t=1'
+        assert last.content_type == "application/problem+json"
+        assert last.get_json()["code"] == "too_many_requests"
+        assert last.headers["Retry-After"] == str(last.get_json()["retry_after"]) == "1"
+        assert api.send("GET", "/v1/orders", key="other").status_code == 200
+        assert api.send("GET", "/healthz", key=None).status_code == 200
+
+
+def test_limits_do_not_depend_on_redis(migrated_url: str) -> None:
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    with serving(migrated_url, nobody, rate_limit_per_second=1, rate_limit_burst=20) as api:
+        answers = [api.send("GET", "/v1/orders").status_code for _ in range(100)]
+        assert {*answers} == {200, 429}
+
+
+def test_guessing_keys_ends_in_refusals_that_cost_no_query(
+    migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(migrated_url, valkey.url, trusted_proxies=1) as api:
+        assert api.send("GET", "/v1/orders").status_code == 200
+        asked = 0
+        look_up = api.services.clients._look_up
+
+        def counted(key_id: str) -> object:
+            nonlocal asked
+            asked += 1
+            return look_up(key_id)
+
+        monkeypatch.setattr(api.services.clients, "_look_up", counted)
+
+        def guess(address: str) -> int:
+            # What stands before the proxy's own entry is the guesser's.
+            sent = {
+                "Authorization": f"Bearer {uuid4()}.x",
+                "X-Forwarded-For": f"9.9.9.9, {address}",
+            }
+            return api.send("GET", "/v1/orders", key=None, headers=sent).status_code
+
+        answers = [guess("192.0.2.1") for _ in range(5 * WRONG_KEYS_BURST)]
+        assert {*answers} == {401, 429}
+        assert asked == answers.count(401)
+        assert guess("192.0.2.2") == 401
+        # A key that is in use works from there all the same.
+        known = api.send("GET", "/v1/orders", headers={"X-Forwarded-For": "192.0.2.1"})
+        assert known.status_code == 200
+
+
+def test_without_a_proxy_nobody_chooses_their_address(api: Api) -> None:
+    def guess(address: str) -> int:
+        sent = {"Authorization": f"Bearer {uuid4()}.x", "X-Forwarded-For": address}
+        return api.send("GET", "/v1/orders", key=None, headers=sent).status_code
+
+    assert 429 in [guess(f"192.0.2.{n % 250}") for n in range(5 * WRONG_KEYS_BURST)]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_one_locked_sku_takes_half_of_the_threads(migrated_url: str, valkey: Valkey) -> None:
+    """Others that want it are refused before they wait in SQL; other SKUs are sold."""
+    patient = {"lock_timeout_seconds": 60, "statement_timeout_seconds": 60}
+    with (
+        serving(migrated_url, valkey.url, database_pool_size=6, **patient) as api,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        api.stock("mug")
+        with api.services.engine.begin() as other:
+            tea = sa.select(stock_items).filter_by(sku="tea").with_for_update()
+            other.execute(tea)
+            waiting = [pool.submit(api.place) for _ in range(12)]
+            wait_until(lambda: sum(each.done() for each in waiting) == 9, "nine to be refused")
+            refused = [each.result() for each in waiting if each.done()]
+            assert {answer.get_json()["code"] for answer in refused} == {"stock_busy"}
+            assert {answer.status_code for answer in refused} == {503}
+            assert {answer.headers["Retry-After"] for answer in refused} == {"1"}
+            assert api.place(items=[{"sku": "mug", "quantity": 1}]).status_code == 201
+            assert sum(each.done() for each in waiting) == 9
+        answers = [each.result().status_code for each in waiting]
+        assert sorted(answers) == [201] * 3 + [503] * 9
+        assert api.place().status_code == 201

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from devtools.make_env import write_env
-from devtools.processes import ROOT
+from devtools.processes import GRANIAN, ROOT
 from devtools.valkey import Valkey
 from worker import DelayQueue, connect
 
@@ -46,6 +46,30 @@ def test_the_log_level_reaches_the_api_and_the_worker() -> None:
     for service in ("api", "worker"):
         text = COMPOSE.partition(f"\n  {service}:\n")[2].partition("\n\n")[0]
         assert "    environment: *settings" in text.splitlines()
+
+
+def service(name: str) -> str:
+    """One service's lines."""
+    return COMPOSE.partition(f"\n  {name}:\n")[2].partition("\n\n")[0]
+
+
+def test_nothing_but_the_proxy_can_be_reached() -> None:
+    published = re.findall(r"^    ports: (.*)$", COMPOSE, re.MULTILINE)
+    assert published == ['["127.0.0.1:${API_PORT:-8000}:8000"]']
+    assert published[0] in service("proxy")
+    assert "TRUSTED_PROXIES: 1" in COMPOSE
+
+
+def test_every_server_bounds_its_waits_and_connections() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for option, value in (
+        ("--http", "1"),
+        ("--http1-header-read-timeout", "5000"),
+        ("--backpressure", "256"),
+    ):
+        assert f"      - {option}={value}\n" in service("api")
+        assert GRANIAN[GRANIAN.index(option) + 1] == value
+        assert f" {option} {value}" in readme
 
 
 @pytest.fixture

@@ -43,6 +43,9 @@ def test_every_setting_can_be_set() -> None:
         "DATABASE_POOL_SIZE": "3",
         "STATEMENT_TIMEOUT_SECONDS": "4",
         "LOCK_TIMEOUT_SECONDS": "1",
+        "RATE_LIMIT_PER_SECOND": "20",
+        "RATE_LIMIT_BURST": "50",
+        "TRUSTED_PROXIES": "1",
     }
     settings = Settings.from_env({**URLS, **own})
     named = {field.name.upper(): getattr(settings, field.name) for field in fields(settings)}
@@ -125,6 +128,7 @@ def test_settings_that_contradict_each_other_are_refused(own: dict[str, str], ru
         ({"ORDER_TIMEOUT_MAX_SECONDS": "60"}, {"order_timeout_seconds": 60}),
         ({"ORDER_TIMEOUT_MIN_SECONDS": "3600"}, {"order_timeout_seconds": 3600}),
         ({"RETRY_BASE_SECONDS": "90"}, {"retry_cap_seconds": 90}),
+        ({"RATE_LIMIT_PER_SECOND": "20"}, {"rate_limit_burst": 20}),
     ],
 )
 def test_a_default_gives_way_to_what_is_set(

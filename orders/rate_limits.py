@@ -1,0 +1,63 @@
+"""How many requests a caller may send: a token bucket for each, in this process's memory.
+
+A bucket here costs microseconds and cannot fail, so that a request waits for nothing and a limit
+does not depend on Redis. The price: what is limited is a key's use of one process, which is what
+has to be protected. On N processes a key has N times as much in all.
+"""
+
+import math
+from ipaddress import IPv6Network
+
+from throttled import RateLimitState, Throttled, per_sec
+from throttled.store import MemoryStore
+
+from orders.errors import TooManyRequests
+
+#: Callers that are kept in mind; beyond that, those who came longest ago are forgotten.
+MOST_CALLERS = 10_000
+#: Wrong keys that one address may send. Each costs a query.
+WRONG_KEYS_PER_SECOND, WRONG_KEYS_BURST = 10, 100
+
+
+class RateLimits:
+    """Buckets by API key, and by the address that wrong keys come from."""
+
+    def __init__(self, per_second: int, burst: int) -> None:
+        self._keys = _buckets(per_second, burst)
+        self._wrong_keys = _buckets(WRONG_KEYS_PER_SECOND, WRONG_KEYS_BURST)
+        #: Headers, as draft-ietf-httpapi-ratelimit-headers-10 has them.
+        self.policy = {"RateLimit-Policy": f'"key";q={burst};w={math.ceil(burst / per_second)}'}
+
+    def admit(self, key_id: str) -> dict[str, str]:
+        """Count a request with a key; the headers that say what is left. Raises TooManyRequests."""
+        result = self._keys.limit(key_id)
+        if result.limited:
+            raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))
+        return self.policy | {"RateLimit": _header(result.state)}
+
+    def admit_stranger(self, address: str | None) -> None:
+        """Raises TooManyRequests when too many wrong keys came from this address."""
+        if self._wrong_keys.peek(_network(address)).remaining < 1:
+            raise TooManyRequests("Too many wrong keys came from your address.", retry_after=1)
+
+    def count_wrong_key(self, address: str | None) -> None:
+        """Count a wrong key against the address that it came from."""
+        self._wrong_keys.limit(_network(address))
+
+
+def _buckets(per_second: int, burst: int) -> Throttled:
+    store = MemoryStore(options={"MAX_SIZE": MOST_CALLERS})
+    # Without a time-out: a thread that waits is what a limit is there to prevent.
+    return Throttled(using="gcra", quota=per_sec(per_second, burst), store=store, timeout=-1)
+
+
+def _header(state: RateLimitState) -> str:
+    return f'"key";r={state.remaining};t={math.ceil(state.reset_after)}'
+
+
+def _network(address: str | None) -> str:
+    """An address, or the network of an IPv6 address: its user has all 2^64 in it."""
+    try:
+        return str(IPv6Network(f"{address}/64", strict=False))
+    except ValueError:
+        return address or "unknown"
