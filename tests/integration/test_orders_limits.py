@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
 from orders import holdings
 from orders.domain import Order
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
@@ -211,6 +212,9 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
             waiter: list[Order | OrderError] = []
             last = threading.Thread(target=lambda: waiter.append(placed_or_refused(shop)))
             last.start()
+            changed = shop.service._holdings._accounts[shop.customer].changed
+            wait_until(lambda: changed._waiters or waiter, "the last one to wait")  # type: ignore[attr-defined]
+            assert waiter == []
         finally:
             go_on.set()
         thread.join()
