@@ -5,6 +5,7 @@ The flow is run by hand and time is moved in the database, so nothing here waits
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from orders.bootstrap import WEBHOOK_QUEUE
 from orders.domain import WEBHOOK_TYPES
 from orders.expressions import later, now
 from orders.models import order_events, orders, webhook_deliveries, webhook_interests
-from orders.repository import new_id
 from orders.routes.webhooks import ROLES
 from orders.webhooks import MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks_flow import Turns, webhook_flow
@@ -175,8 +175,12 @@ def test_a_message_has_the_order_as_it_is_and_the_facts_of_the_event(hooked: Hoo
 def test_the_largest_order_fits_into_a_message(hooked: Hooked) -> None:
     skus = [f"{number:064}" for number in range(100)]
     for sku in skus:
-        hooked.api.stock(sku, 2**31 - 1, 1)
-    hooked.place(items=[{"sku": sku, "quantity": 2**31 - 1} for sku in skus])
+        hooked.api.stock(sku, 2**31 - 1, 10**10)
+    hooked.place(
+        items=[{"sku": sku, "quantity": 1000} for sku in skus],
+        client_reference="r" * 64,
+        metadata={"note": "ä" * 1900},
+    )
     hooked.drain()
     [message] = hooked.receiver.messages
     assert len(message.json["data"]["order"]["items"]) == 100
@@ -588,26 +592,11 @@ def test_a_deadline_that_moves_takes_its_reminder_with_it(hooked: Hooked) -> Non
 
 
 def extend(hooked: Hooked, order_id: str, minutes: int) -> None:
-    """What an extension writes."""
-    hooked.move_order(order_id, minutes * MINUTE_MS)
-    event = (
-        "INSERT INTO order_events (order_id, type, at, data)"
-        " SELECT order_id, 'order.extended', at, '{}' FROM order_events"
-        " WHERE order_id = :id AND type = 'order.created'"
-    )
-    delivery = (
-        "INSERT INTO webhook_deliveries"
-        " (id, subscription_id, order_id, event_id, type, created_at, due_at)"
-        " SELECT :new, i.subscription_id, e.order_id, e.id, i.type, e.at, e.at"
-        " FROM order_events e JOIN webhook_interests i ON i.event_type = e.type"
-        " WHERE e.type = 'order.extended' AND i.type = :type AND e.id ="
-        " (SELECT max(id) FROM order_events WHERE order_id = :id)"
-    )
-    with hooked.api.services.engine.begin() as connection:
-        connection.execute(sa.text(event), {"id": order_id})
-        for kind in ("order.extended", "order.expiring"):
-            values = {"id": order_id, "new": new_id(), "type": kind}
-            connection.execute(sa.text(delivery), values)
+    deadline = datetime.now(UTC) + timedelta(minutes=minutes)
+    body = {"expires_at": deadline.isoformat(timespec="milliseconds")}
+    headers = {"If-Match": "*"}
+    extended = hooked.api.send("PATCH", f"/v1/orders/{order_id}", body, headers=headers)
+    assert extended.status_code == 200
 
 
 def test_without_the_setting_nothing_waits_for_a_deadline(hooked: Hooked) -> None:
