@@ -30,7 +30,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
         signal.signal(number, signal.default_int_handler)
     try:
-        with Service(folder, port) as service:
+        with Service(folder, port, {"WEBHOOK_ALLOW_PRIVATE": "1"}) as service:
             key = processes.create_key(
                 service.env, f"run-{time.time_ns()}", "orders", "payments", "ops"
             )

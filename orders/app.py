@@ -17,6 +17,7 @@ from orders.routes.orders import orders
 from orders.routes.payments import payments
 from orders.routes.providers import providers
 from orders.routes.stock import stock
+from orders.routes.webhooks import webhooks
 from orders.schemas.problem import ProblemOut
 from orders.strict_json import StrictRequest
 
@@ -56,7 +57,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     door.install(app)
     problems.install(app)
-    for blueprint in (orders, payments, providers, stock, health):
+    for blueprint in (orders, payments, providers, stock, webhooks, health):
         app.register_blueprint(blueprint)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)

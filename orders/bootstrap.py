@@ -16,11 +16,14 @@ from orders.providers import Providers
 from orders.rate_limits import RateLimits
 from orders.service import OrderService, Timeouts
 from orders.stock import StockService
+from orders.webhooks import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
 
 #: The queue of the checks on unpaid orders. An order's id is its check's id.
 QUEUE = "order-timeout"
+#: The queue of webhook deliveries. A delivery's id is its task's id.
+WEBHOOK_QUEUE = "webhooks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Services:
     engine: sa.Engine
     redis: redis.Redis
     scheduler: BatchScheduler
+    webhook_scheduler: BatchScheduler
     orders: OrderService
     stock: StockService
     clients: Clients
@@ -38,6 +42,7 @@ class Services:
     rate_limits: RateLimits
     #: Where requests are while their bodies are read.
     receiving: Bulkhead
+    webhooks: Webhooks
 
     def redis_answers(self) -> bool:
         try:
@@ -48,6 +53,7 @@ class Services:
     def close(self) -> None:
         """Let go of everything, what is left to say to Redis said."""
         self.scheduler.close()
+        self.webhook_scheduler.close()
         self.engine.dispose()
         self.redis.close()
 
@@ -59,28 +65,43 @@ def bootstrap(settings: Settings) -> Services:
     # half a second of silence is not, because /readyz asks too.
     client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
     scheduler = BatchScheduler(DelayQueue(client, QUEUE))
+    webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
     timeouts = Timeouts(
         settings.order_timeout_seconds,
         settings.order_timeout_min_seconds,
         settings.order_timeout_max_seconds,
     )
-    limits = Limits(settings.max_unpaid_orders, settings.max_held_pieces)
     # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
     # rather than in SQL, which is also a little faster: see docs/decisions.md.
     half = max(1, settings.database_pool_size // 2)
     placing = Bulkhead(half, StockBusy, longest_wait_seconds=settings.lock_timeout_seconds)
-    service = OrderService(engine, scheduler, timeouts, limits, placing)
+    policy = WebhookPolicy(
+        settings.webhook_timeout_seconds,
+        settings.webhook_allow_private,
+        settings.webhook_expiring_minutes,
+    )
+    service = OrderService(
+        engine,
+        scheduler,
+        timeouts,
+        Limits(settings.max_unpaid_orders, settings.max_held_pieces),
+        placing,
+        webhooks=webhook_scheduler,
+        reminders=settings.webhook_expiring_minutes > 0,
+    )
     return Services(
         settings=settings,
         engine=engine,
         redis=client,
         scheduler=scheduler,
+        webhook_scheduler=webhook_scheduler,
         orders=service,
         stock=StockService(engine),
         clients=Clients(engine),
         providers=Providers(engine),
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
+        webhooks=Webhooks(engine, webhook_scheduler, policy),
     )
 
 

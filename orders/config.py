@@ -50,6 +50,13 @@ class Settings:
     #: How many reverse proxies add a client's address to X-Forwarded-For. Without one, a client
     #: could choose its address.
     trusted_proxies: int = _at_least(0, 0)
+    #: How long sending a webhook may take in all, and how many a worker sends at a time.
+    webhook_timeout_seconds: float = _at_least(0.1, 5.0)
+    webhook_threads: int = _at_least(1, 8)
+    #: How long before its deadline `order.expiring` is sent; 0: never.
+    webhook_expiring_minutes: float = _at_least(0, 0.0)
+    #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
+    webhook_allow_private: bool = False
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
@@ -64,6 +71,9 @@ class Settings:
                     values[setting.name] = _parsed(text, setting.type)
                 except ValueError:
                     problems.append(f"{name} is not a number: {text!r}")
+                    continue
+                except KeyError:
+                    problems.append(f"{name} is 0 or 1, not {text!r}")
                     continue
                 minimum = setting.metadata.get("minimum")
                 if minimum is not None and not minimum <= values[setting.name] < float("inf"):
@@ -128,4 +138,6 @@ def _contradictions(settings: Settings) -> list[str]:
 
 
 def _parsed(text: str, kind: Any) -> Any:
+    if kind is bool:
+        return {"0": False, "1": True}[text]
     return kind(text) if kind in (int, float) else text

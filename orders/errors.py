@@ -119,6 +119,22 @@ class SignatureInvalid(OrderError):
     """The webhook's signature is missing, wrong or too old."""
 
 
+class WebhookNotFound(OrderError):
+    """There is no such webhook subscription."""
+
+
+class DeliveryNotFound(OrderError):
+    """There is no such webhook delivery."""
+
+
+class WebhookUrlNotAllowed(OrderError):
+    """Webhooks are not sent to this URL."""
+
+
+class TooManyWebhooks(OrderError):
+    """This client has as many webhook subscriptions as it may have."""
+
+
 class KeyNotFound(OrderError):
     """There is no such key."""
 

@@ -77,6 +77,13 @@ class json_each_text(GenericFunction[Any]):  # noqa: N801
     inherit_cache = True
 
 
+class json_agg(GenericFunction[Any]):  # noqa: N801
+    """``json_agg(column)``: its values as a list; of no rows None, or an empty list on SQLite."""
+
+    type = sa.JSON()
+    inherit_cache = True
+
+
 class json_build_object(GenericFunction[Any]):  # noqa: N801
     """``json_build_object(name, value, ...)``"""
 
@@ -87,6 +94,7 @@ class json_build_object(GenericFunction[Any]):  # noqa: N801
 ON_SQLITE = {
     "each_id": "json_each",
     "json_each_text": "json_each",
+    "json_agg": "json_group_array",
     "json_build_object": "json_object",
 }
 
@@ -98,6 +106,7 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 
 @compiles(each_id, "sqlite")
 @compiles(json_each_text, "sqlite")
+@compiles(json_agg, "sqlite")
 @compiles(json_build_object, "sqlite")
 def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     return f"{ON_SQLITE[element.name]}({compiler.process(element.clauses, **kw)})"
@@ -187,6 +196,24 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
 @compiles(clock, "sqlite")
 def _(_element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     return compiler.process(now(), **kw)
+
+
+class random_id(FunctionElement[str]):  # noqa: N801  reads as SQL does
+    """A new UUID that nobody guesses."""
+
+    type = Id()
+    inherit_cache = True
+
+
+@compiles(random_id)
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "gen_random_uuid()"
+
+
+@compiles(random_id, "sqlite")
+def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
+    parts = " || '-' || ".join(f"hex(randomblob({size}))" for size in (4, 2, 2, 2, 6))
+    return f"(lower({parts}))"
 
 
 class read_only(FunctionElement[bool]):  # noqa: N801  reads as SQL does

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.expressions import Id, Instant
+from orders.expressions import Id, Instant, random_id
 
 #: The newest revision under migrations/: what this code was written for.
 SCHEMA_VERSION = "0010_providers"
@@ -265,6 +265,88 @@ sa.Index(
     unique=True,
     postgresql_where=TERMINAL,
     sqlite_where=TERMINAL,
+)
+
+webhook_subscriptions = sa.Table(
+    "webhook_subscriptions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("url", sa.String(2000), nullable=False),
+    sa.Column("events", sa.String(500)),  # separated by spaces; null: all
+    # In clear, because it signs. Of a deleted subscription it is empty.
+    sa.Column("secret", sa.String(100), nullable=False),
+    sa.Column("previous_secret", sa.String(100)),  # signs too, until it expires
+    sa.Column("previous_secret_expires_at", Instant),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("paused_at", Instant),
+    sa.Column("pause_reason", sa.String(20)),
+    sa.Column("deleted_at", Instant),
+)
+sa.Index(
+    "ix_webhook_subscriptions_client",
+    webhook_subscriptions.c.client_id,
+    webhook_subscriptions.c.created_at,
+    webhook_subscriptions.c.id,
+)
+
+# What the statement that writes an event looks up: which subscriptions it makes a delivery for, and
+# of which type. They differ where an event brings a reminder with it.
+webhook_interests = sa.Table(
+    "webhook_interests",
+    metadata,
+    sa.Column("client_id", Id, primary_key=True),
+    sa.Column("event_type", sa.String(30), primary_key=True),
+    sa.Column("subscription_id", Id, primary_key=True),
+    sa.Column("type", sa.String(30), primary_key=True),
+)
+
+# No foreign keys, for the same reason as above; subscriptions are only marked as deleted.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", Id, primary_key=True, server_default=random_id()),
+    sa.Column("subscription_id", Id, nullable=False),
+    sa.Column("order_id", Id, nullable=False),
+    sa.Column("event_id", sa.BigInteger, nullable=False),  # of a reminder, the event it follows
+    sa.Column("type", sa.String(30), nullable=False),
+    sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("due_at", Instant, nullable=False),  # of one being sent, when its lease ends
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # with a known outcome
+    sa.Column("delivered_at", Instant),
+    sa.Column("last_attempt_at", Instant),
+    sa.Column("last_status", sa.Integer),
+    sa.Column("last_error", sa.String(200)),
+    sa.Column("last_body", sa.String(1000)),
+    sa.CheckConstraint(
+        "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
+    ),
+)
+#: A literal, as `UNPAID` is.
+PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
+# The sweep reads this and nothing else.
+sa.Index(
+    "ix_webhook_deliveries_due",
+    webhook_deliveries.c.due_at,
+    webhook_deliveries.c.id,
+    postgresql_where=webhook_deliveries.c.status == PENDING,
+    sqlite_where=webhook_deliveries.c.status == PENDING,
+)
+# A subscription's deliveries of one status, oldest first.
+sa.Index(
+    "ix_webhook_deliveries_subscription",
+    webhook_deliveries.c.subscription_id,
+    webhook_deliveries.c.status,
+    webhook_deliveries.c.created_at,
+    webhook_deliveries.c.id,
+)
+# Whether an earlier event of the same order is still to be sent.
+sa.Index(
+    "ix_webhook_deliveries_order",
+    webhook_deliveries.c.order_id,
+    webhook_deliveries.c.subscription_id,
+    webhook_deliveries.c.event_id,
 )
 
 # Written by the version before revision 0003, which may still run. A later revision drops it.

@@ -23,6 +23,7 @@ from orders.expressions import (
     Instant,
     clock,
     ids,
+    json_agg,
     later,
     ms_until,
     now,
@@ -37,6 +38,8 @@ from orders.models import (
     orders,
     payments,
     stock_items,
+    webhook_deliveries,
+    webhook_interests,
 )
 from orders.steps import Operation, Step
 
@@ -98,11 +101,12 @@ def _cancel(reason: str) -> sa.Update:
     )
 
 
-def _release(step: Step, cancelled: sa.FromClause) -> None:
+def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
     """What follows a cancellation: the stock goes back, and it is written down."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
-    _add_events(step, "events", _event(cancelled.c.id, "order.cancelled", at, reason))
+    event = _event(cancelled.c.id, "order.cancelled", at, reason)
+    return _add_events(step, cancelled.c.customer_id, event, owners=cancelled)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -155,11 +159,58 @@ def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
     }
 
 
-def _add_events(step: Step, name: str, *events: sa.Select[Any]) -> None:
-    """Write events of orders, which are locked, so that ids are in commit order."""
+def _add_events(
+    step: Step,
+    client_id: sa.ColumnElement[str],
+    *events: sa.Select[Any],
+    owners: sa.FromClause | None = None,
+    reminders: sa.ColumnElement[bool] | None = None,
+) -> sa.FromClause:
+    """Write events of orders, which are locked, so that ids are in commit order; and what webhooks send.
+
+    ``client_id`` is whose orders they are, as an earlier step returned it; with orders of several
+    clients, ``owners`` is that step. ``reminders`` says whether an event brings a reminder with it.
+    Returns the ids of the deliveries.
+    """
     columns = ("order_id", "type", "at", "data")
     rows = events[0] if len(events) == 1 else sa.union_all(*events)
-    step(name, insert(order_events).from_select(columns, rows))
+    added = (
+        insert(order_events)
+        .from_select(columns, rows)
+        .returning(
+            order_events.c.id, order_events.c.order_id, order_events.c.type, order_events.c.at
+        )
+    )
+    event, wish = step("events", added), webhook_interests.alias("i")
+    # Found by the clients first: of clients without subscriptions there is nothing to join.
+    wanted = [
+        wish.c.event_type == event.c.type,
+        one_of(wish.c.client_id, sa.select(client_id)),
+    ]
+    if reminders is not None:
+        wanted.append(reminders | (wish.c.type == event.c.type))
+    row = {
+        "subscription_id": wish.c.subscription_id,
+        "order_id": event.c.order_id,
+        "event_id": event.c.id,
+        "type": wish.c.type,
+        "created_at": event.c.at,
+        "due_at": event.c.at,
+    }
+    source: sa.FromClause = event
+    if owners is not None:
+        source = event.join(owners, owners.c.id == event.c.order_id)
+        wanted.append(wish.c.client_id == client_id)
+    chosen = sa.select(*row.values()).select_from(source.join(wish, sa.and_(*wanted)))
+    return step(
+        "deliveries",
+        insert(webhook_deliveries).from_select([*row], chosen).returning(webhook_deliveries.c.id),
+    )
+
+
+def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
+    """All of them in one value, to be returned beside something else."""
+    return sa.select(json_agg(deliveries.c.id)).scalar_subquery().label("deliveries")
 
 
 def _event(
@@ -188,6 +239,8 @@ def _insert(
     )
 
 
+#: Whether reminders are switched on: a parameter of the operations that set a deadline.
+REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 #: What `place` tells of an order.
 MOMENTS = ("created_at", "paid_at")
 
@@ -204,7 +257,7 @@ def place(step: Step) -> sa.Select[Any]:
     its client. Returns no rows if the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
-    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="wanted")
+    wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
     lines = step(
         "lines",
         sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
@@ -226,7 +279,7 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.sum(price).label("total"),
         sa.func.sum(lines.c.quantity).label("pieces"),
         clock().label("moment"),  # when the stock is locked, however long that took
-    ).subquery("basket")
+    ).subquery("b")
     is_free = basket.c.total == 0
     row = {
         "id": "order_id",
@@ -254,7 +307,7 @@ def place(step: Step) -> sa.Select[Any]:
         "placed",
         _insert(orders, row, *can_be_had)
         .on_conflict_do_nothing()
-        .returning(orders.c.id, orders.c.created_at, orders.c.paid_at),
+        .returning(orders.c.id, orders.c.customer_id, orders.c.created_at, orders.c.paid_at),
     )
     is_placed = sa.exists(sa.select(placed.c.id))
     is_paid = placed.c.paid_at.is_not(None)
@@ -265,11 +318,12 @@ def place(step: Step) -> sa.Select[Any]:
         "unit_price_minor": lines.c.price_minor,
     }
     step("items", _insert(order_items, items, is_placed))
-    _add_events(
+    deliveries = _add_events(
         step,
-        "events",
+        placed.c.customer_id,
         _event(placed.c.id, "order.created", placed.c.created_at, {}),
         _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
+        reminders=REMINDERS,
     )
     # What is paid at once is not held, and leaves the shelf.
     paid_at = sa.select(placed.c.paid_at).scalar_subquery()
@@ -281,7 +335,7 @@ def place(step: Step) -> sa.Select[Any]:
         held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
     )
     moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
-    return sa.select(lines, *moments, client_of(p("for_customer", type_=Id)))
+    return sa.select(lines, *moments, client_of(p("for_customer", type_=Id)), _ids_of(deliveries))
 
 
 @Operation
@@ -322,9 +376,14 @@ def extend(step: Step) -> sa.Select[Any]:
         "expires_at": rfc3339_text(extended.c.expires_at),
     }
     same = order.c.id == extended.c.id
-    _add_events(step, "events", _event(extended.c.id, "order.extended", now(), facts, same))
+    deliveries = _add_events(
+        step,
+        extended.c.customer_id,
+        _event(extended.c.id, "order.extended", now(), facts, same),
+        reminders=REMINDERS,
+    )
     left = ms_until(extended.c.expires_at, clock()).label("ms")
-    return with_items(extended).add_columns(left)
+    return with_items(extended).add_columns(left, _ids_of(deliveries))
 
 
 @Operation
@@ -382,13 +441,15 @@ def pay(step: Step) -> sa.Select[Any]:
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
     at, reason, facts = payment.c.created_at, payment.c.reason, _money(payment)
     because = {**facts, "reason": reason}
-    _add_events(
+    deliveries = _add_events(
         step,
-        "events",
+        payment.c.customer_id,
         _event(payment.c.order_id, "order.paid", at, facts, reason.is_(None)),
         _event(payment.c.order_id, "payment.refund_due", at, because, reason.is_not(None)),
     )
-    return sa.select(payment).select_from(order.join(payment, sa.true(), isouter=True))
+    return sa.select(payment, _ids_of(deliveries)).select_from(
+        order.join(payment, sa.true(), isouter=True)
+    )
 
 
 @Operation
@@ -415,16 +476,16 @@ def refund(step: Step) -> sa.Select[Any]:
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
     at = refunded.c.refunded_at
-    _add_events(step, "events", _event(refunded.c.order_id, "payment.refunded", at, facts))
-    return sa.select(refunded)
+    event = _event(refunded.c.order_id, "payment.refunded", at, facts)
+    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.customer_id, event)))
 
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel one's own unpaid order, expired or not; returns it, a row for each item."""
     cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
-    _release(step, cancelled)
-    return with_items(cancelled)
+    deliveries = _release(step, cancelled)
+    return with_items(cancelled).add_columns(_ids_of(deliveries))
 
 
 @Operation
@@ -434,7 +495,7 @@ def expire(step: Step) -> sa.Select[Any]:
     One that somebody is paying at this moment is skipped, not waited for; one that was paid
     between the beginning of the statement and the lock is not unpaid any more. Returns those that
     are unpaid and were not cancelled, with the milliseconds until each expires: negative when it
-    was skipped.
+    was skipped; and after them the webhook deliveries, without milliseconds.
     """
     overdue = step(
         "overdue",
@@ -447,10 +508,13 @@ def expire(step: Step) -> sa.Select[Any]:
         "cancelled",
         _cancel("expired")
         .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
-        .returning(orders.c.id, orders.c.cancelled_at, orders.c.cancel_reason),
+        .returning(
+            orders.c.id, orders.c.customer_id, orders.c.cancelled_at, orders.c.cancel_reason
+        ),
     )
-    _release(step, cancelled)
+    deliveries = _release(step, cancelled)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
-    return sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
+    unpaid = sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
         one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN
     )
+    return sa.select(sa.union_all(unpaid, sa.select(deliveries.c.id, sa.null())).subquery("found"))

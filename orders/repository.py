@@ -41,6 +41,7 @@ from orders.models import (
     payments,
 )
 from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
+from orders.steps import Operation
 from orders.transient import waited_for
 
 p = sa.bindparam
@@ -185,6 +186,19 @@ GET_STATE = sa.select(
 class Repository(Statements):
     """The statements, on one connection."""
 
+    def __init__(self, connection: sa.Connection, *, reminders: bool = False) -> None:
+        """``reminders`` says whether webhooks remind of deadlines."""
+        super().__init__(connection)
+        self._reminders = reminders
+        #: The webhook deliveries that the statements so far have made.
+        self.deliveries: list[str] = []
+
+    def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
+        """Do an operation, and note which webhook deliveries it has made."""
+        rows = operation(self._connection, **values)
+        self.deliveries += (rows[0].deliveries if rows else None) or ()
+        return rows
+
     # -- orders --
 
     def place(
@@ -205,8 +219,8 @@ class Repository(Statements):
         """
         order_id = new_id()
         try:
-            rows = operations.place(
-                self._connection,
+            rows = self._do(
+                operations.place,
                 order_id=order_id,
                 for_customer=customer_id,
                 for_key=key,
@@ -216,6 +230,7 @@ class Repository(Statements):
                 for_metadata=metadata,
                 quantities=quantities,
                 skus=len(quantities),
+                reminders=self._reminders,
             )
         except sa.exc.OperationalError as error:
             if waited_for(error, orders.name):
@@ -252,11 +267,13 @@ class Repository(Statements):
         Returns those that are unpaid still, and in how many ms each expires: negative when it is
         overdue, and was skipped because somebody has it locked.
         """
-        return {row.id: row.ms for row in operations.expire(self._connection, ids=order_ids)}
+        rows = operations.expire(self._connection, ids=order_ids)
+        self.deliveries += [row.id for row in rows if row.ms is None]
+        return {row.id: row.ms for row in rows if row.ms is not None}
 
     def cancel(self, order_id: str, customer_id: str) -> Order | None:
         """Cancel an unpaid order; None when there is none."""
-        rows = operations.cancel(self._connection, for_id=order_id, for_customer=customer_id)
+        rows = self._do(operations.cancel, for_id=order_id, for_customer=customer_id)
         return _order(rows[0], rows) if rows else None
 
     def extend(
@@ -272,14 +289,15 @@ class Repository(Statements):
 
         ``versions`` has each between spaces, or is "*" for any.
         """
-        rows = operations.extend(
-            self._connection,
+        rows = self._do(
+            operations.extend,
             for_id=order_id,
             for_customer=customer_id,
             for_versions=versions,
             for_deadline=expires_at,
             for_min_ms=bounds_ms[0],
             for_max_ms=bounds_ms[1],
+            reminders=self._reminders,
         )
         return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
 
@@ -391,8 +409,8 @@ class Repository(Statements):
 
         Raises OrderNotFound.
         """
-        rows = operations.pay(
-            self._connection,
+        rows = self._do(
+            operations.pay,
             payment_id=new_id(),
             for_id=order_id,
             for_customer=customer_id,
@@ -438,8 +456,8 @@ class Repository(Statements):
     def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
         """Note that money was sent back; None when it was not due. Raises ReferenceReused."""
         try:
-            rows = operations.refund(
-                self._connection,
+            rows = self._do(
+                operations.refund,
                 for_id=payment_id,
                 for_customer=customer_id,
                 for_reference=reference,

@@ -111,7 +111,11 @@ class OrderService:
         timeouts: Timeouts,
         limits: Limits = Limits(),  # noqa: B008  it is frozen
         placing: Bulkhead | None = None,
+        *,
+        webhooks: Scheduler | None = None,
+        reminders: bool = False,
     ) -> None:
+        """``webhooks`` looks after deliveries; ``reminders`` says whether they remind of deadlines."""
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
@@ -119,11 +123,17 @@ class OrderService:
         #: By SKU, without a limit when none is given: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
+        self._webhooks = webhooks
+        self._reminders = reminders
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
         with writing(self._engine) as connection:
-            yield Repository(connection)
+            repository = Repository(connection, reminders=self._reminders)
+            yield repository
+        if self._webhooks is not None:
+            for delivery_id in repository.deliveries:
+                self._webhooks.schedule(delivery_id, delay_ms=0)
 
     @contextmanager
     def _reading(self) -> Iterator[Repository]:

@@ -1,21 +1,22 @@
-"""The flow that cancels orders which were not paid in time."""
+"""The flow that cancels orders which were not paid in time, and what a worker runs beside it."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from orders.bootstrap import QUEUE, bootstrap
 from orders.config import Settings
 from orders.domain import is_order_id
-from orders.errors import StorageUnavailable
+from orders.outages import outages
 from orders.service import OrderService
-from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task, Unavailable
+from orders.webhooks_flow import webhook_flow
+from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
 
 
 def flows() -> list[Flow]:
     """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
     settings = Settings.from_env(os.environ)
-    return [timeout_flow(bootstrap(settings).orders, settings)]
+    services = bootstrap(settings)
+    return [timeout_flow(services.orders, settings), webhook_flow(services)]
 
 
 def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
@@ -30,18 +31,18 @@ def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
                 outcomes[task.id] = DeadLetter("an order's check has no payload")
         order_ids = [task.id for task in tasks if task.id not in outcomes]
         if order_ids:
-            with _outages():
+            with outages():
                 again = orders.expire(order_ids)
             outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
         return outcomes
 
     def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
-        with _outages():
+        with outages():
             for page in orders.waiting(after_seconds, before_seconds, settings.batch_size):
                 yield [Due(order.id, order.expires_in_ms) for order in page]
 
     def probe() -> None:
-        with _outages():
+        with outages():
             orders.check_ready()
 
     return Flow(
@@ -58,12 +59,3 @@ def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
         sweep_seconds=settings.sweep_seconds,
         lookahead_seconds=settings.lookahead_seconds,
     )
-
-
-@contextmanager
-def _outages() -> Iterator[None]:
-    """The one place where the service's word for an outage becomes the engine's."""
-    try:
-        yield
-    except StorageUnavailable as error:
-        raise Unavailable(str(error)) from error

@@ -218,12 +218,10 @@ def _on_dead(
 ) -> int:
     if bool(options.ids) == options.all:
         raise ValueError("name the ids or pass --all, not both")
-    queues = _queues(options)
-    if len(queues) != 1:
-        raise ValueError("there are several queues: name one with --queue")
-    [queue] = queues
-    slices = queue.dead_ids() if options.all else iter([options.ids])
-    done = sum(len(action(queue, ids)) for ids in slices)
+    done = 0
+    for queue in _queues(options):  # an id is looked for in each
+        slices = queue.dead_ids() if options.all else iter([options.ids])
+        done += sum(len(action(queue, ids)) for ids in slices)
     print(f"{verb} {done}")
     return 0 if options.all or done == len(options.ids) else 1
 

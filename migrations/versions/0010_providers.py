@@ -8,7 +8,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0010_providers"
-down_revision = "0008_stock_adjustments"
+down_revision = "0009_webhooks"
 branch_labels = None
 depends_on = None
 

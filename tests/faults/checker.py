@@ -10,6 +10,7 @@ S5  a stale worker changes nothing: somebody's token stands at a task that is le
 S6  one client and key make at most one order
 S7  201 means that the order is in SQL as it was answered, 200 that its deadline was moved
 S8  an outage adds no dead letter
+W   every event of a client with a webhook subscription has one delivery, and no other event has any
 """
 
 from collections import Counter
@@ -29,6 +30,8 @@ from orders.models import (
     payments,
     stock_adjustments,
     stock_items,
+    webhook_deliveries,
+    webhook_subscriptions,
 )
 
 #: Stands where a token stands while a worker holds the task.
@@ -80,6 +83,8 @@ class History:
     adjustments: list[Any]
     queue: Queue | None
     responses: Sequence[Response] = ()
+    subscriptions: Sequence[Any] = ()
+    deliveries: Sequence[Any] = ()
 
 
 def read(
@@ -96,6 +101,7 @@ def read(
             for table in (
                 *(orders, order_items, order_events),
                 *(stock_items, payments, stock_adjustments),
+                *(webhook_subscriptions, webhook_deliveries),
             )
         ]
     items: dict[str, list[Any]] = {row.id: [] for row in tables[0]}
@@ -110,6 +116,8 @@ def read(
         adjustments=list(tables[5]),
         queue=None if client is None else read_queue(client),
         responses=told,
+        subscriptions=tables[6],
+        deliveries=tables[7],
     )
 
 
@@ -164,6 +172,7 @@ def violations(
         *_versions(history),
         *_keys(history),
         *_answers(history),
+        *_deliveries(history, drained=drained),
     ]
     if history.queue is not None:
         found += _places(history, history.queue, drained=drained, complete=complete)
@@ -235,6 +244,30 @@ def _refunds(history: History) -> Iterable[Violation]:
             if status not in possible:
                 evidence = f"payment {told['id']} was said to be {told['status']}, and is {status}"
                 yield Violation("S7", evidence)
+
+
+def _deliveries(history: History, *, drained: bool) -> Iterable[Violation]:
+    """Subscriptions here are to all events, older than their client's orders, and never deleted."""
+    subscribers: dict[str, list[str]] = {}
+    for subscription in history.subscriptions:
+        subscribers.setdefault(subscription.client_id, []).append(subscription.id)
+    wanted = Counter(
+        (subscription_id, event.order_id, event.id, event.type)
+        for event in history.events
+        for subscription_id in subscribers.get(history.orders[event.order_id].customer_id, ())
+    )
+    made = Counter(
+        (row.subscription_id, row.order_id, row.event_id, row.type)
+        for row in history.deliveries
+        if row.type != "order.expiring"
+    )
+    for key in wanted.keys() | made.keys():
+        if wanted[key] != made[key]:
+            yield Violation("W", f"{key} has {made[key]} deliveries, not {wanted[key]}")
+    if drained:
+        for row in history.deliveries:
+            if row.status != "delivered":
+                yield Violation("W", f"delivery {row.id} is {row.status} after the drain")
 
 
 def _stock(history: History, stocked: Mapping[str, int]) -> Iterable[Violation]:

@@ -5,6 +5,8 @@ somebody continues it; ``moment:hang`` goes no further. It happens once.
 
 ``SLOW_POLL_SECONDS`` is how long a worker waits that nothing wakes.
 
+``WEBHOOKS`` has the worker send webhooks too.
+
 ``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong. Redis's, as the scripts of these processes read
 it, is wrong by as many seconds as the key `REDIS_CLOCK_OFFSET` says, at any time.
 
@@ -31,6 +33,7 @@ from orders.bootstrap import QUEUE, bootstrap
 from orders.config import Settings
 from orders.service import Scheduler
 from orders.timeouts import timeout_flow
+from orders.webhooks_flow import webhook_flow
 from worker import DelayQueue, Flow, Outcome, Task, lane
 from worker.scripts import scripts
 
@@ -67,7 +70,8 @@ def flows() -> list[Flow]:
 
     _watch(services.engine)
     _between_methods()
-    return [dataclasses.replace(flow, handler=handler)]
+    more = [webhook_flow(services)] if os.environ.get("WEBHOOKS") else []
+    return [dataclasses.replace(flow, handler=handler), *more]
 
 
 def create_app() -> Flask:

@@ -27,11 +27,12 @@ import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.models import order_events, orders
+from orders.models import order_events, orders, webhook_deliveries
 from tests.faults.checker import Violation, read, violations
 from tests.faults.load import Load
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
+from tests.receiver import Receiver
 
 LEASE_SECONDS = 3
 SETTINGS = {
@@ -41,6 +42,8 @@ SETTINGS = {
     "MAX_FAILURES": "3",
     "RETRY_BASE_SECONDS": "0.1",
     "RETRY_CAP_SECONDS": "0.5",
+    "WEBHOOKS": "1",
+    "WEBHOOK_ALLOW_PRIVATE": "1",
 }
 WORKERS = 3
 #: How long after a fault its effects may still show: a lease, and the time to notice.
@@ -63,6 +66,10 @@ class Soak:
         self.ports = [free_port(), free_port()]
         self.apis = [self.site.start_api(port, **self.through) for port in self.ports]
         key = self.site.services.clients.create_key("soak", ["orders", "payments"])
+        self.receiver = Receiver()
+        client = self.site.services.clients.authenticate(key)
+        assert client is not None
+        self.site.services.webhooks.subscribe(client.id, url=self.receiver.url, events=None)
         urls = [f"http://127.0.0.1:{port}" for port in self.ports]
         self.load = Load(urls, key, SKUS, customers=customers, seed=seed)
         self.faults: Counter[str] = Counter()
@@ -91,6 +98,7 @@ class Soak:
 
     def close(self) -> None:
         self.proxy.close()
+        self.receiver.close()
         self.site.close()
         self.postgres.remove()
 
@@ -226,13 +234,25 @@ class Soak:
         self.load.stop()
         wait_until(lambda: self.site.unpaid() == 0, "every order to end", seconds=60)
         wait_until(self._queue_is_empty, "every check to be settled", seconds=60)
+        wait_until(self._webhooks_are_sent, "every webhook to be sent", seconds=300, every=0.5)
         with redis.Redis.from_url(self.site.valkey.url) as client:
             history = read(self.site.services.engine, client, self.load.responses)
+        sent = {message.id for message in self.receiver.messages}
+        self.found += [
+            Violation("W", f"delivery {row.id} never came")
+            for row in history.deliveries
+            if row.id not in sent
+        ]
         self.found += violations(history, stocked=STOCKED, drained=True, complete=True)
 
     def _queue_is_empty(self) -> bool:
         stats = self.site.queue.stats()
         return stats.scheduled == stats.leased == 0
+
+    def _webhooks_are_sent(self) -> bool:
+        pending = sa.select(webhook_deliveries.c.id).where(webhook_deliveries.c.status == "pending")
+        with self.site.services.engine.connect() as connection:
+            return connection.execute(pending.limit(1)).first() is None
 
     # -- the table -------------------------------------------------------------------------
 
@@ -252,6 +272,8 @@ class Soak:
             if row.cancel_reason == "expired":
                 due, ended = row.expires_at.timestamp(), row.cancelled_at.timestamp()
                 late_ms[self._failing(due, ended)].append(1000 * (ended - due))
+        messages = self.receiver.messages
+        sent = {message.id for message in messages}
         statuses = Counter(row.status for row in rows)
         kinds = Counter(events)
         lines = [
@@ -261,6 +283,7 @@ class Soak:
             ("deadlines moved", f"{kinds['order.extended']:,}"),
             ("refunds due, refunded", ", ".join(f"{kinds[kind]:,}" for kind in REFUNDS)),
             ("answers to customers", f"{len(self.load.responses):,}"),
+            ("webhooks, sent twice", f"{len(sent):,}, {len(messages) - len(sent):,}"),
             ("faults", f"{sum(self.faults.values()):,}"),
             *((f"- {name}", f"{count}") for name, count in sorted(self.faults.items())),
             ("checks of the whole history", f"{self.checks:,}"),

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from orders.bootstrap import QUEUE, Services
 from orders.domain import CancelReason, Payment
 from orders.expressions import now
-from orders.models import order_events, orders, payments, stock_items
+from orders.models import order_events, orders, payments, stock_items, webhook_deliveries
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
@@ -151,6 +151,27 @@ def test_money_sent_back_twice_or_without_a_word_is_reported(site: Site) -> None
     with site.services.engine.begin() as connection:
         connection.execute(sa.update(payments).values(status="refunded"))
     assert check(site) == {"S1"}
+
+
+def test_an_event_without_its_delivery_or_with_two_is_reported(site: Site) -> None:
+    [order_id] = site.place(1, -1, -1)
+    hook = site.services.webhooks
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.delete(order_events))
+        owner = connection.scalar(sa.select(orders.c.customer_id))
+    assert owner is not None
+    hook.subscribe(owner, url="https://a.example/", events=None)
+    expire(site.services, [order_id])
+    assert check(site) == set()
+    assert check(site, drained=True) >= {"W"}
+    with site.services.engine.begin() as connection:
+        columns = [each.name for each in webhook_deliveries.c if each.name != "id"]
+        twice = sa.select(*(webhook_deliveries.c[name] for name in columns))
+        connection.execute(sa.insert(webhook_deliveries).from_select(columns, twice))
+    assert check(site) == {"W"}
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.delete(webhook_deliveries))
+    assert check(site) == {"W"}
 
 
 def test_release_without_the_token_ends_another_workers_lease(site: Site) -> None:

@@ -22,7 +22,7 @@ from psycopg import sql
 
 from devtools.postgres import Postgres
 from orders.database import writing
-from orders.domain import Expected, Position
+from orders.domain import Answer, Expected, Message, Position
 from orders.errors import (
     KeyReused,
     OutOfStock,
@@ -41,10 +41,14 @@ from orders.models import (
     provider_secrets,
     stock_adjustments,
     stock_items,
+    webhook_deliveries,
+    webhook_interests,
+    webhook_subscriptions,
 )
 from orders.providers import Providers
 from orders.repository import new_id
 from orders.signatures import signed
+from orders.webhooks import WebhookPolicy, Webhooks
 from tests.conftest import Shop, opened, upgrade
 
 COUNT = int(os.environ.get("ORDERS", "20000"))
@@ -61,6 +65,7 @@ GROWING = (
     *("provider_endpoints", "provider_secrets"),
     *("orders", "order_items", "order_events", "payments", "seats"),
     *("stock_items", "stock_adjustments"),
+    *("webhook_subscriptions", "webhook_interests", "webhook_deliveries"),
 )
 
 
@@ -464,6 +469,139 @@ def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -
         nothing, cost = counted(shop, shop.other, most)
         assert nothing == Held(0, 0)
         assert cost <= 20, "of the others' orders nothing is read"
+
+
+# -- webhooks ------------------------------------------------------------------------------
+
+#: Of the deliveries of one subscription, by what became of them; the rest are delivered.
+OVERDUE_DELIVERIES, LATER_DELIVERIES, DEAD_DELIVERIES = 2000, 2000, 500
+
+
+@pytest.fixture
+def hooked(pair: Pair) -> Iterator[dict[int, str]]:
+    """The id of a subscription in each shop, with a delivery for each order, and of no other event."""
+    ids = {}
+    for shop in pair:
+        ids[id(shop)] = (
+            webhooks(shop).subscribe(shop.customer, url="https://a.example", events=None)[0].id
+        )
+        fill_deliveries(shop, ids[id(shop)])
+    with writing(pair.analysed.engine) as connection:
+        connection.execute(sa.text("ANALYZE"))
+    yield ids
+    for shop in pair:
+        with shop.engine.begin() as connection:
+            for table in (webhook_interests, webhook_deliveries, webhook_subscriptions):
+                connection.execute(sa.delete(table))
+
+
+def fill_deliveries(shop: Shop, subscription_id: str) -> None:
+    """Deliveries of one subscription, and the subscriptions of many others."""
+    others = [new_id() for _ in range(1000)]
+    with shop.engine.begin() as connection:
+        connection.execute(
+            sa.insert(webhook_subscriptions).values(client_id=shop.other, created_at=NOW),
+            [{"id": each, "url": "https://b.example", "secret": ""} for each in others],
+        )
+        connection.execute(
+            sa.insert(webhook_interests).values(event_type="order.paid", type="order.paid"),
+            [{"client_id": each, "subscription_id": each} for each in others],
+        )
+        found = connection.execute(
+            sa.select(order_events.c.order_id, sa.func.min(order_events.c.id).label("event_id"))
+            .group_by(order_events.c.order_id)
+            .limit(COUNT)
+        ).all()
+        later = [NOW - timedelta(hours=1)] * OVERDUE_DELIVERIES + [
+            NOW + timedelta(hours=1)
+        ] * LATER_DELIVERIES
+        rows = [
+            {
+                "subscription_id": subscription_id,
+                "order_id": row.order_id,
+                "event_id": row.event_id,
+                "type": "order.created",
+                "status": "pending"
+                if number < len(later)
+                else "dead"
+                if number < len(later) + DEAD_DELIVERIES
+                else "delivered",
+                "created_at": OLDEST + timedelta(seconds=number),
+                "due_at": later[number] if number < len(later) else NOW,
+            }
+            for number, row in enumerate(found)
+        ]
+        connection.execute(sa.insert(webhook_deliveries), rows)
+
+
+def webhooks(shop: Shop) -> Webhooks:
+    return Webhooks(shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 5.0))
+
+
+def test_webhooks_are_written_with_events_without_statistics(
+    pair: Pair, hooked: dict[int, str]
+) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in pair}
+
+    def use(shop: Shop) -> None:
+        shop.service.expire(batches[id(shop)])
+        paid, cancelled = shop.basket({"sku-000": 1}), shop.basket({"sku-001": 1})
+        shop.pay(paid, "hooked")
+        shop.service.cancel(shop.customer, cancelled.id)
+        late = shop.pay(cancelled, "hooked and late").payment
+        shop.service.refund(shop.customer, late.id, reference="hooked")
+
+    assert_alike(pair, use)
+    for shop in pair:
+        with shop.engine.begin() as connection:
+            made = sa.select(webhook_deliveries.c.type).where(
+                webhook_deliveries.c.created_at > NOW, webhook_deliveries.c.status == "pending"
+            )
+            assert len(connection.execute(made).all()) == 500 + 6, hooked[id(shop)]
+
+
+def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
+    def use(shop: Shop) -> None:
+        service = webhooks(shop)
+        pages = service.upcoming(None, 0.0, 64)
+        due = [each.id for page, _ in zip(pages, range(3), strict=False) for each in page]
+        assert len(due) == 3 * 64
+        for after, before in ((-1.0, 60.0), (0.0, 7200.0)):
+            next(iter(service.upcoming(after, before, 64)), None)
+        for delivery_id, status in zip(due, (200, 500, 410), strict=False):
+            message = service.claim(delivery_id)
+            assert isinstance(message, Message)
+            service.record(message, Answer(status, None, "thanks"))
+            service.claim(delivery_id)
+        service.resume(shop.customer, hooked[id(shop)])
+        message = service.claim(due[3])
+        assert isinstance(message, Message)
+        service.put_off(message, 1000)
+        service.redeliver(None, due[0])
+
+    assert_alike(pair, use)
+
+
+def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
+    pair: Pair, hooked: dict[int, str]
+) -> None:
+    def use(shop: Shop) -> None:
+        service, one = webhooks(shop), hooked[id(shop)]
+        for status in (None, "pending", "delivered", "dead"):
+            after = None
+            for _ in range(2):
+                page = service.deliveries(
+                    shop.customer, one, status=status, page_size=PAGE, after=after
+                )
+                assert len(page) == PAGE
+                after = Position(page[-1].created_at, page[-1].id)
+        service.subscriptions(shop.customer, page_size=PAGE)
+        service.rotate_secret(shop.customer, one)
+        service.pause(shop.customer, one)
+        service.subscribe(shop.customer, url="https://b.example", events=["order.expiring"])
+        service.unsubscribe(shop.customer, one)
+
+    assert_alike(pair, use)
 
 
 # -- lists ---------------------------------------------------------------------------------

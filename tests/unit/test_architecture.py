@@ -32,6 +32,10 @@ class Rule:
     but_not: tuple[str, ...] = ()
 
 
+#: Where the service meets the engine.
+FLOWS = ("orders.timeouts", "orders.webhooks_flow", "orders.outages")
+
+
 def _worker(*names: str) -> tuple[str, ...]:
     return tuple(f"worker.{name}" for name in names)
 
@@ -49,7 +53,12 @@ RULES = [
     ),
     Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__",)),
     Rule("worker.*", never=("worker.worker",), but_not=("worker.__init__", "worker.cli")),
-    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", "orders.timeouts")),
+    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS)),
+    # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
+    Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
+    Rule("orders.webhook_sender", never=(*WEB, *SQL, "redis", "worker", "orders.webhooks")),
+    Rule("orders.*", never=("httpcore",), but_not=("orders.webhook_sender",)),
+    Rule("orders.webhooks", never=(*WEB, "redis", "worker", "orders.routes", "orders.schemas")),
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
@@ -223,6 +232,10 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/routes/orders.py", "import worker.queue"),
         ("orders/providers.py", "from flask import request"),
         ("orders/signatures.py", "import time\nfrom orders.models import provider_secrets"),
+        ("orders/webhooks.py", "from worker import Flow"),
+        ("orders/webhooks.py", "import httpcore"),
+        ("orders/webhook_sender.py", "import sqlalchemy"),
+        ("orders/webhook_urls.py", "import socket, httpcore"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:

@@ -10,6 +10,7 @@ import redis
 from devtools.make_env import write_env
 from devtools.processes import GRANIAN, ROOT
 from devtools.valkey import Valkey
+from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
 from worker import DelayQueue, connect
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -72,6 +73,20 @@ def test_every_server_bounds_its_waits_and_connections() -> None:
         assert f" {option} {value}" in readme
 
 
+def test_only_the_worker_has_a_way_out() -> None:
+    services = COMPOSE.partition("\nservices:\n")[2].partition("\nnetworks:\n")[0]
+    networks = dict(
+        zip(
+            re.findall(r"^  ([a-z]+):$", services, re.MULTILINE),
+            re.findall(r"^    networks: \[(.*)\]$", services, re.MULTILINE),
+            strict=True,
+        )
+    )
+    out = [name for name, joined in networks.items() if {"egress"} & {*joined.split(", ")}]
+    assert out == ["worker"]
+    assert "  backend:\n    internal: true" in COMPOSE
+
+
 @pytest.fixture
 def server(valkey: Valkey, tmp_path: Path) -> Iterator[Valkey]:
     """A Valkey with the options in docker-compose.yml."""
@@ -92,9 +107,10 @@ def server(valkey: Valkey, tmp_path: Path) -> Iterator[Valkey]:
     made.stop()
 
 
-def test_redis_serves_the_queue_and_nothing_else(server: Valkey) -> None:
+@pytest.mark.parametrize("name", [QUEUE, WEBHOOK_QUEUE])
+def test_redis_serves_the_queues_and_nothing_else(server: Valkey, name: str) -> None:
     with connect(server.url) as client, client.pubsub() as pubsub:
-        queue = DelayQueue(client, "order-timeout")
+        queue = DelayQueue(client, name)
         assert queue.check_server() == []
         pubsub.subscribe(queue.keys.wake)
         queue.pause()

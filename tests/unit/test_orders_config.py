@@ -46,6 +46,10 @@ def test_every_setting_can_be_set() -> None:
         "RATE_LIMIT_PER_SECOND": "20",
         "RATE_LIMIT_BURST": "50",
         "TRUSTED_PROXIES": "1",
+        "WEBHOOK_TIMEOUT_SECONDS": "2.5",
+        "WEBHOOK_THREADS": "2",
+        "WEBHOOK_EXPIRING_MINUTES": "5",
+        "WEBHOOK_ALLOW_PRIVATE": "1",
     }
     settings = Settings.from_env({**URLS, **own})
     named = {field.name.upper(): getattr(settings, field.name) for field in fields(settings)}
@@ -63,6 +67,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
             "MAX_FAILURES": "0",
             "LEASE_SECONDS": "nan",
             "SWEEP_SECONDS": "inf",
+            "WEBHOOK_ALLOW_PRIVATE": "yes",
         }
     )
     assert "DATABASE_URL is not set" in message
@@ -71,6 +76,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
     assert "MAX_FAILURES is at least 1, not 0" in message
     assert "LEASE_SECONDS is at least 0.1, not nan" in message
     assert "SWEEP_SECONDS is at least 0.01, not inf" in message
+    assert "WEBHOOK_ALLOW_PRIVATE is 0 or 1, not 'yes'" in message
 
 
 @pytest.mark.parametrize(

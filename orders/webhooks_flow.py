@@ -1,0 +1,183 @@
+"""The flow that sends webhooks."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from orders.bootstrap import WEBHOOK_QUEUE, Services
+from orders.domain import Answer, Message, is_order_id
+from orders.outages import outages
+from orders.schemas.orders import OrderOut
+from orders.schemas.types import rfc3339
+from orders.signatures import signed
+from orders.webhook_sender import Sender
+from orders.webhooks import Webhooks
+from worker import DeadLetter, Due, Flow, Outcome, Retry, Task
+
+log = structlog.get_logger("orders")
+
+#: Deliveries in one page of the sweep: while Redis does not answer, one page is sent at a time.
+PAGE_SIZE = 64
+#: An endpoint is slow if its answers take longer than that on average.
+SLOW_SECONDS = 0.5
+#: The share of the threads that a slow endpoint may have at a time.
+SLOW_SHARE = 4
+#: The longest that one of its deliveries waits for its turn.
+MAX_TURN_MS = 60_000
+
+
+def webhook_flow(services: Services, sender: Sender | None = None) -> Flow:
+    """Send webhooks, one at a time in each thread."""
+    settings, webhooks = services.settings, services.webhooks
+    threads = settings.webhook_threads
+    deliver = Deliverer(
+        webhooks,
+        sender
+        or Sender(settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private),
+        threads,
+    )
+
+    def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
+        with outages():
+            for page in webhooks.upcoming(after_seconds, before_seconds, PAGE_SIZE):
+                yield [Due(each.id, each.due_in_ms) for each in page]
+
+    def probe() -> None:
+        with outages():
+            services.orders.check_ready()
+
+    return Flow(
+        name=WEBHOOK_QUEUE,
+        handler=deliver,
+        sweep=waiting,
+        without_redis="handle",  # several workers may: the lease in each row decides
+        probe=probe,
+        threads=threads,
+        batch_size=1,
+        lease_seconds=settings.lease_seconds,
+        max_deliveries=settings.max_deliveries,
+        sweep_seconds=settings.sweep_seconds,
+        lookahead_seconds=settings.lookahead_seconds,
+    )
+
+
+class Deliverer:
+    """Sends deliveries and records what came of it."""
+
+    def __init__(self, webhooks: Webhooks, sender: Sender, threads: int) -> None:
+        self._webhooks = webhooks
+        self._sender = sender
+        self._threads = threads
+        self._turns = Turns(max(1, threads // SLOW_SHARE))
+
+    def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        """A claim brings one task; the sweep, while Redis does not answer, a page."""
+        if len(tasks) == 1:
+            outcomes = [self._deliver(tasks[0])]
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                outcomes = [*pool.map(self._deliver, tasks)]
+        pairs = zip(tasks, outcomes, strict=True)
+        return {task.id: outcome for task, outcome in pairs if outcome is not None}
+
+    def _deliver(self, task: Task) -> Outcome | None:
+        if not is_order_id(task.id):
+            return DeadLetter("its id is not a delivery's")
+        with outages():
+            claimed = self._webhooks.claim(task.id)
+        if not isinstance(claimed, Message):
+            return None if claimed is None else Retry(claimed)
+        wait_ms = self._turns.begin(claimed.subscription_id)
+        if wait_ms:
+            with outages():
+                self._webhooks.put_off(claimed, wait_ms)
+            return Retry(wait_ms)
+        began = time.monotonic()
+        try:
+            answer = self._send(claimed)
+        finally:
+            self._turns.end(claimed.subscription_id, time.monotonic() - began)
+        with outages():
+            again = self._webhooks.record(claimed, answer)
+        if not answer.is_success:
+            log.info(
+                "webhook not delivered",
+                delivery=claimed.id,
+                webhook=claimed.subscription_id,
+                attempt=claimed.attempts + 1,
+                status=answer.status,
+                error=answer.error,
+            )
+        return None if again is None else Retry(again)
+
+    def _send(self, message: Message) -> Answer:
+        try:
+            body = body_of(message)
+            headers = signed(message.id, body, message.secrets, now_seconds=time.time())
+            return self._sender.post(message.url, headers, body)
+        except Exception:
+            # Counted as an attempt, so that SQL and not Redis says when it is given up.
+            log.exception("webhook failed", delivery=message.id)
+            return Answer(None, "internal error", None)
+
+
+def body_of(message: Message) -> bytes:
+    """What is sent. The order is as GET shows it at this moment."""
+    order: dict[str, Any] = OrderOut.model_validate(message.order).model_dump(mode="json")
+    body = {
+        "type": message.type,
+        "timestamp": rfc3339(message.at),
+        "sequence": message.sequence,
+        "data": {**message.facts, "order": order},
+    }
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Turns:
+    """Keeps slow endpoints from taking all threads of this process.
+
+    What has to wait is given a turn after those that wait already, so that a backlog is not looked at
+    again and again.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most`` is how many threads a slow endpoint may have."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._busy: Counter[str] = Counter()
+        #: By subscription, how long a message takes on average, in seconds; only of slow ones.
+        self._seconds: dict[str, float] = {}
+        #: When the next turn is to be had, on the monotonic clock.
+        self._free_at: dict[str, float] = {}
+
+    def begin(self, subscription_id: str, now: float | None = None) -> int:
+        """Take a thread: 0, or in how many ms to come back."""
+        now = time.monotonic() if now is None else now
+        with self._lock:
+            seconds = self._seconds.get(subscription_id, 0.0)
+            if seconds <= SLOW_SECONDS or self._busy[subscription_id] < self._most:
+                self._busy[subscription_id] += 1
+                return 0
+            free_at = max(now, self._free_at.get(subscription_id, 0.0)) + seconds / self._most
+            wait = min(MAX_TURN_MS, round(1000 * (free_at - now)))
+            self._free_at[subscription_id] = now + wait / 1000
+            return max(1, wait)
+
+    def end(self, subscription_id: str, seconds: float) -> None:
+        """Give the thread back after so long."""
+        with self._lock:
+            self._busy[subscription_id] -= 1
+            if not self._busy[subscription_id]:
+                del self._busy[subscription_id]
+            average = (self._seconds.get(subscription_id, 0.0) + seconds) / 2
+            if average > SLOW_SECONDS / 2:
+                self._seconds[subscription_id] = average
+            else:
+                self._seconds.pop(subscription_id, None)
+                self._free_at.pop(subscription_id, None)

@@ -1,0 +1,175 @@
+"""Webhooks with a real worker, which is killed, and with a Redis that forgets or is away."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from devtools import processes
+from devtools.processes import Process, wait_until
+from devtools.valkey import Valkey
+from orders.expressions import later
+from orders.models import webhook_deliveries
+from tests.conftest import Api, serving
+from tests.receiver import Received, Receiver, receiving
+
+StartWorker = Callable[..., Process]
+#: No sweep comes before the test is over.
+NO_SWEEP = {"SWEEP_SECONDS": "3600", "LOOKAHEAD_SECONDS": "3600"}
+
+
+class Place:
+    """An application with a subscription, and workers to start and to kill."""
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, stack: ExitStack) -> None:
+        self.receiver: Receiver = stack.enter_context(receiving())
+        settings: dict[str, Any] = {"webhook_allow_private": True}
+        self.api: Api = stack.enter_context(serving(database_url, redis_url, **settings))
+        self._env = {
+            "DATABASE_URL": database_url,
+            "REDIS_URL": redis_url,
+            "WEBHOOK_ALLOW_PRIVATE": "1",
+            "WEBHOOK_TIMEOUT_SECONDS": "60",
+        }
+        self._folder, self._stack, self._count = folder, stack, 0
+        made = self.api.send("POST", "/v1/webhooks", {"url": self.receiver.url})
+        assert made.status_code == 201
+
+    def start_worker(self, **env: str) -> Process:
+        self._count += 1
+        log = self._folder / f"worker-{self._count}.log"
+        worker = processes.worker({**self._env, **env}, log)
+        self._stack.callback(worker.kill)
+        wait_until(lambda: log.read_text().count('"available"') == 2, "both flows to be at work")
+        return worker
+
+    def order(self, **body: Any) -> str:
+        placed: Any = self.api.place(**body).get_json()
+        return str(placed["id"])
+
+    def statuses(self) -> list[str]:
+        engine = self.api.services.engine.execution_options(reading=True)
+        with engine.connect() as connection:
+            return [*connection.scalars(sa.select(webhook_deliveries.c.status))]
+
+    def wait_until_delivered(self, count: int) -> None:
+        wait_until(lambda: self.statuses() == ["delivered"] * count, f"{count} deliveries")
+
+    def end_leases(self) -> None:
+        """Let an hour pass for deliveries."""
+        moved = later(webhook_deliveries.c.due_at, "shift")
+        with self.api.services.engine.begin() as connection:
+            connection.execute(
+                sa.update(webhook_deliveries).values(due_at=moved), {"shift": -3_600_000}
+            )
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def place(
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,  # noqa: ARG001  empties it
+    tmp_path: Path,
+    stack: ExitStack,
+) -> Place:
+    return Place(tmp_path, migrated_url, valkey.url, stack)
+
+
+def test_a_webhook_is_sent_when_its_event_is_committed_without_waiting_for_a_sweep(
+    place: Place,
+) -> None:
+    """By the API's events and by the worker's own."""
+    place.start_worker(**NO_SWEEP)
+    order = place.order(timeout_seconds=1)
+    place.api.pay(place.order())
+    place.wait_until_delivered(4)
+    assert sorted(place.receiver.types()) == [
+        *("order.cancelled", "order.created", "order.created", "order.paid"),
+    ]
+    [cancelled] = [each for each in place.receiver.messages if each.type == "order.cancelled"]
+    assert cancelled.json["data"]["order"]["id"] == order
+    assert len({message.id for message in place.receiver.messages}) == 4
+
+
+def test_a_worker_killed_while_it_sends_is_succeeded_by_another(place: Place) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    def hold(_: Received) -> None:
+        reached.set()
+        release.wait(60)
+
+    place.receiver.before = hold
+    first = place.start_worker(LEASE_SECONDS="2")
+    place.order()
+    assert reached.wait(60)
+    first.kill()
+    place.receiver.before = lambda _: None
+    release.set()
+    assert place.statuses() == ["pending"]
+    place.end_leases()
+    place.start_worker(LEASE_SECONDS="2")
+    place.wait_until_delivered(1)
+    ids = [message.id for message in place.receiver.messages]
+    assert len(ids) == 2
+    assert len({*ids}) == 1, "a receiver knows it by its id"
+
+
+def test_a_flush_of_redis_loses_no_event(place: Place, redis_client: redis.Redis) -> None:
+    for number in range(3):
+        place.api.pay(place.order(), f"r-{number}")
+    place.api.services.webhook_scheduler.close()
+    redis_client.flushall()
+    place.start_worker()
+    place.wait_until_delivered(6)
+    place.receiver.status = 500
+    place.order()
+    wait_until(lambda: len(place.receiver.messages) == 7, "an attempt that fails")
+    redis_client.flushall()
+    place.receiver.status = 200
+    place.end_leases()
+    place.wait_until_delivered(7)
+
+
+def test_without_redis_webhooks_are_sent_from_sql(
+    migrated_url: str, tmp_path: Path, stack: ExitStack
+) -> None:
+    valkey = Valkey(tmp_path / "valkey", "--save", "").start()
+    stack.callback(valkey.stop)
+    place = Place(tmp_path, migrated_url, valkey.url, stack)
+    place.start_worker()
+    valkey.kill()
+    for _ in range(10):
+        place.order()
+    place.wait_until_delivered(10)
+    assert len({message.id for message in place.receiver.messages}) == 10
+
+
+def test_endpoints_that_hang_delay_no_cancellation(place: Place) -> None:
+    release = threading.Event()
+    place.receiver.before = lambda _: release.wait(60)
+    try:
+        place.start_worker(WEBHOOK_THREADS="2", DATABASE_POOL_SIZE="2")
+        for _ in range(6):
+            place.order()
+        late = place.order(timeout_seconds=1)
+
+        def is_cancelled() -> bool:
+            shown: Any = place.api.send("GET", f"/v1/orders/{late}").get_json()
+            return bool(shown["status"] == "cancelled")
+
+        wait_until(is_cancelled, "the cancellation", seconds=30)
+        assert place.receiver.messages == [], "all of them hang"
+    finally:
+        release.set()
+    place.wait_until_delivered(8)

@@ -1,0 +1,728 @@
+"""Webhooks: which events are sent to whom, what is sent, and what happens when nobody takes it.
+
+The flow is run by hand and time is moved in the database, so nothing here waits.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from devtools.valkey import Valkey
+from orders import webhooks_flow
+from orders.bootstrap import WEBHOOK_QUEUE
+from orders.domain import WEBHOOK_TYPES
+from orders.expressions import later, now
+from orders.models import order_events, orders, webhook_deliveries, webhook_interests
+from orders.routes.webhooks import ROLES
+from orders.webhooks import MAX_SUBSCRIPTIONS, RETRY_SECONDS
+from orders.webhooks_flow import Turns, webhook_flow
+from tests.conftest import Api, serving
+from tests.receiver import Receiver, receiving
+from worker import DelayQueue, Retry, Task
+
+DAY_MS = 86_400_000
+
+
+class Hooked:
+    """The application with a subscription, its receiver, and the flow that sends."""
+
+    def __init__(self, api: Api, receiver: Receiver) -> None:
+        self.api = api
+        self.receiver = receiver
+        self.flow = webhook_flow(api.services)
+        made = self.subscribe()
+        self.id, self.secret = made["id"], made["secret"]
+
+    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+        """What the API answers."""
+        return self.api.send(method, path, body, **more).json
+
+    def subscribe(self, *, key: str = "customer", url: str = "", **body: Any) -> Any:
+        sent = {"url": url or self.receiver.url, **body}
+        made = self.api.send("POST", "/v1/webhooks", sent, key=key)
+        assert made.status_code == 201, made.json
+        return made.json
+
+    def change(self, **body: Any) -> Any:
+        changed = self.api.send("PATCH", f"/v1/webhooks/{self.id}", body)
+        assert changed.status_code == 200
+        return changed.json
+
+    def send_due(self) -> int:
+        """Send what is due, one after another, and return how many there were."""
+        assert self.flow.sweep is not None
+        due = [each for page in self.flow.sweep(None, 0.0) for each in page]
+        for each in due:
+            self.flow.handler([Task(each.id)])
+        return len(due)
+
+    def drain(self) -> list[str]:
+        """Send until nothing is due any more; return the types of what the receiver has."""
+        while self.send_due():
+            self.move(1000)  # those that waited for their turn
+        return self.receiver.types()
+
+    def move(self, ms: int) -> None:
+        """Let time pass for deliveries."""
+        moved = sa.update(webhook_deliveries).values(
+            due_at=later(webhook_deliveries.c.due_at, "shift")
+        )
+        with self.api.services.engine.begin() as connection:
+            connection.execute(moved, {"shift": -ms})
+
+    def move_order(self, order_id: str, expires_in_ms: int) -> None:
+        moved = sa.update(orders).where(orders.c.id == sa.bindparam("order_id"))
+        with self.api.services.engine.begin() as connection:
+            connection.execute(
+                moved.values(expires_at=later(now(), "for_ms")),
+                {"order_id": order_id, "for_ms": expires_in_ms},
+            )
+
+    def deliveries(self, **query: Any) -> list[dict[str, Any]]:
+        path = f"/v1/webhooks/{self.id}/deliveries"
+        listed = self.api.send("GET", path, query_string=query)
+        assert listed.status_code == 200
+        page: Any = listed.json
+        return list(page["data"])
+
+    def place(self, **body: Any) -> dict[str, Any]:
+        placed = self.api.place(**body)
+        assert placed.status_code == 201
+        order: dict[str, Any] = placed.get_json()
+        return order
+
+    def expire(self, order_id: str) -> None:
+        self.move_order(order_id, -1)
+        assert self.api.services.orders.expire([order_id]) == {}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@pytest.fixture
+def reminder_minutes() -> float:
+    return 0.0
+
+
+@pytest.fixture
+def hooked(
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,  # noqa: ARG001  empties it
+    receiver: Receiver,
+    reminder_minutes: float,
+) -> Iterator[Hooked]:
+    """An application whose webhooks may go to this machine."""
+    settings: dict[str, Any] = {
+        "webhook_allow_private": True,
+        "webhook_expiring_minutes": reminder_minutes,
+    }
+    with serving(migrated_url, valkey.url, **settings) as api:
+        yield Hooked(api, receiver)
+
+
+# -- what is sent --------------------------------------------------------------------------
+
+
+def test_every_event_of_an_order_is_sent_once_and_signed(hooked: Hooked) -> None:
+    paid, late = hooked.place(), hooked.place()
+    hooked.api.pay(paid["id"])
+    hooked.expire(late["id"])
+    due: Any = hooked.api.pay(late["id"], "r-2").json
+    hooked.api.send("POST", f"/v1/payments/{due['id']}/refund", {"reference": "re-1"})
+    hooked.api.send("POST", f"/v1/orders/{hooked.place()['id']}/cancel")
+
+    assert sorted(hooked.drain()) == sorted(
+        [
+            *("order.created", "order.paid"),
+            *("order.created", "order.cancelled", "payment.refund_due", "payment.refunded"),
+            *("order.created", "order.cancelled"),
+        ]
+    )
+    messages = hooked.receiver.messages
+    assert len({message.id for message in messages}) == 8
+    assert all(message.is_signed(hooked.secret) for message in messages)
+    assert {each["status"] for each in hooked.deliveries()} == {"delivered"}
+    assert hooked.send_due() == 0
+
+
+def test_a_message_has_the_order_as_it_is_and_the_facts_of_the_event(hooked: Hooked) -> None:
+    order = hooked.place()
+    hooked.api.pay(order["id"])
+    hooked.drain()
+    shown = hooked.ask("GET", f"/v1/orders/{order['id']}")
+    events = hooked.ask("GET", f"/v1/orders/{order['id']}/events")["data"]
+    created, paid = (message.json for message in hooked.receiver.messages)
+    assert created["data"] == {"order": shown}
+    assert created["timestamp"] == events[0]["at"]
+    assert paid == {
+        "type": "order.paid",
+        "timestamp": events[1]["at"],
+        "sequence": paid["sequence"],
+        "data": {**events[1]["data"], "order": shown},
+    }
+    assert paid["sequence"] > created["sequence"]
+
+
+def test_the_largest_order_fits_into_a_message(hooked: Hooked) -> None:
+    skus = [f"{number:064}" for number in range(100)]
+    for sku in skus:
+        hooked.api.stock(sku, 2**31 - 1, 10**10)
+    hooked.place(
+        items=[{"sku": sku, "quantity": 1000} for sku in skus],
+        client_reference="r" * 64,
+        metadata={"note": "ä" * 1900},
+    )
+    hooked.drain()
+    [message] = hooked.receiver.messages
+    assert len(message.json["data"]["order"]["items"]) == 100
+    assert len(message.body) <= 20_000
+
+
+def test_an_order_that_costs_nothing_is_created_and_paid_in_that_order(hooked: Hooked) -> None:
+    hooked.api.stock("gift", 10, 0)
+    hooked.place(items=[{"sku": "gift", "quantity": 1}])
+    assert hooked.drain() == ["order.created", "order.paid"]
+
+
+def test_only_the_events_that_were_asked_for_are_sent(hooked: Hooked) -> None:
+    with receiving() as other:
+        hooked.subscribe(url=other.url, events=["order.cancelled", "payment.refunded"])
+        order = hooked.place()
+        hooked.api.send("POST", f"/v1/orders/{order['id']}/cancel")
+        hooked.drain()
+        assert other.types() == ["order.cancelled"]
+    assert hooked.receiver.types() == ["order.created", "order.cancelled"]
+
+
+def test_a_batch_is_sent_to_every_subscription_of_each_client_and_to_nobody_else(
+    hooked: Hooked,
+) -> None:
+    with receiving() as second, receiving() as others:
+        hooked.subscribe(url=second.url, events=["order.cancelled"])
+        hooked.subscribe(url=others.url, events=["order.cancelled"], key="other")
+        mine = [hooked.place()["id"] for _ in range(3)]
+        headers = {"Idempotency-Key": "theirs"}
+        basket = {"items": [{"sku": "tea", "quantity": 1}]}
+        theirs = hooked.ask("POST", "/v1/orders", basket, key="other", headers=headers)
+        for order_id in (*mine, theirs["id"]):
+            hooked.move_order(order_id, -1)
+        assert hooked.api.services.orders.expire([*mine, theirs["id"]]) == {}
+        hooked.drain()
+        ids = [
+            sorted(
+                message.json["data"]["order"]["id"]
+                for message in receiver.messages
+                if message.type == "order.cancelled"
+            )
+            for receiver in (hooked.receiver, second, others)
+        ]
+    assert ids == [sorted(mine), sorted(mine), [theirs["id"]]]
+
+
+def test_a_replay_and_a_payment_that_is_known_send_nothing_again(hooked: Hooked) -> None:
+    order = hooked.place(idempotency_key="one")
+    assert hooked.place(idempotency_key="one") == order
+    for _ in range(2):
+        hooked.api.pay(order["id"])
+    assert hooked.drain() == ["order.created", "order.paid"]
+
+
+def test_an_order_of_a_client_without_subscriptions_makes_no_delivery(hooked: Hooked) -> None:
+    headers = {"Idempotency-Key": "theirs"}
+    basket = {"items": [{"sku": "tea", "quantity": 1}]}
+    hooked.api.send("POST", "/v1/orders", basket, key="other", headers=headers)
+    with hooked.api.services.engine.begin() as connection:
+        assert connection.execute(sa.select(webhook_deliveries)).all() == []
+        assert len(connection.execute(sa.select(order_events)).all()) == 1
+
+
+def test_after_the_commit_redis_knows_the_delivery(hooked: Hooked) -> None:
+    hooked.place()
+    [delivery] = hooked.deliveries()
+    hooked.api.services.webhook_scheduler.close()
+    queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
+    assert [task.id for task in queue.claim(9, 1000).tasks] == [delivery["id"]]
+
+
+# -- what goes wrong -----------------------------------------------------------------------
+
+
+def test_a_failure_is_tried_again_for_a_day_and_then_dead_with_the_response(
+    hooked: Hooked,
+) -> None:
+    hooked.receiver.status, hooked.receiver.text = 500, b"out of order"
+    hooked.place()
+    waits = []
+    for _ in RETRY_SECONDS:
+        assert hooked.send_due() == 1
+        assert hooked.send_due() == 0
+        [delivery] = hooked.deliveries(status="pending")
+        waits.append(next_in_seconds(hooked))
+        hooked.move(1000 * RETRY_SECONDS[len(waits) - 1])
+    assert waits == pytest.approx(RETRY_SECONDS, abs=4)
+    assert 23 * 3600 < sum(RETRY_SECONDS) <= 24 * 3600
+    assert hooked.send_due() == 1
+    [delivery] = hooked.deliveries(status="dead")
+    assert (delivery["attempts"], delivery["last_status"]) == (len(RETRY_SECONDS) + 1, 500)
+    assert (delivery["last_body"], delivery["next_attempt_at"]) == ("out of order", None)
+    hooked.move(DAY_MS)
+    assert hooked.send_due() == 0
+    assert {message.id for message in hooked.receiver.messages} == {delivery["id"]}
+
+
+def next_in_seconds(hooked: Hooked) -> float:
+    assert hooked.flow.sweep is not None
+    [[due]] = hooked.flow.sweep(None, 2 * DAY_MS / 1000)
+    return due.delay_ms / 1000
+
+
+@pytest.mark.parametrize("key", ["customer", "ops"])
+def test_a_dead_delivery_is_sent_again_by_its_owner_and_by_operators(
+    hooked: Hooked, key: str
+) -> None:
+    hooked.place()
+    [delivery] = hooked.deliveries()
+    set_delivery(hooked, status="dead", attempts=11)
+    assert hooked.send_due() == 0
+    path = f"/v1/webhooks/deliveries/{delivery['id']}/redeliver"
+    assert hooked.api.send("POST", path, key="other").status_code == 404
+    again = hooked.api.send("POST", path, key=key)
+    shown: Any = again.json
+    assert (again.status_code, shown["status"], shown["attempts"]) == (200, "pending", 0)
+    hooked.drain()
+    assert [message.id for message in hooked.receiver.messages] == [delivery["id"]]
+
+
+def set_delivery(hooked: Hooked, **values: Any) -> None:
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(sa.update(webhook_deliveries).values(**values))
+
+
+@pytest.mark.parametrize("status", [300, 302, 307, 400, 404, 429, 500, 503])
+def test_what_is_not_a_success_is_tried_again(hooked: Hooked, status: int) -> None:
+    hooked.receiver.status = status
+    hooked.place()
+    hooked.send_due()
+    [delivery] = hooked.deliveries(status="pending")
+    assert (delivery["attempts"], delivery["last_status"]) == (1, status)
+
+
+def test_a_receiver_that_was_down_gets_everything_once_it_is_up(hooked: Hooked) -> None:
+    port = hooked.receiver.port
+    hooked.receiver.close()
+    order = hooked.place()
+    hooked.api.pay(order["id"])
+    for _ in range(3):
+        hooked.send_due()
+        hooked.move(1000)
+    pending = hooked.deliveries(status="pending")
+    assert "refused" in pending[0]["last_error"]
+    with receiving(port) as up:
+        hooked.move(DAY_MS)
+        hooked.send_due()
+        hooked.move(DAY_MS)
+        hooked.send_due()
+        assert up.types() == ["order.created", "order.paid"]
+        assert {message.id for message in up.messages} == {each["id"] for each in pending}
+    hooked.receiver._server.server_close = hooked.receiver._server.shutdown = lambda: None  # type: ignore[method-assign]
+
+
+def test_an_endpoint_that_is_gone_pauses_its_subscription(hooked: Hooked) -> None:
+    hooked.receiver.status = 410
+    hooked.place()
+    hooked.send_due()
+    shown = hooked.ask("GET", f"/v1/webhooks/{hooked.id}")
+    assert shown["paused_at"]
+    assert shown["pause_reason"] == "gone"
+    [delivery] = hooked.deliveries(status="pending")
+    assert delivery["last_status"] == 410
+    hooked.receiver.status = 200
+    assert hooked.change(paused=False)["paused_at"] is None
+    assert hooked.drain() == ["order.created"] * 2
+
+
+def test_a_paused_subscription_keeps_its_deliveries_for_later(hooked: Hooked) -> None:
+    first = hooked.place()
+    assert hooked.change(paused=True)["pause_reason"] == "requested"
+    hooked.api.pay(first["id"])
+    hooked.place()
+    for _ in range(3):
+        hooked.send_due()
+        hooked.move(1000)
+    assert hooked.receiver.messages == []
+    assert hooked.send_due() == 0
+    hooked.change(paused=False)
+    assert sorted(hooked.drain()) == ["order.created", "order.created", "order.paid"]
+
+
+def test_resuming_comes_by_itself_too(hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When there is more than one request brings forward."""
+    monkeypatch.setattr("orders.webhooks.SLICES", 0)
+    hooked.change(paused=True)
+    hooked.place()
+    hooked.send_due()
+    hooked.change(paused=False)
+    assert hooked.send_due() == 0
+    hooked.move(3_600_000)
+    assert hooked.drain() == ["order.created"]
+
+
+def test_a_deleted_subscription_drops_what_was_waiting(hooked: Hooked) -> None:
+    order = hooked.place()
+    [delivery] = hooked.deliveries()
+    assert hooked.api.send("DELETE", f"/v1/webhooks/{hooked.id}").status_code == 204
+    hooked.api.pay(order["id"])
+    assert hooked.drain() == []
+    with hooked.api.services.engine.begin() as connection:
+        assert connection.execute(sa.select(webhook_deliveries)).all() == []
+        assert connection.execute(sa.select(webhook_interests)).all() == []
+    again = f"/v1/webhooks/deliveries/{delivery['id']}/redeliver"
+    for method, path in (("POST", again), ("DELETE", f"/v1/webhooks/{hooked.id}")):
+        assert hooked.api.send(method, path).status_code == 404
+
+
+def test_during_a_rotation_both_secrets_sign(hooked: Hooked) -> None:
+    rotated = hooked.ask("POST", f"/v1/webhooks/{hooked.id}/rotate-secret")
+    hooked.place()
+    hooked.drain()
+    [message] = hooked.receiver.messages
+    assert message.is_signed(hooked.secret)
+    assert message.is_signed(rotated["secret"])
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(
+            sa.text("UPDATE webhook_subscriptions SET previous_secret_expires_at = created_at")
+        )
+    hooked.place()
+    hooked.drain()
+    message = hooked.receiver.messages[-1]
+    assert (message.is_signed(hooked.secret), message.is_signed(rotated["secret"])) == (False, True)
+
+
+# -- leases --------------------------------------------------------------------------------
+
+
+def test_a_delivery_that_is_being_sent_is_sent_by_nobody_else(hooked: Hooked) -> None:
+    hooked.place()
+    [delivery] = hooked.deliveries()
+    seen: list[Any] = []
+    hooked.receiver.before = lambda message: seen.append(hooked.flow.handler([Task(message.id)]))
+    hooked.send_due()
+    outcome = seen[0][delivery["id"]]
+    assert isinstance(outcome, Retry)
+    assert 5000 < outcome.delay_ms <= 15_000
+    assert len(hooked.receiver.messages) == 1
+
+
+def test_who_lost_the_lease_records_nothing(hooked: Hooked) -> None:
+    """Sent twice, as at least once allows; recorded by the one that has the lease."""
+    hooked.place()
+
+    def takeover(_: object) -> None:
+        hooked.receiver.before = lambda _: None
+        hooked.receiver.status = 200
+        hooked.move(60_000)
+        hooked.send_due()
+        hooked.receiver.status = 500  # for the first one, which was frozen
+
+    hooked.receiver.before = takeover
+    hooked.send_due()
+    assert len(hooked.receiver.messages) == 2
+    [delivery] = hooked.deliveries()
+    assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
+
+
+def test_many_workers_at_once_send_each_delivery_once(hooked: Hooked) -> None:
+    for _ in range(8):
+        hooked.place()
+    assert hooked.flow.sweep is not None
+    ids = [due.id for page in hooked.flow.sweep(None, 0.0) for due in page]
+    with ThreadPoolExecutor(4) as pool:
+        [*pool.map(lambda task_id: hooked.flow.handler([Task(task_id)]), 4 * ids)]
+    assert sorted(message.id for message in hooked.receiver.messages) == sorted(ids)
+
+
+def test_a_page_of_the_sweep_is_sent_side_by_side(hooked: Hooked) -> None:
+    """As it is while Redis does not answer."""
+    for _ in range(10):
+        hooked.place()
+    assert hooked.flow.sweep is not None
+    [page] = hooked.flow.sweep(None, 0.0)
+    assert hooked.flow.handler([Task(due.id) for due in page]) == {}
+    assert len(hooked.receiver.messages) == 10
+
+
+def test_first_attempts_are_in_the_order_of_events(hooked: Hooked) -> None:
+    order = hooked.place()
+    hooked.api.pay(order["id"])
+    created, paid = hooked.deliveries()
+    outcome = hooked.flow.handler([Task(paid["id"])])
+    assert outcome is not None
+    assert isinstance(outcome[paid["id"]], Retry)
+    assert hooked.receiver.messages == []
+    hooked.receiver.status = 500
+    hooked.flow.handler([Task(created["id"])])  # fails, and holds up nothing any more
+    hooked.move(1000)
+    hooked.flow.handler([Task(paid["id"])])
+    assert hooked.receiver.types() == ["order.created", "order.paid"]
+
+
+def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks_flow, "body_of", lambda _: 1 / 0)
+    hooked.place()
+    hooked.send_due()
+    [delivery] = hooked.deliveries(status="pending")
+    assert (delivery["attempts"], delivery["last_error"]) == (1, "internal error")
+
+
+def test_what_is_no_delivery_and_what_is_settled_end_their_tasks(hooked: Hooked) -> None:
+    hooked.place()
+    [delivery] = hooked.deliveries()
+    hooked.drain()
+    unknown = delivery["id"].replace(delivery["id"][0], "0" if delivery["id"][0] != "0" else "1")
+    for task_id in (delivery["id"], unknown):
+        assert hooked.flow.handler([Task(task_id)]) == {}
+    outcome = hooked.flow.handler([Task("what")])
+    assert outcome
+    assert len(hooked.receiver.messages) == 1
+
+
+# -- a slow endpoint -----------------------------------------------------------------------
+
+
+def test_a_slow_endpoint_has_a_share_of_the_threads_and_its_backlog_queues() -> None:
+    turns = Turns(2)
+    assert [turns.begin("slow", 0.0) for _ in range(4)] == [0] * 4  # nobody knows yet
+    for _ in range(4):
+        turns.end("slow", 5.0)
+    assert [turns.begin("slow", 0.0) for _ in range(2)] == [0, 0]
+    waits = [turns.begin("slow", 0.0) for _ in range(100)]
+    assert waits == sorted(waits)
+    assert 0 < waits[0] < waits[9]
+    assert waits[-1] <= 60_000
+    assert turns.begin("fast", 0.0) == 0
+    for _ in range(2):
+        turns.end("slow", 0.01)
+    for _ in range(8):
+        assert turns.begin("slow", 0.0) == 0
+        turns.end("slow", 0.01)
+    assert [turns.begin("slow", 0.0) for _ in range(8)] == [0] * 8
+
+
+# -- order.expiring ------------------------------------------------------------------------
+
+reminding = pytest.mark.parametrize("reminder_minutes", [5.0])
+MINUTE_MS = 60_000
+
+
+def remind(hooked: Hooked, order_id: str, minutes: float) -> None:
+    """Let time pass until so many minutes are left, and everything be looked at."""
+    left_ms = round(minutes * MINUTE_MS)
+    hooked.move_order(order_id, left_ms)
+    moved = sa.update(order_events).where(order_events.c.order_id == order_id)
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(
+            moved.values(at=later(now(), "for_ms")), {"for_ms": left_ms - 30 * MINUTE_MS}
+        )
+    hooked.move(DAY_MS)
+    hooked.drain()
+
+
+@reminding
+def test_an_order_is_reminded_of_once_some_minutes_before_its_deadline(hooked: Hooked) -> None:
+    order = hooked.place(timeout_seconds=1800)
+    assert hooked.drain() == ["order.created"]
+    assert 1_490 < next_in_seconds(hooked) <= 1_500
+    remind(hooked, order["id"], 6)
+    assert hooked.receiver.types() == ["order.created"]
+    remind(hooked, order["id"], 4.9)
+    assert hooked.receiver.types() == ["order.created", "order.expiring"]
+    remind(hooked, order["id"], 3)
+    assert hooked.receiver.types() == ["order.created", "order.expiring"]
+    message = hooked.receiver.messages[-1].json
+    assert message["data"]["order"]["id"] == order["id"]
+
+
+@reminding
+@pytest.mark.parametrize("end", ["paid", "cancelled", "overdue"])
+def test_an_order_that_ended_is_not_reminded_of(hooked: Hooked, end: str) -> None:
+    order = hooked.place(timeout_seconds=1800)
+    if end == "paid":
+        hooked.api.pay(order["id"])
+    elif end == "cancelled":
+        hooked.api.send("POST", f"/v1/orders/{order['id']}/cancel")
+    remind(hooked, order["id"], -1 if end == "overdue" else 4)
+    assert "order.expiring" not in hooked.receiver.types()
+    with hooked.api.services.engine.begin() as connection:
+        pending = sa.select(webhook_deliveries).where(webhook_deliveries.c.status == "pending")
+        assert connection.execute(pending).all() == []
+
+
+@reminding
+def test_an_order_whose_timeout_is_shorter_is_not_reminded_of(hooked: Hooked) -> None:
+    hooked.place(timeout_seconds=300)
+    hooked.place(timeout_seconds=1)
+    hooked.drain()
+    assert hooked.receiver.types() == ["order.created"] * 2
+    assert hooked.deliveries(status="pending") == []
+
+
+@reminding
+def test_a_deadline_that_moves_takes_its_reminder_with_it(hooked: Hooked) -> None:
+    order = hooked.place(timeout_seconds=1800)
+    hooked.drain()
+    remind(hooked, order["id"], 4)
+    assert hooked.receiver.types()[1:] == ["order.expiring"]
+    extend(hooked, order["id"], 20)
+    remind(hooked, order["id"], 20)
+    assert hooked.receiver.types()[2:] == ["order.extended"]
+    extend(hooked, order["id"], 40)
+    remind(hooked, order["id"], 4)
+    assert hooked.receiver.types()[3:] == ["order.extended", "order.expiring"]
+
+
+def extend(hooked: Hooked, order_id: str, minutes: int) -> None:
+    deadline = datetime.now(UTC) + timedelta(minutes=minutes)
+    body = {"expires_at": deadline.isoformat(timespec="milliseconds")}
+    headers = {"If-Match": "*"}
+    extended = hooked.api.send("PATCH", f"/v1/orders/{order_id}", body, headers=headers)
+    assert extended.status_code == 200
+
+
+def test_without_the_setting_nothing_waits_for_a_deadline(hooked: Hooked) -> None:
+    hooked.place(timeout_seconds=1800)
+    hooked.drain()
+    with hooked.api.services.engine.begin() as connection:
+        assert len(connection.execute(sa.select(webhook_deliveries)).all()) == 1
+
+
+# -- routes --------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_shown_without_its_secret(hooked: Hooked) -> None:
+    assert hooked.secret.startswith("whsec_")
+    shown = hooked.ask("GET", f"/v1/webhooks/{hooked.id}")
+    assert shown["url"] == hooked.receiver.url
+    assert (shown["events"], shown["paused_at"]) == (None, None)
+    assert "secret" not in shown
+    made = hooked.subscribe(events=["order.paid"])
+    assert made["events"] == ["order.paid"]
+    listed = hooked.ask("GET", "/v1/webhooks?limit=1")
+    assert listed["data"] == [shown]
+    more = hooked.ask("GET", f"/v1/webhooks?limit=1&cursor={listed['next_cursor']}")
+    assert [each["id"] for each in more["data"]] == [made["id"]]
+
+
+def test_deliveries_are_paged_whatever_their_status(hooked: Hooked) -> None:
+    for number in range(5):
+        hooked.place()
+        if number % 2:
+            hooked.drain()
+    path = f"/v1/webhooks/{hooked.id}/deliveries"
+    found, cursor = [], ""
+    while cursor is not None:
+        page = hooked.ask("GET", f"{path}?limit=2{cursor and '&cursor='}{cursor}")
+        found += page["data"]
+        cursor = page["next_cursor"]
+    assert found == hooked.deliveries()
+    assert sorted(each["status"] for each in found) == ["delivered"] * 4 + ["pending"]
+
+
+def test_nobody_sees_or_touches_another_clients_webhooks(hooked: Hooked) -> None:
+    hooked.place()
+    [delivery] = hooked.deliveries()
+    before = hooked.ask("GET", f"/v1/webhooks/{hooked.id}")
+    one = f"/v1/webhooks/{hooked.id}"
+    requests: list[tuple[str, str, Any]] = [
+        ("GET", one, None),
+        ("PATCH", one, {"paused": True}),
+        ("DELETE", one, None),
+        ("POST", f"{one}/rotate-secret", None),
+        ("GET", f"{one}/deliveries", None),
+        ("POST", f"/v1/webhooks/deliveries/{delivery['id']}/redeliver", None),
+    ]
+    for method, path, body in requests:
+        assert hooked.api.send(method, path, body, key="other").status_code == 404
+    for method, path, body in requests[:-1]:
+        assert hooked.api.send(method, path, body, key="ops").status_code == 404
+    assert hooked.ask("GET", "/v1/webhooks", key="other")["data"] == []
+    assert hooked.ask("GET", one) == before
+    assert hooked.deliveries() == [delivery]
+
+
+def test_a_key_for_payments_alone_may_not_subscribe(hooked: Hooked) -> None:
+    hooked.api.keys["till"] = hooked.api.services.clients.create_key("customer", ["payments"])
+    sent = {"url": hooked.receiver.url}
+    assert hooked.api.send("POST", "/v1/webhooks", sent, key="till").status_code == 403
+    assert ROLES == ["orders", "ops"]
+
+
+def test_a_client_has_so_many_subscriptions_and_no_more(hooked: Hooked) -> None:
+    def subscribe(_: int) -> int:
+        made = hooked.api.app.test_client().post(
+            "/v1/webhooks",
+            json={"url": hooked.receiver.url},
+            headers={"Authorization": f"Bearer {hooked.api.keys['customer']}"},
+        )
+        return made.status_code
+
+    for _ in range(MAX_SUBSCRIPTIONS - 3):
+        assert subscribe(0) == 201
+    with ThreadPoolExecutor(4) as pool:
+        [*pool.map(subscribe, range(8))]
+    while (status := subscribe(0)) == 201:
+        pass
+    assert status == 409
+    listed = hooked.ask("GET", "/v1/webhooks?limit=100")["data"]
+    assert len(listed) == MAX_SUBSCRIPTIONS
+    hooked.api.send("DELETE", f"/v1/webhooks/{listed[-1]['id']}")
+    assert subscribe(0) == 201
+    hooked.place()
+    assert len(hooked.drain()) == MAX_SUBSCRIPTIONS
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, {"url": ""}, {"url": 1}, {"url": "https://a.example/" + "a" * 2000}),
+        *(
+            {"url": "https://a.example", "events": []},
+            {"url": "https://a.example", "events": ["x"]},
+        ),
+        *({"url": "https://a.example", "events": ["order.paid"] * 2},),
+        *({"url": "https://a.example", "secret": "mine"}, {"url": "ftp://a.example"}),
+        *({"url": "https://user:password@a.example"}, {"url": "https://a.example/\r\nX: y"}),
+        *({"url": "https://a.example/\u0000"},),
+    ],
+)
+def test_a_subscription_that_makes_no_sense_is_refused(api: Api, body: Any) -> None:
+    refused = api.send("POST", "/v1/webhooks", body)
+    assert refused.status_code == 422
+    assert api.send("GET", "/v1/webhooks").json == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize("url", ["http://localhost/", "https://10.0.0.1/", "http://a.example:81/"])
+def test_a_private_url_is_refused_where_it_is_not_configured(api: Api, url: str) -> None:
+    refused: Any = api.send("POST", "/v1/webhooks", {"url": url}).json
+    assert (refused["status"], refused["code"]) == (422, "webhook_url_not_allowed")
+
+
+def test_every_type_can_be_asked_for(api: Api) -> None:
+    made = api.send(
+        "POST", "/v1/webhooks", {"url": "https://a.example", "events": [*WEBHOOK_TYPES]}
+    )
+    assert made.status_code == 201
+    with api.services.engine.begin() as connection:
+        rows = connection.execute(sa.select(webhook_interests)).all()
+    assert {row.type for row in rows} == {*WEBHOOK_TYPES}
+    assert len(rows) == len(WEBHOOK_TYPES) + 1
