@@ -15,7 +15,7 @@ from orders.errors import TooManyRequests
 
 #: Callers that are kept in mind; beyond that, those who came longest ago are forgotten.
 MOST_CALLERS = 10_000
-#: Wrong keys that one address may send. Each costs a query.
+#: Wrong keys and signatures that one address may send. Each costs a query.
 WRONG_KEYS_PER_SECOND, WRONG_KEYS_BURST = 10, 100
 
 
@@ -36,12 +36,14 @@ class RateLimits:
         return self.policy | {"RateLimit": _header(result.state)}
 
     def admit_stranger(self, address: str | None) -> None:
-        """Raises TooManyRequests when too many wrong keys came from this address."""
+        """Raises TooManyRequests when too many wrong keys or signatures came from this address."""
         if self._wrong_keys.peek(_network(address)).remaining < 1:
-            raise TooManyRequests("Too many wrong keys came from your address.", retry_after=1)
+            raise TooManyRequests(
+                "Too many wrong keys or signatures came from your address.", retry_after=1
+            )
 
-    def count_wrong_key(self, address: str | None) -> None:
-        """Count a wrong key against the address that it came from."""
+    def count_stranger(self, address: str | None) -> None:
+        """Count a wrong key or signature against the address that it came from."""
         self._wrong_keys.limit(_network(address))
 
 

@@ -9,6 +9,7 @@ import structlog
 from apiflask import APIBlueprint
 from flask import request
 
+from orders.errors import SignatureInvalid
 from orders.providers import Sender
 from orders.routes.shared import replay_header, services
 from orders.schemas.providers import (
@@ -35,10 +36,16 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def authenticated(endpoint_id: object, **arguments: Any) -> Any:
         headers = {name.lower(): value for name, value in request.headers}
+        limits, address = services().rate_limits, request.remote_addr
+        limits.admit_stranger(address)
         body = cast("StrictRequest", request).whole_body()
-        sender = services().providers.authenticate(
-            str(endpoint_id), headers, body, now_seconds=time.time()
-        )
+        try:
+            sender = services().providers.authenticate(
+                str(endpoint_id), headers, body, now_seconds=time.time()
+            )
+        except SignatureInvalid:
+            limits.count_stranger(address)
+            raise
         try:
             return view(sender=sender, **arguments)
         except Exception as error:

@@ -40,7 +40,7 @@ def verify(token: str) -> Client | None:
         limits.admit_stranger(request.remote_addr)
         client = clients.authenticate(token)
     if client is None:
-        limits.count_wrong_key(request.remote_addr)
+        limits.count_stranger(request.remote_addr)
         return None
     g.rate_limit = limits.admit(token.partition(".")[0])
     return client

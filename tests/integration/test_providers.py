@@ -568,3 +568,12 @@ def test_a_provider_is_told_to_come_back_while_sql_is_down(
     assert int(response.headers["Retry-After"]) > 0
     own_postgres.start()
     assert outcome(provider.paid(order_id)) == "applied"
+
+
+def test_an_address_that_sends_many_wrong_signatures_is_limited(api: Api) -> None:
+    path = f"/v1/providers/{uuid4()}/webhook"
+    statuses = {
+        api.send("POST", path, {}, key=None, headers=each).status_code
+        for each in [{"webhook-id": f"m-{n}"} for n in range(150)]
+    }
+    assert statuses == {401, 429}

@@ -44,10 +44,10 @@ def test_a_key_has_a_burst_and_then_its_rate(clock: Clock) -> None:
 def test_an_address_may_send_so_many_wrong_keys(clock: Clock) -> None:
     limits = RateLimits(2, burst=3)
     for _ in range(MOST - 2):
-        limits.count_wrong_key("192.0.2.1")
+        limits.count_stranger("192.0.2.1")
     limits.admit_stranger("192.0.2.1")
     for _ in range(2):
-        limits.count_wrong_key("192.0.2.1")
+        limits.count_stranger("192.0.2.1")
     with pytest.raises(TooManyRequests) as refused:
         limits.admit_stranger("192.0.2.1")
     assert refused.value.facts == {"retry_after": 1}
@@ -59,7 +59,7 @@ def test_an_address_may_send_so_many_wrong_keys(clock: Clock) -> None:
 def test_an_ipv6_address_counts_with_its_network(clock: Clock) -> None:  # noqa: ARG001
     limits = RateLimits(2, burst=3)
     for host in range(MOST):
-        limits.count_wrong_key(f"2001:db8:0:1::{host:x}")
+        limits.count_stranger(f"2001:db8:0:1::{host:x}")
     with pytest.raises(TooManyRequests):
         limits.admit_stranger("2001:db8:0:1:ffff::")
     limits.admit_stranger("2001:db8:0:2::1")
@@ -69,6 +69,6 @@ def test_an_ipv6_address_counts_with_its_network(clock: Clock) -> None:  # noqa:
 def test_whatever_an_address_is_it_is_counted(clock: Clock, address: str | None) -> None:  # noqa: ARG001
     limits = RateLimits(2, burst=3)
     for _ in range(MOST):
-        limits.count_wrong_key(address)
+        limits.count_stranger(address)
     with pytest.raises(TooManyRequests):
         limits.admit_stranger(address)
