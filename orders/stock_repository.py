@@ -58,6 +58,12 @@ def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
     return (*adjustments.c, name.scalar_subquery().label("client"))
 
 
+def _by_client(sku: sa.ColumnElement[str]) -> dict[str, sa.ColumnElement[Any]]:
+    """What every adjustment says: of what, by whom, and when, which is after its SKU is locked."""
+    client_id = p("for_client", type_=stock_adjustments.c.client_id.type)
+    return {"sku": sku, "client_id": client_id, "at": clock()}
+
+
 def _refusal() -> sa.ColumnElement[str]:
     """Why a SKU that is there is not set; null when it is to be."""
     versions = sa.func.json_each_text(p("versions", type_=sa.JSON)).table_valued(
@@ -76,12 +82,10 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
     """What was set is an adjustment too, if it changes what is on hand."""
     delta = written.c.on_hand - sa.func.coalesce(found.c.on_hand, _number(0))
     row = {
-        "sku": written.c.sku,
-        "client_id": p("for_client", type_=stock_adjustments.c.client_id.type),
+        **_by_client(written.c.sku),
         "delta": delta,
         "reason": _text("set"),
         "on_hand": written.c.on_hand,
-        "at": clock(),
     }
     change = (
         sa.select(*row.values())
@@ -147,24 +151,21 @@ def adjust(step: Step) -> sa.Select[Any]:
         .where(_of_sku, ~sa.exists(sa.select(stock_adjustments.c.id).where(*WITH_KEY)))
         .with_for_update(key_share=True),
     )
+    delta = p("for_delta", type_=sa.Integer)
     # As a larger integer than the columns', so that no sum overflows.
-    on_hand = sa.cast(found.c.on_hand, sa.BigInteger) + p("for_delta", type_=sa.Integer)
+    on_hand = sa.cast(found.c.on_hand, sa.BigInteger) + delta
     row = {
-        "sku": found.c.sku,
-        "client_id": p("for_client", type_=stock_adjustments.c.client_id.type),
-        "delta": p("for_delta", type_=sa.Integer),
+        **_by_client(found.c.sku),
+        "delta": delta,
         "reason": p("for_reason", type_=sa.String),
         "on_hand": sa.cast(on_hand, sa.Integer),
-        "at": clock(),
         "idempotency_key": p("for_key", type_=sa.String),
     }
+    is_possible = on_hand.between(found.c.reserved, _number(MAX_INT))
     adjusted = step(
         "adjusted",
         insert(stock_adjustments)
-        .from_select(
-            [*row],
-            sa.select(*row.values()).where(on_hand.between(found.c.reserved, _number(MAX_INT))),
-        )
+        .from_select([*row], sa.select(*row.values()).where(is_possible))
         .on_conflict_do_nothing()
         .returning(stock_adjustments),
     )
@@ -172,7 +173,7 @@ def adjust(step: Step) -> sa.Select[Any]:
         "stock",
         sa.update(stock_items)
         .where(one_of(stock_items.c.sku, sa.select(adjusted.c.sku)))
-        .values(on_hand=stock_items.c.on_hand + p("for_delta", type_=sa.Integer)),
+        .values(on_hand=stock_items.c.on_hand + delta),
     )
     before = (found.c.on_hand.label("was_on_hand"), found.c.reserved.label("was_reserved"))
     return sa.select(*before, *_with_name(adjusted)).select_from(
