@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from devtools.postgres import Postgres
-from orders.database import writing
+from orders.database import reading, writing
+from orders.doctor_repository import DoctorRepository
 from orders.domain import Position
 from orders.errors import OutOfStock, ReferenceReused, SignatureInvalid, TimeoutOutOfRange
 from orders.holdings import Held
@@ -400,6 +401,20 @@ def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -
         nothing, cost = counted(shop, shop.other, most)
         assert nothing == Held(0, 0)
         assert cost <= 20, "of the others' orders nothing is read"
+
+
+def test_the_doctor_reads_no_table_from_end_to_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 500)
+
+    def use(shop: Shop) -> None:
+        with reading(shop.engine) as connection:
+            repository = DoctorRepository(connection)
+            repository.wrong_stock()
+            assert repository.wrong_orders()  # they were not placed by the service
+
+    assert_alike(pair, use)
 
 
 # -- lists ---------------------------------------------------------------------------------
