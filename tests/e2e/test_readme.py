@@ -137,7 +137,7 @@ def test_the_commands_of_the_operators_page_work(service: Service) -> None:
     scheduled = "python -m worker schedule ID --in 1h --queue order-timeout\n"
     output = bash(scheduled + the_block("sh", "worker monitor", OPERATIONS), service.env)
     assert "ID  removed" in output
-    assert "0 warning, 0 failure" in output
+    assert "0 warnings, 0 failures" in output
     assert "would be requeued 0" in output
 
 

@@ -411,4 +411,4 @@ def test_for_people_each_line_says_how_it_is_and_what_to_do_next(
     lines = capsys.readouterr().out.splitlines()
     at = lines.index("failure  queue.pause        examined is paused: nothing is claimed or swept")
     assert lines[at + 1].strip() == "-> End the pause with `resume` once its reason is gone."
-    assert lines[-1].endswith(" ok, 0 warning, 1 failure")
+    assert lines[-1].endswith(" ok, 0 warnings, 1 failure")

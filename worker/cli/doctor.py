@@ -37,8 +37,11 @@ def _doctor(options: argparse.Namespace) -> int:
         _print(options, finding)
     worst = max(levels, key=lambda level: STATUS[level], default=Level.OK)
     if not options.json:
-        counts = ", ".join(f"{levels[level]} {level}" for level in Level)
-        print(f"\n{counts}")
+        warnings, failures = levels[Level.WARNING], levels[Level.FAILURE]
+        print(
+            f"\n{levels[Level.OK]} ok, {warnings} warning{'s' * (warnings != 1)}, "
+            f"{failures} failure{'s' * (failures != 1)}"
+        )
     return STATUS[worst]
 
 
