@@ -2,24 +2,27 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from orders.bootstrap import QUEUE, bootstrap
 from orders.config import Settings
+from orders.doctor import Doctor
 from orders.domain import is_order_id
 from orders.outages import outages
 from orders.service import OrderService
 from orders.webhooks_flow import webhook_flow
-from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retry, Task
 
 
 def flows() -> list[Flow]:
     """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
     settings = Settings.from_env(os.environ)
     services = bootstrap(settings)
-    return [timeout_flow(services.orders, settings), webhook_flow(services)]
+    timeouts = timeout_flow(services.orders, settings, Doctor(services.engine))
+    return [timeouts, webhook_flow(services)]
 
 
-def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
+def timeout_flow(orders: OrderService, settings: Settings, doctor: Doctor | None = None) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
 
     def expire(tasks: Sequence[Task]) -> dict[str, Outcome]:
@@ -51,6 +54,7 @@ def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
         sweep=waiting,
         without_redis="handle",  # several workers may: each order's UPDATE decides
         probe=probe,
+        checks=None if doctor is None else partial(_findings, doctor),
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,
         max_failures=settings.max_failures,
@@ -59,3 +63,8 @@ def timeout_flow(orders: OrderService, settings: Settings) -> Flow:
         sweep_seconds=settings.sweep_seconds,
         lookahead_seconds=settings.lookahead_seconds,
     )
+
+
+def _findings(doctor: Doctor) -> Iterator[Finding]:
+    for found in doctor.examine():
+        yield Finding(found.check, Level(found.level), found.summary, found.advice)

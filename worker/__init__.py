@@ -17,6 +17,7 @@ from .errors import (
     UnsafeServer,
     WorkerError,
 )
+from .findings import Checks, Finding, Level
 from .flow import (
     DeadLetter,
     Due,
@@ -53,6 +54,7 @@ __all__ = [
     "BackoffFunction",
     "BatchScheduler",
     "Cancelled",
+    "Checks",
     "Claim",
     "Consumer",
     "ConsumerClosed",
@@ -61,12 +63,14 @@ __all__ = [
     "Delays",
     "Due",
     "Failed",
+    "Finding",
     "Flow",
     "FlowImportFailed",
     "FlowNotFound",
     "Handler",
     "LeaseLost",
     "Letter",
+    "Level",
     "Outcome",
     "Probe",
     "Put",

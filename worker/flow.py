@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from .backoff import Backoff, BackoffFunction
 from .errors import described
+from .findings import Checks
 
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
@@ -139,6 +140,8 @@ class Flow:
     #: which of them does it.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
+    #: What the command ``doctor`` asks the application, beside its own checks. See `Checks`.
+    checks: Checks | None = field(default=None, repr=False)
     #: How many batches a worker handles at a time; None: the ``threads`` of the `Worker`.
     threads: int | None = None
     #: Flows of the same pool share threads in strict priority: the one listed first goes first. A flow

@@ -15,12 +15,15 @@ import structlog
 from .errors import described
 from .outages import HangDetector
 from .station import Station
+from .tally import Tally
 
 log = structlog.get_logger("worker")
 
 #: Between two beats. Together with slow polls and the sweep, an idle worker stays below one command
 #: every two seconds.
 BEAT_SECONDS = 20.0
+#: Between two beats while tasks are handled, so that somebody who watches sees it. Claims cost far more.
+BUSY_BEAT_SECONDS = 2.0
 #: How many ids of the tasks that a worker holds are listed.
 LISTED = 10
 
@@ -39,23 +42,28 @@ class Heartbeat:
         stations: Sequence[Station],
         watched: Sequence[HangDetector],
         stopping: threading.Event,
+        tally: Tally,
     ) -> None:
         self._worker_id = worker_id
         self._stations = stations
         self._watched = watched
         self._stopping = stopping
+        self._tally = tally
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
         """Beat and watch until the worker stops, then sign off."""
-        beat_at, told_up = 0.0, [False for _ in self._stations]
+        beat_at, busy_beat_at = 0.0, 0.0
+        told_up, told = [False for _ in self._stations], self._handled()
         while True:
             now = time.monotonic()
             for detector in self._watched:
                 detector.report(now)
             up = [station.health.up for station in self._stations]
-            if now >= beat_at or up != told_up:  # a flow that goes down is shown at once
-                beat_at, told_up = now + BEAT_SECONDS, up
+            is_busy = now >= busy_beat_at and self._handled() != told
+            if now >= beat_at or is_busy or up != told_up:  # a flow that goes down is shown at once
+                beat_at, busy_beat_at = now + BEAT_SECONDS, now + BUSY_BEAT_SECONDS
+                told_up, told = up, self._handled()
                 for station in self._stations:
                     self._beat(station, now)
             if self._stopping.wait(1.0):
@@ -67,6 +75,9 @@ class Heartbeat:
                 log.debug("not signed off", queue=station.queue.name, error=described(error))
                 return
 
+    def _handled(self) -> list[object]:
+        return [self._tally.of(station.queue.name) for station in self._stations]
+
     def _beat(self, station: Station, now: float) -> None:
         try:
             station.queue.beat(self._worker_id, self._details(station, now))
@@ -76,6 +87,7 @@ class Heartbeat:
     def _details(self, station: Station, now: float) -> dict[str, Any]:
         held = station.renewer.held()
         tasks = [task for each in held for task in each.tasks()]
+        lateness = self._tally.of(station.queue.name)
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -84,4 +96,6 @@ class Heartbeat:
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),
+            "handled": sum(tasks for _, tasks in lateness),
+            "lateness": lateness,
         }

@@ -42,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, compress
+from itertools import chain, compress, takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import redis
@@ -63,6 +63,16 @@ TOKEN_BYTES = 32
 MAX_LOST_CLAIMS = 100
 #: Workers that have not beaten for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
+#: A worker beats every 20 s; one that missed two beats has died or cannot reach Redis.
+SILENT_MS = 45_000
+#: Dead letters are read so many at a time.
+LETTERS = 100
+#: They are removed fewer at a time: for one in the middle, 2,000 entries of the list are searched, which takes
+#: 70 us.
+REMOVED = 50
+#: So that neither script holds the server for more than a few milliseconds.
+MAX_INTERVALS = 1000
+MAX_SAMPLE = 500
 #: Due times are zset scores, which are doubles: exact integers up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
@@ -145,8 +155,14 @@ class WorkerStatus(NamedTuple):
     #: How long ago that was, ms.
     heard_ms_ago: int
     #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
-    #: oldest_seconds (of the longest call)
+    #: oldest_seconds (of the longest call), handled (tasks since it started), lateness (of these: pairs of an
+    #: upper bound in ms, or None, and how many; a batch counts as late as its latest task)
     details: Mapping[str, Any]
+
+    @property
+    def silent(self) -> bool:
+        """Whether it missed two beats: it has died, or cannot reach Redis."""
+        return self.heard_ms_ago > SILENT_MS
 
 
 class Letter(NamedTuple):
@@ -505,24 +521,58 @@ class DelayQueue:
         self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
     ) -> list[str]:
         found: list[str] = []
-        for part in _slices(_each(ids), size=100):
+        for part in _slices(_each(ids), size=REMOVED):
             found += map(_text, self._run(script, now_ms, *head, *part))
         return found
+
+    def letters(self, ids: Iterable[str], *, with_payloads: bool = True) -> list[Letter]:
+        """The dead letters of these tasks, in this order; those that are not dead are left out.
+
+        Without payloads, which may be large, each is empty.
+        """
+        found: list[Letter] = []
+        for part in _slices([*dict.fromkeys(_each(ids))], size=LETTERS):
+            stories = _list(self._redis.hmget(self.keys.letters, part))
+            payloads: list[Any] = [b""] * len(part)
+            if with_payloads:
+                payloads = _list(self._redis.hmget(self.keys.payloads, part))
+            found += [
+                Letter(_text(task_id), payload or b"", json.loads(story))
+                for task_id, story, payload in zip(part, stories, payloads, strict=True)
+                if story is not None
+            ]
+        return found
+
+    def newest_dead_ids(self) -> Iterator[list[str]]:
+        """The ids that are dead now, newest first, in pages; some may no longer have a letter."""
+        passed, last = 0, set[bytes]()
+        while entries := _list(self._redis.lrange(self.keys.dead, passed, passed + LETTERS - 1)):
+            # New letters, which come in front, push some of a page into the next one.
+            yield [_text(task_id) for task_id in dict.fromkeys(entries) if task_id not in last]
+            passed, last = passed + len(entries), set(entries)
 
     def dead_ids(self) -> Iterator[list[str]]:
         """The ids that are dead now, oldest first, in pages that may be requeued or purged in between."""
         left, passed = _int(self._redis.llen(self.keys.dead)), 0
         while left > 0:
             entries = _list(
-                self._redis.lrange(self.keys.dead, -min(left, 100) - passed, -1 - passed)
+                self._redis.lrange(self.keys.dead, -min(left, LETTERS) - passed, -1 - passed)
             )
             if not entries:
                 return
             left -= len(entries)
             dead = [*compress(entries, self._are_dead(entries))]
             yield [_text(task_id) for task_id in reversed(dead)]
-            # Those that are still in the list, and those that have no letter.
-            passed += sum(self._are_dead(dead)) + len(entries) - len(dead)
+            passed += self._left_of(entries, passed)
+
+    def _left_of(self, entries: Sequence[bytes], passed: int) -> int:
+        """How many entries of a page are still in the list, which only grows at its other end.
+
+        An entry in the middle of a long list stays there when its letter is removed.
+        """
+        now_there = _list(self._redis.lrange(self.keys.dead, -len(entries) - passed, -1 - passed))
+        older = reversed(entries)
+        return sum(1 for _ in takewhile(lambda entry: entry in older, reversed(now_there)))
 
     def _are_dead(self, ids: Sequence[bytes]) -> list[bool]:
         with self._redis.pipeline(transaction=False) as pipe:
@@ -534,13 +584,39 @@ class DelayQueue:
         """Count the tasks in each place at one moment."""
         return stats_in(self._run("stats", now_ms))
 
+    def forecast(
+        self, intervals: int = 30, interval_ms: int = 60_000, *, now_ms: int | None = None
+    ) -> list[int]:
+        """How many tasks become due in each of the next intervals; those that are due already are in none.
+
+        Raises ValueError for more than 1,000 intervals, or an interval that is not positive.
+        """
+        if not (1 <= intervals <= MAX_INTERVALS and interval_ms > 0):
+            raise ValueError(f"a forecast has 1 to {MAX_INTERVALS} intervals of 1 ms or more")
+        return [*map(int, self._run("forecast", now_ms, intervals, interval_ms))]
+
+    def inspect(self, sample: int = 200) -> list[str]:
+        """A sentence for each task that breaks an invariant of the queue, in a ``sample`` of each place.
+
+        Changes nothing. Raises ValueError for a sample that is not 1 to 500.
+        """
+        if not 1 <= sample <= MAX_SAMPLE:
+            raise ValueError(f"a sample is 1 to {MAX_SAMPLE} tasks, not {sample}")
+        reply = self._run("inspect", None, sample)
+        rows = zip(*(reply[column::5] for column in range(5)), strict=True)
+        return [_inconsistency(_text(task_id), *places) for task_id, *places in rows]
+
+    def server_time_ms(self) -> int:
+        """The server's clock: ms since the epoch."""
+        reply: Any = self._redis.time()
+        return int(reply[0] * 1000 + reply[1] // 1000)
+
     def workers(self) -> list[WorkerStatus]:
         """The known workers, by id. A live one beats every 20 s.
 
         Each beat removes those that have been silent for an hour.
         """
-        reply: Any = self._redis.time()
-        now_ms = reply[0] * 1000 + reply[1] // 1000
+        now_ms = self.server_time_ms()
         known: Any = self._redis.hgetall(self.keys.workers)
         statuses = []
         for worker_id, value in sorted(known.items()):
@@ -673,6 +749,19 @@ def stats_in(reply: Iterable[Any]) -> Stats:
         next_due_in_ms=None if next_due is None else max(0, next_due),
         oldest_due_age_ms=max(0, -(next_due or 0)),
     )
+
+
+def _inconsistency(task_id: str, *flags: int) -> str:
+    """What `inspect.lua` found wrong with a task, as a sentence."""
+    *places, held = flags
+    names = [
+        name for name, there in zip(("scheduled", "leased", "dead"), places, strict=True) if there
+    ]
+    if not names:
+        return f"{task_id} is in no place, but its attempts are recorded"
+    if len(names) > 1:
+        return f"{task_id} is {' and '.join(names)} at once"
+    return f"{task_id} is {names[0]}, and {'has a' if held else 'has no'} lease token"
 
 
 def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:

@@ -19,6 +19,7 @@ from .logs import log_event
 from .queue import DelayQueue
 from .station import ServerCheck, Station
 from .sweep import Sweeper
+from .tally import Tally
 from .waker import Waker
 
 log = structlog.get_logger("worker")
@@ -56,7 +57,8 @@ class Worker:
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
-        self._emit = events.Listeners([log_event, *listeners])
+        self._tally = Tally()
+        self._emit = events.Listeners([log_event, self._tally, *listeners])
         self._stopping = threading.Event()
         self._crash: BaseException | None = None
 
@@ -145,7 +147,7 @@ class Worker:
     def _background(self) -> list[threading.Thread]:
         watched = [station.health.hang_detector for station in self._stations]
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
-        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping)
+        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping, self._tally)
         return [
             *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),
             self._thread("heartbeat", heartbeat.run),

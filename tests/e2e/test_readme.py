@@ -22,6 +22,7 @@ from worker import DelayQueue
 
 README = (ROOT / "README.md").read_text()
 PAYMENTS = (ROOT / "docs" / "payments.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 FLOWS = (ROOT / "docs" / "writing-a-flow.md").read_text()
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -130,6 +131,30 @@ def test_the_operators_commands_work(service: Service) -> None:
     assert "order-timeout" in output
     assert "requeued 0" in output
     assert "purged 0" in output
+
+
+def test_the_commands_of_the_operators_page_work(service: Service) -> None:
+    scheduled = "python -m worker schedule ID --in 1h --queue order-timeout\n"
+    output = bash(scheduled + the_block("sh", "worker monitor", OPERATIONS), service.env)
+    assert "ID  removed" in output
+    assert "0 warnings, 0 failures" in output
+    assert "would be requeued 0" in output
+
+
+def test_the_page_names_every_check_of_the_doctor() -> None:
+    table = OPERATIONS[OPERATIONS.index("| check |") :]
+    documented = set(re.findall(r"`((?:redis|queue|flow|sql|orders)\.[a-z]+|flows)`", table))
+    sources = [*(ROOT / "worker" / "doctor").glob("*.py"), ROOT / "worker" / "cli" / "doctor.py"]
+    text = "".join(path.read_text() for path in [*sources, ROOT / "orders" / "doctor.py"])
+    made = set(re.findall(r'"((?:redis|queue|flow|sql|orders)\.[a-z]+|flows)"', text))
+    assert documented == made
+
+
+def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
+    pasted: dict[str, Any] = {}
+    exec(the_block("python", "Finding", OPERATIONS), pasted)  # noqa: S102  our own page
+    [finding] = pasted["checks"]()
+    assert finding.level == "warning"
 
 
 def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_url: str) -> None:

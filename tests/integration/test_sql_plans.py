@@ -21,7 +21,8 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from devtools.postgres import Postgres
-from orders.database import writing
+from orders.database import reading, writing
+from orders.doctor_repository import DoctorRepository
 from orders.domain import Answer, Expected, Message, Position
 from orders.errors import (
     KeyReused,
@@ -600,6 +601,23 @@ def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
         service.pause(shop.customer, one)
         service.subscribe(shop.customer, url="https://b.example", events=["order.expiring"])
         service.unsubscribe(shop.customer, one)
+
+    assert_alike(pair, use)
+
+
+# -- the doctor ----------------------------------------------------------------------------
+
+
+def test_the_doctor_reads_no_table_from_end_to_end(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 500)
+
+    def use(shop: Shop) -> None:
+        with reading(shop.engine) as connection:
+            repository = DoctorRepository(connection)
+            repository.wrong_stock()
+            assert repository.wrong_orders()  # they were not placed by the service
 
     assert_alike(pair, use)
 

@@ -1,16 +1,25 @@
 """The operator's commands, on a real server."""
 
 import json
-from collections.abc import Callable
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 import redis
 
-from devtools.processes import run
+from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
 from tests.contract.state import state
-from worker import DelayQueue, Flow
+from worker import DelayQueue, Due, Flow, Task
 from worker.cli import main
 
 FLOWS = f"{__name__}:flows"
@@ -19,6 +28,22 @@ Command = Callable[..., str]
 
 def flows() -> list[Flow]:
     return [Flow(name="operated", handler=lambda _: None)]
+
+
+#: What the records of `listed` list as waiting: id -> delay in ms.
+RECORDS: dict[str, float] = {}
+
+
+def listed() -> list[Flow]:
+    """A flow with records, in pages of 100."""
+
+    def sweep(after: float | None, before: float) -> Iterator[list[Due]]:
+        low = float("-inf") if after is None else 1000 * after
+        rows = [Due(*row) for row in RECORDS.items() if low < row[1] <= 1000 * before]
+        for start in range(0, len(rows), 100):
+            yield rows[start : start + 100]
+
+    return [Flow(name="operated", handler=lambda _: None, sweep=sweep)]
 
 
 @pytest.fixture
@@ -133,3 +158,348 @@ def test_a_queue_is_paused_and_resumed(command: Command, queue: DelayQueue) -> N
 def test_the_command_line_runs_as_a_module(valkey: Valkey, queue: DelayQueue) -> None:
     printed = run(["worker", "stats", FLOWS, "--json"], {"REDIS_URL": valkey.url})
     assert json.loads(printed)["dead"] == queue.stats().dead
+
+
+# -- filters -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def letters(redis_client: redis.Redis) -> DelayQueue:
+    """250 dead letters, 25 of them of another kind; the first hundred died long ago."""
+    queue = DelayQueue(redis_client, "operated")
+    queue.schedule_many((f"{n:03}", n, b"large") for n in range(250))
+    tasks = queue.claim(250, 1000, now_ms=250).tasks
+    now_ms = queue.server_time_ms()
+    for first, last, died_at_ms in ((0, 100, now_ms - 7_200_000), (100, 250, now_ms - 60_000)):
+        queue.dead_letter([_burial(task) for task in tasks[first:last]], now_ms=died_at_ms)
+    return queue
+
+
+def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
+    if int(task.id) % 10:
+        return task, "failed 5 times", ValueError("bad")
+    return task, "it Timed out", TimeoutError("slow")
+
+
+@pytest.mark.parametrize(
+    ("filters", "count"),
+    [
+        (["--reason", "timed out"], 25),
+        (["--reason", r"^failed \d times$"], 225),
+        (["--reason", "nothing"], 0),
+        (["--error", "TimeoutError"], 25),
+        (["--error", "Timeout"], 0),
+        (["--older-than", "1h"], 100),
+        (["--newer-than", "1h"], 150),
+        (["--older-than", "1h", "--error", "TimeoutError", "--reason", "out"], 10),
+        (["--older-than", "1h", "--newer-than", "1h"], 0),
+    ],
+)
+def test_dead_letters_are_filtered(
+    command: Command, letters: DelayQueue, filters: list[str], count: int
+) -> None:
+    before = state(letters)
+    shown = command("dead", "list", FLOWS, *filters, "--limit", "250", "--json").splitlines()
+    assert len(shown) == count
+    counted = command("dead", "purge", "-f", FLOWS, *filters, "--dry-run")
+    assert counted == f"would be purged {count}\n"
+    assert state(letters) == before
+    assert command("dead", "requeue", "-f", FLOWS, *filters) == f"requeued {count}\n"
+    assert letters.stats().dead == 250 - count
+    matched = {json.loads(line)["id"] for line in shown}
+    assert matched == set(state(letters).get("scheduled", {}))
+
+
+def test_a_filtered_list_is_newest_first_and_limited(command: Command, letters: DelayQueue) -> None:
+    lines = command("dead", "list", "-q", letters.name, "-f", FLOWS, "--error", "TimeoutError")
+    ids = [line.split("id=")[1].split()[0] for line in lines.splitlines()]
+    assert ids == [f"{n:03}" for n in range(240, -1, -10)]
+    limited = command("dead", "list", FLOWS, "--error", "TimeoutError", "--limit", "2", "--json")
+    rows = [*map(json.loads, limited.splitlines())]
+    assert [row["id"] for row in rows] == ["240", "230"]
+    assert {row["payload"] for row in rows} == {"large"}
+
+
+def test_a_letter_is_shown_with_its_traceback(command: Command, letters: DelayQueue) -> None:
+    shown = command("dead", "show", "007", "-f", FLOWS)
+    assert "          id  007\n" in shown
+    assert "              ValueError: bad\n" in shown
+    both = command("dead", "show", "007", "nobody", "--json", "-f", FLOWS, status=1)
+    assert json.loads(both)["traceback"] == "ValueError: bad\n"
+    assert letters.stats().dead == 250
+
+
+def test_what_was_changed_is_told_as_json(command: Command, letters: DelayQueue) -> None:
+    counted = command("dead", "purge", "001", "--dry-run", "--json", "-f", FLOWS)
+    assert json.loads(counted) == {"queue": "operated", "would_be_purged": 1}
+    done = command("dead", "purge", "001", "002", "--json", "-f", FLOWS)
+    assert json.loads(done) == {"queue": "operated", "purged": 2}
+    assert letters.stats().dead == 248
+
+
+# -- schedule, cancel, pause ---------------------------------------------------------------
+
+
+def test_a_task_is_scheduled_and_cancelled(command: Command, redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, "operated")
+    assert command("schedule", "a", "b", "--in", "1h", "--payload", "é", "-f", FLOWS) == (
+        "a  created\nb  created\n"
+    )
+    assert queue.forecast(2, 3_600_000 - 1000) == [0, 2]
+    assert state(queue)["payloads"] == {"a": "é".encode(), "b": "é".encode()}
+    moved = command("schedule", "a", "--at", "2040-01-01T00:00:00Z", "--json", "-f", FLOWS)
+    assert json.loads(moved) == {"queue": "operated", "id": "a", "result": "rescheduled"}
+    assert state(queue)["scheduled"]["a"] == 2_208_988_800_000
+    kept = command("schedule", "a", "--in", "0s", "--if-absent", "-f", FLOWS)
+    assert kept == "a  unchanged\n"
+    gone = command("cancel", "a", "b", "c", "-f", FLOWS, status=1)
+    assert gone == "a  removed\nb  removed\nc  missing\n"
+    assert state(queue) == {}
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_dead_letter_is_not_scheduled(command: Command) -> None:
+    assert command("schedule", "old", "--in", "1s", "-f", FLOWS, status=1) == "old  dead\n"
+
+
+def test_a_pause_says_what_is_paused(command: Command) -> None:
+    assert command("pause", "--queue", "operated", "-f", FLOWS) == "operated is paused\n"
+    resumed = json.loads(command("resume", FLOWS, "--json"))
+    assert resumed == {"queue": "operated", "paused": False}
+
+
+# -- rebuild -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def records() -> Iterator[dict[str, float]]:
+    """2,500 records: some overdue, some due in a month."""
+    RECORDS.update({f"{n:04}": -5000 + n * 1_000_000 for n in range(2500)})
+    yield RECORDS
+    RECORDS.clear()
+
+
+LISTED = f"{__name__}:listed"
+
+
+def test_all_that_records_list_is_rebuilt(
+    command: Command,
+    redis_client: redis.Redis,
+    records: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.rebuild.MOST_LOST", 1000)
+    queue = DelayQueue(redis_client, "operated")
+    kept = [Due(task_id, delay) for task_id, delay in records.items() if int(task_id) % 2]
+    queue.schedule_many(kept)
+    missing = command("rebuild", LISTED, "--dry-run")
+    assert missing == "operated: 2,500 records read, 1,250 missing\n"
+    assert queue.stats().scheduled == 1250
+    assert command("rebuild", LISTED) == "operated: 2,500 records read, 1,250 restored\n"
+    assert {*state(queue)["scheduled"]} == {*records}
+    again = json.loads(command("rebuild", LISTED, "--json"))
+    assert again == {"queue": "operated", "read": 2500, "restored": 0}
+
+
+def test_what_is_done_while_it_is_rebuilt_is_not_restored(
+    command: Command,
+    redis_client: redis.Redis,
+    records: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = DelayQueue(redis_client, "operated")
+    restore = DelayQueue.restore
+
+    def done_meanwhile(self: DelayQueue, *args: Any, **settings: Any) -> Any:
+        found = restore(self, *args, **settings)
+        records.pop("0007", None)
+        return found
+
+    monkeypatch.setattr(DelayQueue, "restore", done_meanwhile)
+    assert "2,499 restored" in command("rebuild", LISTED)
+    assert "0007" not in state(queue)["scheduled"]
+
+
+@pytest.mark.usefixtures("records")
+def test_a_paused_queue_is_not_rebuilt_and_neither_is_a_flow_without_a_sweep(
+    command: Command, redis_client: redis.Redis
+) -> None:
+    DelayQueue(redis_client, "operated").pause()
+    command("rebuild", LISTED, status=1)
+    command("rebuild", FLOWS, status=1)
+
+
+# -- monitor -------------------------------------------------------------------------------
+
+
+def test_a_look_for_programs(command: Command, queue: DelayQueue) -> None:
+    queue.schedule("soon", delay_ms=90_000)
+    look = json.loads(command("monitor", FLOWS, "--json", "--count", "1"))
+    assert (look["scheduled"], look["leased"], look["dead"], look["workers"]) == (2, 1, 2, 0)
+    assert look["due_per_minute"] == [0, 1, *[0] * 28]
+    assert (look["handled_per_second"], look["late_p50_ms"]) == (None, None)
+
+
+@pytest.mark.usefixtures("queue")
+def test_where_nothing_can_be_drawn_a_look_is_a_line(command: Command) -> None:
+    lines = command("monitor", FLOWS, "--count", "3", "--every", "10ms").splitlines()
+    assert len(lines) == 3
+    assert all("operated  scheduled 1  due 0  leased 1  dead 2" in line for line in lines)
+
+
+# -- on a terminal -------------------------------------------------------------------------
+
+
+@contextmanager
+def on_a_terminal(
+    valkey: Valkey, *arguments: str, program: Sequence[str] = ("-m", "worker"), **env: str
+) -> Iterator["Screen"]:
+    """The command line as a person starts it, 80 columns wide."""
+    leader, follower = pty.openpty()
+    size = {"COLUMNS": "80", "LINES": "30", "TERM": "xterm-256color"}
+    child = subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **size, "REDIS_URL": valkey.url, **env},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+    )
+    os.close(follower)
+    try:
+        yield Screen(child, leader)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(leader)
+
+
+class Screen:
+    """What a command shows, and how it is answered."""
+
+    def __init__(self, child: "subprocess.Popen[bytes]", leader: int) -> None:
+        self.child = child
+        self._leader = leader
+        self.text = ""
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if not self._read():
+                break
+        assert text in self.text, self.text
+
+    def type(self, text: str) -> None:
+        os.write(self._leader, text.encode())
+
+    def end(self) -> int:
+        """Wait for the end; the exit status."""
+        while self._read():
+            pass
+        return self.child.wait(60)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._leader], [], [], 1.0)
+        if not ready:
+            return self.child.poll() is None
+        with suppress(OSError):  # Linux's answer when the other side is closed
+            if chunk := os.read(self._leader, 65_536):
+                self.text += chunk.decode()
+                return True
+        return False
+
+
+@pytest.mark.parametrize("arguments", [["stats"], ["dead", "list"], ["workers"], ["doctor"]])
+@pytest.mark.parametrize(
+    "env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["colors", "no colors", "dumb"]
+)
+def test_a_screen_of_80_columns_is_enough_and_colors_are_left_out_where_unwanted(
+    valkey: Valkey, queue: DelayQueue, arguments: list[str], env: dict[str, str]
+) -> None:
+    started = "2026-11-22T02:00:00+00:00"
+    queue.beat("host:1:abcdef", {"up": True, "holds": 0, "started_at": started})
+    with on_a_terminal(valkey, *arguments, "-f", FLOWS, **env) as screen:
+        screen.end()
+    assert "operated" in screen.text
+    colors = re.search(r"\x1b\[[\d;]*3[0-7]", screen.text)
+    assert not colors or not env
+    if "TERM" in env:
+        assert "\x1b" not in screen.text
+    else:
+        assert max(map(len, _plain(screen.text).splitlines())) <= 80
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+def test_a_person_is_asked_before_dead_letters_are_purged(
+    valkey: Valkey, queue: DelayQueue
+) -> None:
+    purge = ["dead", "purge", "--all", "-f", FLOWS]
+    with on_a_terminal(valkey, *purge) as screen:
+        screen.wait_for("Purge all 2 dead letters of operated? [y/N]")
+        screen.type("\n")
+        assert screen.end() == 1
+    assert queue.stats().dead == 2
+    with on_a_terminal(valkey, *purge) as screen:
+        screen.wait_for("[y/N]")
+        screen.type("y\n")
+        assert screen.end() == 0
+    assert "purged 2" in screen.text
+    assert queue.stats().dead == 0
+    with on_a_terminal(valkey, *purge, "--yes") as screen:
+        assert screen.end() == 0
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_monitor_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
+    with on_a_terminal(valkey, "monitor", "-f", FLOWS, "--every", "50ms") as screen:
+        screen.wait_for("No worker runs")
+        assert "become due in each of the next 30 minutes" in screen.text
+        queue.pause()
+        screen.wait_for("PAUSED")
+        screen.child.send_signal(signal.SIGINT)
+        assert screen.end() == 0
+    assert "Traceback" not in screen.text
+    assert "scheduled 1" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: DelayQueue) -> None:
+    reading = f"{sys.executable} -m worker dead list -q {letters.name} -f {FLOWS} | head -1"
+    done = subprocess.run(
+        ["bash", "-c", reading],  # noqa: S607
+        cwd=ROOT,
+        env={**os.environ, "REDIS_URL": valkey.url},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("queue=operated")
+    assert done.stderr == ""
+
+
+WITHOUT_RICH = [
+    *(
+        "-c",
+        "import sys; sys.modules['rich'] = None; from worker.cli import main; sys.exit(main())",
+    ),
+]
+
+
+@pytest.mark.usefixtures("queue")
+def test_without_rich_a_terminal_shows_plain_text(valkey: Valkey) -> None:
+    for command, expected in (
+        ("stats", "             queue  operated"),
+        ("workers", "HANDLED"),
+        ("monitor", "operated  scheduled 1"),
+        ("doctor", "queue.workers      no worker"),
+    ):
+        more = ["--count", "1"] if command == "monitor" else []
+        run = [command, "-f", FLOWS, *more]
+        with on_a_terminal(valkey, *run, program=WITHOUT_RICH) as screen:
+            screen.end()
+        assert expected in screen.text
+        assert "\x1b" not in screen.text

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker import Flow, FlowImportFailed, FlowNotFound, cli
+from worker.cli import arguments, dead, output
 from worker.queue import Letter
 
 
@@ -33,7 +34,9 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _found(target: str | None) -> list[str]:
-    return [flow.name for flow in cli._flows(argparse.Namespace(flows=target, flows_option=None))]
+    return [
+        flow.name for flow in arguments.flows(argparse.Namespace(flows=target, flows_option=None))
+    ]
 
 
 def test_flows_are_found_by_module_and_factory() -> None:
@@ -59,7 +62,7 @@ def test_without_any_name_the_command_says_how_to_give_one(
     monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "pyproject.toml").write_text(content)
-    with pytest.raises(FlowNotFound, match="MODULE:FACTORY"):
+    with pytest.raises(FlowNotFound, match="MODULE:FUNCTION"):
         _found(None)
 
 
@@ -101,9 +104,9 @@ def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name the ids or pass --all, not both"),
-        (["x", "--all"], "name the ids or pass --all, not both"),
-        (["--all"], "name one with --queue"),
+        ([], "name the ids, or pass --all or a filter"),
+        (["x", "--all"], "name the ids, or pass --all or a filter"),
+        (["x", "--error", "E"], "name the ids, or pass --all or a filter"),
         (["--all", "--queue", "c"], "no queue 'c': the flows have a, b"),
     ],
 )
@@ -117,13 +120,18 @@ def test_what_to_put_back_or_delete_must_be_said_exactly(
 
 
 def test_what_others_wrote_cannot_move_the_terminals_cursor() -> None:
-    assert cli._shown("\x1b[31m\r\n\x00\udcff") == r"\x1b[31m\r\n\x00\udcff"
-    assert [cli._shown(value) for value in (None, 5, True, "plain")] == ["-", "5", "True", "plain"]
+    assert output.shown("\x1b[31m\r\n\x00\udcff") == r"\x1b[31m\r\n\x00\udcff"
+    assert [output.shown(value) for value in (None, 5, True, "plain")] == [
+        "-",
+        "5",
+        "True",
+        "plain",
+    ]
 
 
 def test_a_letters_row_shows_its_story_and_the_beginning_of_its_payload() -> None:
     letter = Letter("a", b"\xff" + b"x" * 5000, {"reason": "bad", "failures": 3})
-    assert cli._row("q", letter) == {
+    assert dead._row("q", letter) == {
         "queue": "q",
         "id": "a",
         "reason": "bad",
@@ -149,3 +157,109 @@ def test_a_module_that_fails_says_where(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(FlowImportFailed, match=rf"{name}\.py, line {line}: {kind}: "):
         _found(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("90s", 90_000), ("1d12h", 129_600_000), ("0s", 0), ("1.5m", 90_000)]
+)
+def test_a_duration_is_a_number_with_a_unit(text: str, ms: int) -> None:
+    assert arguments.duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "1h-", "1 h", "1w"])
+def test_any_other_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 90s"):
+        arguments.duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("1970-01-01T01:00:00.5+01:00", 500), ("1700000000000", 1_700_000_000_000)]
+)
+def test_a_moment_has_a_time_zone_or_is_in_ms(text: str, ms: int) -> None:
+    assert arguments.moment_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["2026-11-22T02:00:00", "tomorrow", ""])
+def test_any_other_moment_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="time zone"):
+        arguments.moment_ms(text)
+
+
+def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["dead", "list", f"{__name__}:flows", "--reason", "(a"])
+    assert exit_.value.code == 2
+    assert "no regular expression" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"],
+        ["stats"],
+        ["workers"],
+        ["monitor"],
+        ["doctor"],
+        ["dead", "list"],
+        ["dead", "show"],
+        ["dead", "requeue"],
+        ["dead", "purge"],
+        ["schedule"],
+        ["cancel"],
+        ["pause"],
+        ["resume"],
+        ["rebuild"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_names_flows_and_queues_the_same_way_and_has_an_example(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*command, "--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--flows MODULE:FUNCTION", "--queue NAME", "--redis-url"):
+        assert option in text
+    assert ("--json" in text) == (command != ["run"])
+    assert f"  {' '.join(command)}" in text.partition("examples:")[2]
+
+
+def test_the_help_says_what_each_exit_status_means(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    text = capsys.readouterr().out
+    assert [line.split()[0] for line in text.partition("exit status:")[2].split("\n")[1:6]] == [
+        *("0", "1", "2", "130", "doctor:"),
+    ]
+
+
+def test_only_the_queue_that_is_named_is_run() -> None:
+    named = argparse.Namespace(flows=f"{__name__}:two_flows", flows_option=None, queue="b")
+    assert [flow.name for flow in arguments.selected_flows(named)] == ["b"]
+    named.queue = "c"
+    with pytest.raises(ValueError, match="the flows have a, b"):
+        arguments.selected_flows(named)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (12_345, "12 s"),
+        (600_000, "10 min"),
+        (9_000_000, "2.5 h"),
+        (259_200_000, "3.0 d"),
+    ],
+)
+def test_a_duration_is_shown_in_a_unit_that_fits(ms: float, text: str) -> None:
+    assert output.duration(ms) == text
+
+
+def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_options: argparse.Namespace) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arguments, "queues", interrupted)
+    assert cli.main(["stats"]) == 130

@@ -10,6 +10,7 @@ from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, statio
 from worker import Flow, Task, events
 from worker.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
 from worker.outages import HANGS_SECONDS, HangDetector
+from worker.tally import Tally
 
 
 class Patient:
@@ -24,10 +25,11 @@ class Patient:
         ]
         self.heard = Heard()
         self.detector = HangDetector("a", "sweep", self.heard)
+        self.tally = Tally()
         self.ends_at = clock.now + seconds
         self.known: list[int] = []
         self.stopping = Wait(clock, after=self._note)
-        self.heartbeat = Heartbeat("w1", self.stations, [self.detector], self.stopping)
+        self.heartbeat = Heartbeat("w1", self.stations, [self.detector], self.stopping, self.tally)
 
     def _note(self) -> None:
         self.known.append(len(self.queues[0].workers()))
@@ -71,6 +73,8 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
         "up": True,
         "holds": LISTED + 5,
         "oldest_seconds": 3.0,
+        "handled": 0,
+        "lateness": [],
     }
 
 
@@ -93,6 +97,39 @@ def test_a_flow_that_goes_down_is_told_at_once(clock: Clock) -> None:
     patient.detector.report = watch  # type: ignore[method-assign]  # called every second
     patient.heartbeat.run()
     assert [len(queue.calls) for queue in patient.queues] == [2, 2]
+
+
+def handled(queue: str, late_ms: int, tasks: int = 1) -> events.Handled:
+    batch = [Task(str(n)) for n in range(tasks)]
+    return events.Handled(queue, batch, tasks, 0, 0, seconds=0.1, late_ms=late_ms)
+
+
+def test_a_beat_tells_how_many_tasks_were_handled_and_how_late(clock: Clock) -> None:
+    patient = Patient(clock)
+    for late_ms, tasks in ((0, 3), (1, 2), (6, 500), (10, 1), (86_400_000, 1)):
+        patient.tally(handled("a", late_ms, tasks))
+    patient.tally(events.Restored("a", 7))
+    patient.heartbeat._beat(patient.stations[0], clock.now)
+    patient.heartbeat._beat(patient.stations[1], clock.now)
+    [details], [other] = ([each.details for each in queue.workers()] for queue in patient.queues)
+    assert details["handled"] == 507
+    assert details["lateness"] == [[1, 5], [10, 501], [None, 1]]
+    assert (other["handled"], other["lateness"]) == (0, [])
+
+
+def test_a_worker_that_handles_tasks_beats_every_two_seconds_and_an_idle_one_does_not(
+    clock: Clock,
+) -> None:
+    patient = Patient(clock, seconds=BEAT_SECONDS - 2)
+    busy_until = clock.now + 10
+
+    def work(now: float) -> None:
+        if now < busy_until:
+            patient.tally(handled("b", 1))
+
+    patient.detector.report = work  # type: ignore[method-assign]  # called every second
+    patient.heartbeat.run()
+    assert [len(queue.calls) for queue in patient.queues] == [6, 6]
 
 
 def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_all_the_same(

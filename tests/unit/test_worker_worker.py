@@ -13,6 +13,7 @@ from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer
 from worker.heartbeat import Heartbeat
 from worker.outages import HangDetector
 from worker.station import ServerCheck
+from worker.tally import Tally
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.
@@ -177,9 +178,10 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
             stations: Any,
             detectors: Sequence[HangDetector],
             stopping: threading.Event,
+            tally: Tally,
         ) -> None:
             watched.extend(detectors)
-            super().__init__(name, stations, detectors, stopping)
+            super().__init__(name, stations, detectors, stopping, tally)
 
     monkeypatch.setattr("worker.worker.Heartbeat", Watching)
     worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)

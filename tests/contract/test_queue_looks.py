@@ -1,0 +1,140 @@
+"""What an operator reads: dead letters in pages, a forecast, and whether the queue's invariants hold."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.contract.state import attempts, state
+from tests.contract.steps import bury
+from worker import DelayQueue
+
+#: More than a script searches from both ends of the list.
+MANY = 2600
+
+
+def test_a_forecast_counts_what_becomes_due_in_each_interval(queue: DelayQueue) -> None:
+    dues = {"overdue": 1, "due": 1000, "a": 1001, "b": 2000, "c": 2001, "d": 4000, "later": 4001}
+    queue.schedule_many((task_id, at, b"") for task_id, at in dues.items())
+    before = state(queue)
+    assert queue.forecast(3, 1000, now_ms=1000) == [2, 1, 1]
+    assert sum(queue.forecast(now_ms=0)) == len(dues)
+    assert len(queue.forecast()) == 30
+    assert state(queue) == before
+
+
+def test_a_forecast_of_an_empty_queue_is_zeros(queue: DelayQueue) -> None:
+    assert queue.forecast(2) == [0, 0]
+
+
+@pytest.mark.parametrize(("intervals", "interval_ms"), [(0, 1), (1001, 1), (1, 0)])
+def test_a_forecast_is_bounded(queue: DelayQueue, intervals: int, interval_ms: int) -> None:
+    with pytest.raises(ValueError, match="1 to 1000 intervals"):
+        queue.forecast(intervals, interval_ms)
+
+
+def test_letters_are_read_by_id_in_that_order_without_those_that_are_not_dead(
+    queue: DelayQueue,
+) -> None:
+    bury(queue, *(f"{n:03}" for n in range(250)))
+    queue.schedule("alive", 2**50)
+    ids = [f"{n:03}" for n in range(249, -1, -1)]
+    found = queue.letters([*ids, "alive", "nobody", ids[0]])
+    assert [letter.id for letter in found] == ids
+    assert {letter.story["reason"] for letter in found} == {"bad"}
+
+
+def test_payloads_are_read_only_when_they_are_asked_for(queue: DelayQueue) -> None:
+    queue.schedule("a", 1, b"large")
+    [task] = queue.claim(1, 10, now_ms=1).tasks
+    queue.dead_letter([(task, "bad", None)], now_ms=1)
+    assert [letter.payload for letter in queue.letters(["a"])] == [b"large"]
+    assert [letter.payload for letter in queue.letters(["a"], with_payloads=False)] == [b""]
+
+
+def test_the_newest_dead_ids_come_first_while_others_die(queue: DelayQueue) -> None:
+    bury(queue, *(f"{n:03}" for n in range(250)))
+    seen: list[str] = []
+    for page in queue.newest_dead_ids():
+        bury(queue, f"new after {len(seen)}")
+        seen += page
+    assert seen == [f"{n:03}" for n in range(249, -1, -1)]
+
+
+@pytest.mark.parametrize("nth", [2, 10])
+def test_all_dead_ids_of_a_long_list_come_once_each_when_some_of_them_are_removed(
+    queue: DelayQueue, nth: int
+) -> None:
+    ids = [f"{n:04}" for n in range(MANY)]
+    bury(queue, *ids)
+    seen: list[str] = []
+    for page in queue.dead_ids():
+        queue.purge(task_id for task_id in page if int(task_id) % nth == 0)
+        seen += page
+    assert seen == ids
+    left = [task_id for page in queue.dead_ids() for task_id in page]
+    assert left == [task_id for task_id in ids if int(task_id) % nth]
+
+
+def test_a_queue_in_order_has_no_inconsistencies(queue: DelayQueue) -> None:
+    bury(queue, "dead", "requeued")
+    queue.requeue(["requeued"], now_ms=1)
+    queue.schedule_many([("leased", 0, b"x"), ("cancelled", 0, b"")])
+    assert len(queue.claim(10, 1000, now_ms=0).tasks) == 2
+    queue.cancel("cancelled")
+    before = state(queue)
+    assert queue.inspect() == []
+    assert state(queue) == before
+
+
+def test_each_kind_of_inconsistency_is_told(client: redis.Redis, queue: DelayQueue) -> None:
+    keys = queue.keys
+    held = attempts(1, "t" * 64)
+    client.zadd(keys.scheduled, {"twice": 1, "held": 1})
+    client.zadd(keys.leased, {"twice": 1, "free": 1})
+    client.hset(keys.tokens, mapping={"held": held, "gone": attempts(1), "twice": held})
+    client.lpush(keys.dead, "dead", "purged")
+    client.hset(keys.letters, "dead", "{}")
+    client.zadd(keys.scheduled, {"dead": 1})
+    assert sorted(queue.inspect()) == [
+        "dead is scheduled and dead at once",
+        "free is leased, and has no lease token",
+        "gone is in no place, but its attempts are recorded",
+        "held is scheduled, and has a lease token",
+        "twice is scheduled and leased at once",
+    ]
+
+
+def test_only_a_sample_is_inspected(client: redis.Redis, queue: DelayQueue) -> None:
+    both = {f"{n:04}": n for n in range(1000)}
+    client.zadd(queue.keys.scheduled, both)
+    client.zadd(queue.keys.leased, both)
+    assert len(queue.inspect(10)) == 10
+    for sample in (0, 501):
+        with pytest.raises(ValueError, match="1 to 500"):
+            queue.inspect(sample)
+
+
+def test_the_servers_time_is_in_ms(queue: DelayQueue) -> None:
+    assert abs(queue.server_time_ms() - queue.claim(1, 1).now_ms) < 60_000
+
+
+@pytest.mark.parametrize("method", [DelayQueue.requeue, DelayQueue.purge])
+def test_few_letters_are_removed_in_one_call(
+    queue: DelayQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Callable[[DelayQueue, list[str]], list[str]],
+) -> None:
+    """Each may be searched for 2,000 entries deep: 70 us, so that a call takes less than 5 ms."""
+    ids = [f"{n:03}" for n in range(120)]
+    bury(queue, *ids)
+    sizes: list[int] = []
+    run = queue._run
+
+    def noted(name: str, now_ms: int | None, *args: object) -> object:
+        sizes.append(len([arg for arg in args if isinstance(arg, bytes)]))
+        return run(name, now_ms, *args)
+
+    monkeypatch.setattr(queue, "_run", noted)
+    assert method(queue, ids) == ids
+    assert sizes == [50, 50, 20]

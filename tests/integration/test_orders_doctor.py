@@ -1,0 +1,287 @@
+"""What `doctor` says of the order service's database, each with the fault made real."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from devtools.postgres import Postgres
+from devtools.processes import ROOT
+from devtools.valkey import Valkey
+from orders.config import Settings
+from orders.database import create_engine, writing
+from orders.doctor import Doctor, Found
+from orders.models import orders, payments, stock_items
+from tests.conftest import Shop, opened, upgrade
+from worker import DelayQueue
+
+NOWHERE = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
+
+
+def found(engine: sa.Engine, **settings: Any) -> dict[str, Found]:
+    """What is not well, by its check."""
+    findings = Doctor(engine, **settings).examine()
+    return {finding.check: finding for finding in findings if finding.level != "ok"}
+
+
+def execute(engine: sa.Engine, *statements: str) -> None:
+    with writing(engine) as connection:
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+
+@pytest.fixture
+def busy(shop: Shop) -> Shop:
+    """Orders of each kind, a refund due and a refund sent, in an analysed database."""
+    shop.stock("tea", 100)
+    shop.stock("cup", 10)
+    shop.place(tea=3, cup=1)
+    paid, cancelled, expired = shop.place(tea=2), shop.place(cup=1), shop.place(tea=1)
+    shop.pay(paid)
+    shop.pay(paid)
+    shop.service.cancel(shop.customer, cancelled.id)
+    late = shop.pay(cancelled).payment
+    shop.service.refund(shop.customer, late.id, reference="re-1")
+    shop.expire_in(-1, expired)
+    shop.service.expire([expired.id])
+    execute(shop.engine, "ANALYZE")
+    return shop
+
+
+@contextmanager
+def other_session(shop: Shop) -> Iterator[sa.Connection]:
+    """A transaction of somebody else's."""
+    args = {"application_name": "report"}
+    engine = sa.create_engine(shop.engine.url, poolclass=sa.NullPool, connect_args=args)
+    with engine.begin() as connection:
+        yield connection
+
+
+@pytest.fixture
+def on_postgresql(busy: Shop) -> Shop:
+    if busy.engine.dialect.name != "postgresql":
+        pytest.skip("PostgreSQL's alone")
+    return busy
+
+
+def test_all_is_well(busy: Shop) -> None:
+    findings = [*Doctor(busy.engine).examine()]
+    assert [finding for finding in findings if finding.level != "ok" or finding.advice] == []
+    assert [finding.check for finding in findings] == [
+        "sql.version",
+        "sql.writes",
+        "sql.clock",
+        "sql.schema",
+        "sql.statistics",
+        "sql.autovacuum",
+        "sql.transactions",
+        "sql.indexes",
+        "orders.stock",
+        "orders.history",
+    ]
+
+
+def test_an_examination_changes_nothing(busy: Shop) -> None:
+    before = busy.tables()
+    found(busy.engine)
+    assert busy.tables() == before
+
+
+def test_a_database_that_does_not_answer() -> None:
+    engine = create_engine(Settings(database_url=NOWHERE, redis_url="redis://nowhere"))
+    [finding] = found(engine).values()
+    assert (finding.check, finding.level) == ("sql.answers", "failure")
+    assert "s3cret" not in str(finding)
+
+
+def test_a_database_that_is_read_only(own_postgres: Postgres) -> None:
+    name = f"read_only_{time.time_ns()}"
+    own_postgres.execute(f"CREATE DATABASE {name}")
+    upgrade(own_postgres.url(name))
+    with opened(own_postgres.url(name)) as shop:
+        own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        shop.engine.dispose()
+        finding = found(shop.engine)["sql.writes"]
+    assert finding.level == "failure"
+    assert "target_session_attrs" in finding.advice
+
+
+def test_a_schema_that_is_older_or_missing(busy: Shop, database_url: str) -> None:
+    assert database_url
+    execute(busy.engine, "UPDATE alembic_version SET version_num = '0001_first_tables'")
+    finding = found(busy.engine)["sql.schema"]
+    assert finding.level == "failure"
+    assert "alembic upgrade head" in finding.advice
+    execute(busy.engine, "DROP TABLE alembic_version")
+    assert "revision none" in found(busy.engine)["sql.schema"].summary
+
+
+@pytest.mark.parametrize(("offset", "text"), [(60, "s behind"), (-60, "s ahead of")])
+def test_a_clock_that_is_off_by_a_minute(shop: Shop, offset: int, text: str) -> None:
+    finding = found(shop.engine, clock=lambda: time.time() + offset)["sql.clock"]
+    assert finding.level == "warning"
+    assert text in finding.summary
+
+
+def test_a_database_without_statistics(on_postgresql: Shop) -> None:
+    execute(on_postgresql.engine, "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass")
+    finding = found(on_postgresql.engine)["sql.statistics"]
+    assert finding.level == "warning"
+    assert finding.summary == "no statistics on orders"
+    execute(on_postgresql.engine, "ANALYZE orders")
+    assert "sql.statistics" not in found(on_postgresql.engine)
+
+
+def test_a_table_that_is_not_vacuumed(on_postgresql: Shop) -> None:
+    execute(on_postgresql.engine, "ALTER TABLE orders SET (autovacuum_enabled = off)")
+    assert found(on_postgresql.engine)["sql.autovacuum"].summary == "it is off: orders"
+
+
+def test_a_transaction_that_is_open_for_long(
+    on_postgresql: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.doctor.LONG_SECONDS", 0.0)
+    with other_session(on_postgresql) as connection:
+        pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        finding = found(on_postgresql.engine)["sql.transactions"]
+    assert finding.level == "warning"
+    assert f"{pid} (report, idle in transaction" in finding.summary
+
+
+def test_an_index_that_is_missing(busy: Shop) -> None:
+    execute(busy.engine, "DROP INDEX ix_orders_unpaid_expiry")
+    finding = found(busy.engine)["sql.indexes"]
+    assert finding.level == "failure"
+    assert finding.summary == "missing: ix_orders_unpaid_expiry"
+
+
+def test_an_index_that_is_invalid(on_postgresql: Shop) -> None:
+    execute(
+        on_postgresql.engine,
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_orders_created'::regclass",
+    )
+    assert found(on_postgresql.engine)["sql.indexes"].summary == "invalid: ix_orders_created"
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_stock_that_does_not_add_up(busy: Shop, change: int) -> None:
+    moved = sa.update(stock_items).where(stock_items.c.sku == "tea")
+    with writing(busy.engine) as connection:
+        connection.execute(moved.values(reserved=stock_items.c.reserved + change))
+    finding = found(busy.engine)["orders.stock"]
+    assert finding.level == "failure"
+    assert f"tea: 98 on hand, {3 + change} reserved, unpaid orders hold 3" in finding.summary
+    assert "cup" not in finding.summary
+
+
+def test_with_more_unpaid_orders_than_are_read_only_too_little_is_told(
+    busy: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 2)
+    busy.place(tea=5)
+    busy.place(tea=5)
+    assert "orders.stock" not in found(busy.engine)
+    with writing(busy.engine) as connection:
+        connection.execute(sa.update(stock_items).values(reserved=0))
+    assert "unpaid orders hold" in found(busy.engine)["orders.stock"].summary
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (
+            sa.update(orders).where(orders.c.cancel_reason == "expired").values(
+                status="paid", paid_at=orders.c.created_at, cancelled_at=None
+            ),
+            "its status, events and payments differ",
+        ),
+        (
+            sa.update(payments).where(payments.c.status == "applied").values(status="refund_due"),
+            "its status, events and payments differ, its refunds and events differ",
+        ),
+        (
+            sa.update(orders).where(orders.c.cancel_reason == "expired").values(
+                cancelled_at=orders.c.created_at, expires_at=orders.c.cancelled_at
+            ),
+            "it was cancelled before its deadline",
+        ),
+        (sa.text("DELETE FROM order_events WHERE type = 'payment.refunded'"), "its refunds"),
+    ],
+    ids=["a second ending", "a payment", "early", "a refund"],
+)  # fmt: skip
+def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> None:
+    with writing(busy.engine) as connection:
+        connection.execute(wrong)
+    finding = found(busy.engine)["orders.history"]
+    assert finding.level == "failure"
+    assert text in finding.summary
+
+
+def test_a_statement_that_takes_too_long(on_postgresql: Shop) -> None:
+    impatient = {"statement_timeout_seconds": 0.2, "lock_timeout_seconds": 0.1}
+    url = on_postgresql.engine.url.render_as_string(hide_password=False)
+    with opened(url, **impatient) as shop, other_session(shop) as connection:
+        connection.execute(sa.text("LOCK TABLE stock_items"))
+        findings = found(shop.engine)
+    assert findings["orders.stock"].level == "warning"
+    assert "not known" in findings["orders.stock"].summary
+    assert "orders.history" not in findings, "the rest is examined all the same"
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+class Command:
+    """Runs it on the orders' flow, beside a worker that lives."""
+
+    def __init__(self, database_url: str, redis_url: str) -> None:
+        self.env = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+
+    def __call__(self, **env: str) -> dict[str, dict[str, str]]:
+        done = subprocess.run(
+            [sys.executable, "-m", "worker", "doctor", "orders.timeouts:flows", "--json"],
+            cwd=ROOT,
+            env={**os.environ, **self.env, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        found = {row["check"]: row for row in map(json.loads, done.stdout.splitlines())}
+        levels = {row["level"] for row in found.values()}
+        assert done.returncode == (2 if "failure" in levels else int("warning" in levels))
+        return {check: row for check, row in found.items() if row["level"] != "ok"}
+
+
+@pytest.fixture
+def doctor(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Command:
+    live = {"up": True, "holds": 0, "held": [], "oldest_seconds": 0.0}
+    DelayQueue(redis_client, "order-timeout").beat("host:1:abcdef", live)
+    return Command(migrated_url, valkey.url)
+
+
+def test_the_command_says_what_the_service_finds(doctor: Command, busy: Shop) -> None:
+    assert doctor() == {}
+    with writing(busy.engine) as connection:
+        connection.execute(sa.update(stock_items).values(reserved=0))
+    assert doctor()["orders.stock"]["level"] == "failure"
+
+
+def test_settings_that_contradict_each_other(doctor: Command) -> None:
+    finding = doctor(STATEMENT_TIMEOUT_SECONDS="60")["flows"]
+    assert finding["level"] == "failure"
+    assert "STATEMENT_TIMEOUT_SECONDS < LEASE_SECONDS" in finding["summary"]
+
+
+def test_sql_that_is_down_is_told_by_probe_and_service(doctor: Command) -> None:
+    findings = doctor(DATABASE_URL=NOWHERE)
+    assert {"flow.probe", "sql.answers"} <= findings.keys()
+    assert "s3cret" not in str(findings)

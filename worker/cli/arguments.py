@@ -1,0 +1,177 @@
+"""What arguments mean: flows, queues, counts, durations, times, patterns."""
+
+import argparse
+import re
+import sys
+import tomllib
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+import redis
+
+from ..connection import connect
+from ..errors import FlowImportFailed, FlowNotFound, described
+from ..flow import Flow
+from ..queue import DelayQueue
+
+
+class FlowsNotNamed(FlowNotFound):
+    """No flows were named, and none are configured."""
+
+
+class Commands(Protocol):
+    """What a module adds its commands to: see `parser`."""
+
+    def add(
+        self,
+        name: str,
+        function: Callable[[argparse.Namespace], int | None],
+        *,
+        examples: str = "",
+        ids: bool = False,
+        json: bool = True,
+    ) -> argparse.ArgumentParser: ...
+
+    def group(self, name: str, doc: str) -> "Commands": ...
+
+
+# -- flows and queues ----------------------------------------------------------------------
+
+
+def queues(options: argparse.Namespace) -> list[DelayQueue]:
+    """The queues of the flows, or only the one named, which needs no flows if none are configured."""
+    client = client_of(options)
+    return [DelayQueue(client, name) for name in queue_names(options)]
+
+
+def queue(options: argparse.Namespace) -> DelayQueue:
+    """The only queue. Raises ValueError when there are several."""
+    found = queues(options)
+    if len(found) != 1:
+        raise ValueError("there are several queues: name one with --queue")
+    return found[0]
+
+
+def queue_names(options: argparse.Namespace) -> list[str]:
+    """Raises FlowNotFound, FlowImportFailed and ValueError."""
+    try:
+        names = [flow.name for flow in flows(options)]
+    except FlowsNotNamed as error:
+        if options.queue is None:
+            detail = "Name them with --flows MODULE:FUNCTION, or a queue with --queue."
+            raise FlowsNotNamed(detail) from error
+        names = [options.queue]
+    if options.queue not in (None, *names):
+        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
+    return [name for name in names if options.queue in (None, name)]
+
+
+def flows(options: argparse.Namespace) -> list[Flow]:
+    """Those that are named, or configured. Raises FlowNotFound, FlowImportFailed."""
+    target = options.flows_option or getattr(options, "flows", None) or _configured()
+    sys.path.insert(0, "")  # as python -m does for its own module
+    try:
+        factory = getattr(_imported(target), target.partition(":")[2] or "flows")
+    except AttributeError as error:
+        raise FlowNotFound(f"{target}: {error}") from error
+    found = list(factory())
+    if not found or not all(isinstance(flow, Flow) for flow in found):
+        raise FlowNotFound(f"{target}() returned no flows")
+    return found
+
+
+def selected_flows(options: argparse.Namespace) -> list[Flow]:
+    """The flows, or only the one of the queue that is named. Raises as `flows`, and ValueError."""
+    found = flows(options)
+    names = [flow.name for flow in found]
+    if options.queue not in (None, *names):
+        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
+    return [flow for flow in found if options.queue in (None, flow.name)]
+
+
+def client_of(options: argparse.Namespace) -> redis.Redis:
+    """A client that waits for a reply as long as a person would."""
+    return connect(redis_url(options), timeout_seconds=5.0, reconnect=True)
+
+
+def redis_url(options: argparse.Namespace) -> str:
+    """Raises ValueError when there is none."""
+    if not options.redis_url:
+        raise ValueError("REDIS_URL is not set")
+    return str(options.redis_url)
+
+
+def _imported(target: str) -> ModuleType:
+    module = target.partition(":")[0]
+    try:
+        return import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise FlowNotFound(f"{target}: {error}") from error
+        # The application's code may fail in any way: say where.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
+        if isinstance(error, SyntaxError):
+            where = f"{error.filename}, line {error.lineno}"
+        raise FlowImportFailed(f"{where}: {described(error)}") from error
+
+
+def _configured() -> str:
+    try:
+        settings = tomllib.loads(Path("pyproject.toml").read_text())
+        return str(settings["tool"]["worker"]["flows"])
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise FlowsNotNamed("Name them, as MODULE:FUNCTION.") from error
+
+
+# -- values --------------------------------------------------------------------------------
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(text: str) -> int:
+    """``90s``, ``30m``, ``2h``, ``1d12h``: in ms."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90s, 30m, 2h or 1d12h")
+    return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
+
+
+def moment_ms(text: str) -> int:
+    """``2026-11-22T02:00:00+01:00``, or milliseconds since the epoch."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time with a time zone, such as 2026-11-22T02:00:00+01:00"
+        )
+    return round(moment.timestamp() * 1000)
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """A regular expression; most text is one that finds itself."""
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no regular expression ({error}): put a backslash before what means itself"
+        ) from error

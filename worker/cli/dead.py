@@ -1,0 +1,248 @@
+"""``dead list``, ``show``, ``requeue`` and ``purge``"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from ..queue import DelayQueue, Letter
+from . import arguments
+from .output import confirmed, duration, print_json, print_table, progress, shown, terminal
+
+#: More of a payload is not shown.
+PAYLOAD_BYTES = 1000
+#: Payloads may be large, so few are read at a time.
+PAYLOADS = 10
+
+Matches = Callable[[Letter], bool]
+
+
+def add_to(commands: arguments.Commands) -> None:
+    group = commands.group("dead", "List, show, requeue or purge dead letters.")
+    listing = group.add(
+        "list",
+        _list,
+        examples="""
+dead list
+dead list --reason 'timed? out' --newer-than 1h
+dead list --error ValueError --limit 5 --json""",
+    )
+    listing.add_argument("--limit", type=arguments.positive, default=100, help="how many (100)")
+    _add_filters(listing)
+    show = group.add("show", _show, ids=True, examples="dead show ID\ndead show ID --json")
+    show.add_argument("ids", nargs="+", metavar="ID")
+    for name, function in (("requeue", _requeue), ("purge", _purge)):
+        made = group.add(
+            name,
+            function,
+            ids=True,
+            examples=f"""
+dead {name} ID ID
+dead {name} --all
+dead {name} --error OperationalError --older-than 2h --dry-run""",
+        )
+        made.add_argument("ids", nargs="*", metavar="ID")
+        made.add_argument("--all", action="store_true", help="all dead letters there are now")
+        _add_filters(made)
+        made.add_argument("--dry-run", action="store_true", help="only count them")
+        made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def _add_filters(to: argparse.ArgumentParser) -> None:
+    filters = to.add_argument_group("filters", "All that are given must match.")
+    filters.add_argument(
+        "--reason",
+        type=arguments.pattern,
+        metavar="PATTERN",
+        help="part of the reason: a regular expression, in any case",
+    )
+    filters.add_argument("--error", metavar="CLASS", help="the error's class, such as ValueError")
+    for name, meaning in (("older", "longer"), ("newer", "less")):
+        filters.add_argument(
+            f"--{name}-than",
+            type=arguments.duration_ms,
+            metavar="DURATION",
+            help=f"died {meaning} than this ago: 90s, 30m, 2h, 1d",
+        )
+
+
+# -- looking -------------------------------------------------------------------------------
+
+
+def _list(options: argparse.Namespace) -> None:
+    """Show dead letters, newest first."""
+    for queue in arguments.queues(options):
+        rows = (_row(queue.name, letter) for letter in _newest(queue, options))
+        if options.json:
+            for row in rows:
+                print_json(row)
+        elif terminal():
+            _print_table(queue, [*rows])
+        else:
+            for row in rows:
+                row.pop("traceback", None)  # too long for a line; --json shows it
+                print("  ".join(f"{name}={shown(value)}" for name, value in row.items()))
+
+
+def _newest(queue: DelayQueue, options: argparse.Namespace) -> Iterator[Letter]:
+    matches = _filter(queue, options)
+    ids = (
+        letter.id
+        for page in queue.newest_dead_ids()
+        for letter in queue.letters(page, with_payloads=False)
+        if matches(letter)
+    )
+    chosen = islice(ids, options.limit)
+    while page := [*islice(chosen, PAYLOADS)]:
+        yield from queue.letters(page)
+
+
+def _row(queue: str, letter: Letter) -> dict[str, object]:
+    payload = letter.payload[:PAYLOAD_BYTES].decode(errors="backslashreplace")
+    return {"queue": queue, "id": letter.id, **letter.story, "payload": payload}
+
+
+def _print_table(queue: DelayQueue, rows: Sequence[dict[str, object]]) -> None:
+    now_ms = queue.server_time_ms()
+    total = queue.stats().dead
+    if rows:
+        _print_rows(rows, now_ms)
+    print(f"{len(rows):,} of {total:,} dead letters of {queue.name}")
+
+
+def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
+    print_table(
+        ("id", "died", "reason", "error", "failures"),
+        [
+            (
+                row["id"],
+                f"{duration(now_ms - int(str(row.get('died_at_ms', 0))))} ago",
+                row.get("reason"),
+                str(row.get("error") or "").partition("\n")[0],
+                row.get("failures"),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _show(options: argparse.Namespace) -> int:
+    """Show all of some dead letters, with their tracebacks."""
+    queues = arguments.queues(options)  # an id is looked for in each
+    found = [(queue.name, letter) for queue in queues for letter in queue.letters(options.ids)]
+    for name, letter in found:
+        row = _row(name, letter)
+        if options.json:
+            print_json(row)
+            continue
+        story = str(row.pop("traceback", None) or "")
+        for what, value in row.items():
+            print(f"{what:>12}  {shown(value)}")
+        print(*(f"{'':>14}{shown(line)}" for line in story.splitlines()), "", sep="\n")
+    return 0 if len(found) == len({*options.ids}) else 1
+
+
+# -- changing ------------------------------------------------------------------------------
+
+
+def _requeue(options: argparse.Namespace) -> int:
+    """Schedule dead letters again, due now, their counts reset."""
+    return _change(options, "requeue", "requeued", DelayQueue.requeue)
+
+
+def _purge(options: argparse.Namespace) -> int:
+    """Delete dead letters for good."""
+    return _change(options, "purge", "purged", DelayQueue.purge)
+
+
+def _change(
+    options: argparse.Namespace,
+    verb: str,
+    done_is: str,
+    action: Callable[[DelayQueue, Iterable[str]], list[str]],
+) -> int:
+    if bool(options.ids) == (options.all or _has_filter(options)):
+        raise ValueError("name the ids, or pass --all or a filter")
+    queues = arguments.queues(options)  # an id is looked for in each
+    if options.dry_run:
+        counts = [_counted(queue, options) for queue in queues]
+        return _report(options, queues, f"would be {done_is}", counts)
+    if not options.ids and not confirmed(_question(queues, options, verb), yes=options.yes):
+        return 1
+    counts = []
+    for queue in queues:
+        done = 0
+        with progress(f"{verb} dead letters of {queue.name}", queue.stats().dead) as advance:
+            for page in _chosen(queue, options):
+                done += len(action(queue, page))
+                advance(len(page))
+        counts.append(done)
+    return _report(options, queues, done_is, counts)
+
+
+def _report(
+    options: argparse.Namespace, queues: Sequence[DelayQueue], done_is: str, counts: Sequence[int]
+) -> int:
+    if options.json:
+        for queue, count in zip(queues, counts, strict=True):
+            print_json({"queue": queue.name, done_is.replace(" ", "_"): count})
+    else:
+        print(f"{done_is} {sum(counts)}")
+    return 0 if not options.ids or sum(counts) == len({*options.ids}) else 1
+
+
+def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: str) -> str:
+    dead = sum(queue.stats().dead for queue in queues)
+    names = " and ".join(queue.name for queue in queues)
+    if _has_filter(options):
+        return f"{verb.capitalize()} those of {dead:,} dead letters that match of {names}?"
+    return f"{verb.capitalize()} all {dead:,} dead letters of {names}?"
+
+
+def _has_filter(options: argparse.Namespace) -> bool:
+    return any((options.reason, options.error, options.older_than, options.newer_than))
+
+
+def _chosen(queue: DelayQueue, options: argparse.Namespace) -> Iterator[list[str]]:
+    """The ids that the options name, in pages."""
+    if options.ids:
+        return iter([options.ids])
+    if _has_filter(options):
+        return _pages(queue, _filter(queue, options))
+    return queue.dead_ids()
+
+
+def _counted(queue: DelayQueue, options: argparse.Namespace) -> int:
+    if options.ids:
+        return len(queue.letters(options.ids, with_payloads=False))
+    return sum(map(len, _chosen(queue, options)))
+
+
+# -- filters -------------------------------------------------------------------------------
+
+
+def _filter(queue: DelayQueue, options: argparse.Namespace) -> Matches:
+    """Whether a letter is one of those that the options ask for, by the server's clock."""
+    now_ms = queue.server_time_ms() if options.older_than or options.newer_than else 0
+
+    def matches(letter: Letter) -> bool:
+        story = letter.story
+        age_ms = now_ms - int(story.get("died_at_ms") or 0)
+        return (
+            (options.reason is None or options.reason.search(str(story.get("reason"))) is not None)
+            and (options.error is None or _error_class(letter) == options.error)
+            and (options.older_than is None or age_ms > options.older_than)
+            and (options.newer_than is None or age_ms < options.newer_than)
+        )
+
+    return matches
+
+
+def _pages(queue: DelayQueue, matches: Matches) -> Iterator[list[str]]:
+    """Those that match, oldest first, in pages that may be requeued or purged in between."""
+    for page in queue.dead_ids():
+        letters = queue.letters(page, with_payloads=False)
+        yield [letter.id for letter in letters if matches(letter)]
+
+
+def _error_class(letter: Letter) -> str:
+    return str(letter.story.get("error") or "").partition(":")[0]

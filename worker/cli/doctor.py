@@ -1,0 +1,73 @@
+"""``doctor``"""
+
+import argparse
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+from ..doctor import examine
+from ..errors import FAILURES, described
+from ..findings import Finding, Level, failure
+from ..flow import Flow
+from . import arguments
+from .output import print_json, shown, terminal
+
+STATUS = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
+
+
+def add_to(commands: arguments.Commands) -> None:
+    commands.add(
+        "doctor",
+        _doctor,
+        examples="""
+doctor
+doctor orders.timeouts:flows
+doctor --queue emails                    a queue that no flow has
+doctor --json | jq 'select(.level != "ok")'
+
+exit status: 0 all is well, 1 warnings, 2 failures""",
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    """Examine Redis, queues, flows and what these depend on; say what to do next. Changes nothing."""
+    levels: Counter[Level] = Counter()
+    for finding in _findings(options):
+        levels[finding.level] += 1
+        _print(options, finding)
+    worst = max(levels, key=lambda level: STATUS[level], default=Level.OK)
+    if not options.json:
+        warnings, failures = levels[Level.WARNING], levels[Level.FAILURE]
+        print(
+            f"\n{levels[Level.OK]} ok, {warnings} warning{'s' * (warnings != 1)}, "
+            f"{failures} failure{'s' * (failures != 1)}"
+        )
+    return STATUS[worst]
+
+
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    names = [options.queue] if options.queue else []
+    flows: list[Flow] = []
+    try:
+        flows = arguments.selected_flows(options)
+    except arguments.FlowsNotNamed:
+        if not names:
+            raise
+    except FAILURES as error:  # such as settings that contradict each other
+        advice = "No worker starts with this. Mend what it names; the other checks of the flow were not made."
+        yield failure("flows", described(error), advice)
+    if not options.redis_url:
+        yield failure("redis.url", "REDIS_URL is not set", "Set it, or pass --redis-url.")
+        return
+    yield from examine(arguments.client_of(options), flows, names)
+
+
+def _print(options: argparse.Namespace, finding: Finding) -> None:
+    if options.json:
+        print_json(dataclasses.asdict(finding))
+    elif screen := terminal():
+        screen.finding(finding)
+    else:
+        print(f"{finding.level:<8} {finding.check:<18} {shown(finding.summary)}", flush=True)
+        if finding.advice:
+            print(f"{'':<8} {'':<18} -> {shown(finding.advice)}", flush=True)

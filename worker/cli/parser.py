@@ -1,0 +1,133 @@
+"""The command line: run a worker, watch and repair its queues."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from ..errors import WorkerError
+from . import dead, doctor, monitor, rebuild, run, stats, tasks
+
+PACKAGE = (__package__ or "").rpartition(".")[0]
+#: The command that is installed with the order service.
+COMMAND = "order-timeout"
+#: A shell's for what SIGINT ended.
+INTERRUPTED = 130
+
+EPILOG = """\
+Name the flows once in pyproject.toml, and no command needs to be told:
+
+  [tool.worker]
+  flows = "orders.timeouts:flows"
+
+or with --flows MODULE:FUNCTION, and one of their queues with --queue NAME. A queue that no flow has, such as
+a Consumer's, is named by --queue alone. REDIS_URL says where Redis is.
+
+examples:
+  {prog} run orders.timeouts:flows --threads 2
+  {prog} doctor                        is everything as it should be?
+  {prog} monitor                       watch it
+  {prog} dead list --older-than 2h     what could not be done, and why
+  {prog} stats --json | jq .due        for programs
+
+exit status:
+  0    done
+  1    not done: Redis does not answer, something that was named is not there, or you said no
+  2    the command line is wrong
+  130  ended by Ctrl-C
+  doctor: 0 all is well, 1 warnings, 2 failures
+"""
+
+FLOWS: Any = {
+    "metavar": "MODULE:FUNCTION",
+    "help": "a function that returns flows; default: tool.worker.flows in pyproject.toml",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        status = int(options.command(options) or 0)
+        sys.stdout.flush()
+        return status
+    except (WorkerError, ValueError) as error:
+        print(f"worker: {error}", file=sys.stderr)
+    except redis.RedisError as error:
+        print(f"worker: Redis: {error}", file=sys.stderr)
+    except BrokenPipeError:  # whoever reads has seen enough: ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 1
+
+
+class Commands:
+    """Adds commands, each with the options that all have."""
+
+    def __init__(self, within: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+        self._within = within
+
+    def add(
+        self,
+        name: str,
+        function: Callable[[argparse.Namespace], int | None],
+        *,
+        examples: str = "",
+        ids: bool = False,
+        json: bool = True,
+    ) -> argparse.ArgumentParser:
+        """A command described by its function's docstring. With ``ids`` its arguments are theirs, else flows."""
+        made = self._within.add_parser(
+            name,
+            help=(function.__doc__ or "").split("\n")[0],
+            description=function.__doc__,
+            epilog=f"examples:\n{_indented(examples)}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(command=function)
+        if not ids:
+            made.add_argument("flows", nargs="?", **FLOWS)
+        made.add_argument("-f", "--flows", dest="flows_option", **FLOWS)
+        made.add_argument("-q", "--queue", metavar="NAME", help="only this queue")
+        made.add_argument(
+            "--redis-url", metavar="URL", default=argparse.SUPPRESS, help="default: REDIS_URL"
+        )
+        if json:
+            made.add_argument("--json", action="store_true", help="print JSON, one object a line")
+        else:
+            made.set_defaults(json=False)
+        return made
+
+    def group(self, name: str, doc: str) -> "Commands":
+        """Commands under a common name."""
+        made = self._within.add_parser(name, help=doc, description=doc)
+        return Commands(made.add_subparsers(required=True, metavar="COMMAND"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    prog = COMMAND if Path(sys.argv[0]).name == COMMAND else f"python -m {PACKAGE}"
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=__doc__,
+        epilog=EPILOG.format(prog=prog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--redis-url",
+        metavar="URL",
+        default=os.environ.get("REDIS_URL", ""),
+        help="default: the environment variable REDIS_URL",
+    )
+    commands = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    for module in (run, stats, monitor, doctor, dead, tasks, rebuild):
+        module.add_to(commands)
+    return parser
+
+
+def _indented(examples: str) -> str:
+    return "\n".join(f"  {line}" for line in examples.strip().splitlines())

@@ -1,0 +1,51 @@
+"""``rebuild``"""
+
+import argparse
+
+from .. import rebuild as engine
+from ..flow import Flow
+from ..queue import DelayQueue
+from . import arguments
+from .output import print_json, progress
+
+
+def add_to(commands: arguments.Commands) -> None:
+    rebuild = commands.add(
+        "rebuild",
+        _rebuild,
+        examples="""
+rebuild
+rebuild --dry-run                how many are missing?
+rebuild --flows orders.timeouts:flows --queue order-timeout""",
+    )
+    rebuild.add_argument("--dry-run", action="store_true", help="only count what is missing")
+
+
+def _rebuild(options: argparse.Namespace) -> None:
+    """Schedule everything that a flow's records list and Redis does not have.
+
+    Workers restore what is due within the next minute by themselves. Afterwards everything else is in Redis
+    too, as after a restore of Redis from nothing. It may run while workers do, and more than once.
+    """
+    client = arguments.client_of(options)
+    flows = [flow for flow in arguments.selected_flows(options) if flow.sweep is not None]
+    if not flows:
+        raise ValueError("none of these flows has a sweep, so nothing says what should be there")
+    for flow in flows:
+        _one(options, flow, DelayQueue(client, flow.name))
+
+
+def _one(options: argparse.Namespace, flow: Flow, queue: DelayQueue) -> None:
+    assert flow.sweep is not None
+    state = engine.Progress()
+    with progress(f"rebuild {flow.name}: records read") as advance:
+        for step in engine.rebuild(queue, flow.sweep, look_only=options.dry_run):
+            advance(step.read - state.read)
+            state = step
+    if state.paused:
+        raise ValueError(f"{flow.name} is paused: resume it first")
+    count = "missing" if options.dry_run else "restored"
+    if options.json:
+        print_json({"queue": flow.name, "read": state.read, count: state.restored})
+    else:
+        print(f"{flow.name}: {state.read:,} records read, {state.restored:,} {count}")

@@ -1,0 +1,55 @@
+"""``run``"""
+
+import argparse
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from ..errors import WorkerError, described
+from ..logs import configure_logging
+from ..worker import Worker
+from . import arguments
+
+
+def add_to(commands: arguments.Commands) -> None:
+    run = commands.add(
+        "run",
+        _run,
+        json=False,
+        examples="""
+run orders.timeouts:flows
+run orders.timeouts:flows --threads 4
+run reminders:flows --queue reminders""",
+    )
+    run.add_argument(
+        "--threads",
+        type=arguments.positive,
+        default=1,
+        help="per flow that does not set its own (default: 1)",
+    )
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Run the tasks of some flows until SIGTERM or SIGINT."""
+    configure_logging(os.environ.get("LOG_LEVEL", ""))
+    flows = arguments.selected_flows(options)
+    worker = Worker(flows, arguments.redis_url(options), threads=options.threads)
+
+    def stop(*_: object) -> None:
+        for again in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(again, signal.SIG_DFL)  # a second signal does not wait
+        worker.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    # On a thread of its own: the main thread, which the signals interrupt, then never holds a
+    # lock that stop() needs.
+    with ThreadPoolExecutor(1) as runner:
+        end = runner.submit(worker.run)
+        # A signal that comes as the main thread is about to wait is handled only after that wait.
+        while not wait([end], timeout=1.0).done:
+            pass
+        try:
+            end.result()
+        except SystemExit as error:  # an unrequested exit is a failure, whatever its status
+            raise WorkerError(f"One of its threads ended it: {described(error)}") from error

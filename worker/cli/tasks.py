@@ -1,0 +1,102 @@
+"""``schedule``, ``cancel``, ``pause`` and ``resume``"""
+
+import argparse
+import os
+from collections.abc import Callable
+
+from ..queue import Cancelled, DelayQueue, Scheduled
+from . import arguments
+from .output import print_json, shown
+
+
+def add_to(commands: arguments.Commands) -> None:
+    schedule = commands.add(
+        "schedule",
+        _schedule,
+        ids=True,
+        examples="""
+schedule order-7 --in 0s                             as soon as a worker is free
+schedule visit-7 --queue reminders --in 1d12h --payload 'Ada ada@example.org'
+schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent""",
+    )
+    schedule.add_argument("ids", nargs="+", metavar="ID")
+    when = schedule.add_mutually_exclusive_group(required=True)
+    when.add_argument(
+        "--in",
+        dest="delay_ms",
+        type=arguments.duration_ms,
+        metavar="DURATION",
+        help="from now, by Redis's clock: 90s, 30m, 2h, 1d",
+    )
+    when.add_argument(
+        "--at",
+        dest="due_at_ms",
+        type=arguments.moment_ms,
+        metavar="TIME",
+        help="RFC 3339 with a time zone, or milliseconds since the epoch",
+    )
+    schedule.add_argument("--payload", default="", metavar="TEXT")
+    schedule.add_argument(
+        "--if-absent", action="store_true", help="leave a task that is there as it is"
+    )
+    cancel = commands.add(
+        "cancel", _cancel, ids=True, examples="cancel order-7\ncancel visit-7 --queue reminders"
+    )
+    cancel.add_argument("ids", nargs="+", metavar="ID")
+    commands.add("pause", _pause, examples="pause\npause --queue emails")
+    commands.add("resume", _resume, examples="resume\nresume --queue emails")
+
+
+def _schedule(options: argparse.Namespace) -> int:
+    """Schedule tasks. A known id moves to the new time; a dead one stays dead: see dead requeue."""
+    queue = arguments.queue(options)
+    payload = os.fsencode(options.payload)  # as the shell gave it
+    answers: list[str] = []
+    for task_id in options.ids:
+        answer = queue.schedule(
+            task_id,
+            options.due_at_ms,
+            payload,
+            delay_ms=options.delay_ms,
+            only_if_absent=options.if_absent,
+        )
+        answers.append(answer)
+        _print(options, queue, task_id, answer)
+    return int(Scheduled.DEAD in answers)
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    """Take tasks off the schedule. One that a worker holds may still be done, but is not put back."""
+    queue = arguments.queue(options)
+    answers = queue.cancel_many(options.ids)
+    for task_id, answer in zip(options.ids, answers, strict=True):
+        _print(options, queue, task_id, answer)
+    return int(not {*answers} <= {Cancelled.REMOVED, Cancelled.CANCELLING})
+
+
+def _print(options: argparse.Namespace, queue: DelayQueue, task_id: str, answer: str) -> None:
+    if options.json:
+        print_json({"queue": queue.name, "id": task_id, "result": str(answer)})
+    else:
+        print(f"{shown(task_id)}  {answer}")
+
+
+def _pause(options: argparse.Namespace) -> None:
+    """Stop claims and sweeps in every worker until resume."""
+    _each(options, DelayQueue.pause, paused=True)
+
+
+def _resume(options: argparse.Namespace) -> None:
+    """End a pause."""
+    _each(options, DelayQueue.resume, paused=False)
+
+
+def _each(
+    options: argparse.Namespace, action: Callable[[DelayQueue], None], *, paused: bool
+) -> None:
+    for queue in arguments.queues(options):
+        action(queue)
+        if options.json:
+            print_json({"queue": queue.name, "paused": paused})
+        else:
+            print(f"{queue.name} is {'paused' if paused else 'running'}")

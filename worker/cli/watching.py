@@ -1,0 +1,138 @@
+"""What `monitor` sees of a queue: its state now, and what workers did while it was watched."""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..queue import DelayQueue, Stats, WorkerStatus
+from .output import duration
+
+#: Throughput and lateness are those of the last minute.
+WINDOW_SECONDS = 60.0
+MINUTES = 30
+
+#: Worker id -> upper bound of lateness in ms -> tasks since the worker started.
+Handled = Mapping[str, Counter[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at a queue."""
+
+    queue: str
+    stats: Stats
+    #: How many tasks become due in each of the next 30 minutes.
+    per_minute: Sequence[int]
+    workers: Sequence[WorkerStatus]
+    #: Tasks that workers handled in a second, and how late they were at most, over the last minute that was
+    #: watched; None: not yet known. Lateness comes in steps, and a batch is as late as its latest task.
+    per_second: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+    def row(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "queue": self.queue,
+            "scheduled": self.stats.scheduled,
+            "due": self.stats.due,
+            "leased": self.stats.leased,
+            "dead": self.stats.dead,
+            "paused": self.stats.paused,
+            "next_due_in_ms": self.stats.next_due_in_ms,
+            "oldest_due_age_ms": self.stats.oldest_due_age_ms,
+            "due_per_minute": [*self.per_minute],
+            "handled_per_second": self.per_second,
+            "late_p50_ms": _finite(self.p50_ms),
+            "late_p99_ms": _finite(self.p99_ms),
+            "workers": sum(not each.silent for each in self.workers),
+        }
+
+    def line(self) -> str:
+        """For people, where nothing can be drawn."""
+        return (
+            f"{self.queue}  scheduled {self.stats.scheduled:,}  due {self.stats.due:,}  "
+            f"leased {self.stats.leased:,}  dead {self.stats.dead:,}  next due {self.next_due()}  "
+            f"done/s {self.throughput()}  late p50 {self.late(self.p50_ms)}  "
+            f"p99 {self.late(self.p99_ms)}  workers {self.row()['workers']}"
+            f"{'  paused' if self.stats.paused else ''}"
+        )
+
+    def next_due(self) -> str:
+        if self.stats.next_due_in_ms is None:
+            return "never"
+        if self.stats.due:
+            return f"{duration(self.stats.oldest_due_age_ms)} ago"
+        return f"in {duration(self.stats.next_due_in_ms)}"
+
+    def throughput(self) -> str:
+        return "-" if self.per_second is None else f"{self.per_second:,.1f}"
+
+    def late(self, ms: float | None) -> str:
+        if ms is None:
+            return "-"
+        return f"≤ {duration(ms)}" if ms != float("inf") else "> 1 h"
+
+    def state(self, worker: WorkerStatus) -> str:
+        if worker.silent:
+            return "silent"
+        if not worker.details.get("up", True):
+            return "down"
+        held = worker.details.get("oldest_seconds", 0.0)
+        return f"works for {held:g} s" if worker.details.get("holds") else "waits"
+
+
+class Watch:
+    """Looks at a queue again and again."""
+
+    def __init__(self, queue: DelayQueue) -> None:
+        self._queue = queue
+        self._seen: deque[tuple[float, Handled]] = deque()
+
+    def look(self, now: float) -> Sample:
+        """One look; ``now`` is on the monotonic clock, in seconds. Raises redis.RedisError."""
+        stats, workers = self._queue.stats(), self._queue.workers()
+        self._seen.append((now, {each.id: _handled(each) for each in workers}))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:  # noqa: PLR2004
+            self._seen.popleft()
+        since, before = self._seen[0]
+        counts = _done_since(before, self._seen[-1][1])
+        seconds = now - since
+        return Sample(
+            self._queue.name,
+            stats,
+            self._queue.forecast(MINUTES),
+            workers,
+            counts.total() / seconds if seconds > 0 else None,
+            percentile(counts, 0.5),
+            percentile(counts, 0.99),
+        )
+
+
+def percentile(counts: Counter[float], fraction: float) -> float | None:
+    """The upper bound below which this fraction of tasks lies; None without tasks."""
+    left = fraction * counts.total()
+    for bound in sorted(counts):
+        left -= counts[bound]
+        if left <= 0 and counts[bound]:
+            return bound
+    return None
+
+
+def _handled(worker: WorkerStatus) -> Counter[float]:
+    pairs = worker.details.get("lateness", [])
+    return Counter({float("inf") if bound is None else bound: tasks for bound, tasks in pairs})
+
+
+def _done_since(before: Handled, after: Handled) -> Counter[float]:
+    """What workers did in between. One that has signed off since has taken its counts with it."""
+    done: Counter[float] = Counter()
+    for worker_id, counts in after.items():
+        done.update(counts - before.get(worker_id, Counter()))
+    return done
+
+
+def _finite(ms: float | None) -> float | None:
+    """JSON has no infinity."""
+    return None if ms == float("inf") else ms

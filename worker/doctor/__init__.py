@@ -1,0 +1,5 @@
+"""Examines Redis, the queues and the flows, and says what to do next. Changes nothing."""
+
+from .examination import examine
+
+__all__ = ["examine"]

@@ -1,0 +1,108 @@
+"""A flow: its settings, its probe, and its records beside what Redis has."""
+
+import time
+from collections.abc import Iterator
+
+from ..errors import FAILURES, described
+from ..findings import Finding, failure, ok, warning
+from ..flow import Due, Flow, Sweep
+from ..queue import DelayQueue
+
+#: What is overdue by less is being worked on.
+LATE_SECONDS = 5.0
+#: So many records are looked at of those that are overdue, and of those that are due soon.
+SAMPLE = 500
+#: A new task may still be on its way to Redis.
+SETTLE_SECONDS = 1.0
+
+
+def application_findings(flow: Flow) -> Iterator[Finding]:
+    """What the application's own checks find. Raises whatever they raise."""
+    if flow.checks is not None:
+        yield from flow.checks()
+
+
+def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
+    """Everything about a flow but its own checks; without a queue, Redis does not answer."""
+    yield _settings(flow)
+    up = True
+    if flow.probe is not None:
+        probed = _probe(flow)
+        up = not probed.advice
+        yield probed
+    if flow.sweep is not None and up:
+        yield _overdue(flow.name, flow.sweep, queue)
+        if queue is not None:
+            yield _lost(flow, flow.sweep, queue)
+
+
+def _settings(flow: Flow) -> Finding:
+    contradictions = []
+    if flow.sweep is not None and flow.sweep_seconds > flow.lookahead_seconds:
+        contradictions.append(
+            f"sweep_seconds ({flow.sweep_seconds:g}) is more than lookahead_seconds "
+            f"({flow.lookahead_seconds:g}): what Redis lost is found late"
+        )
+    if flow.max_runtime_seconds < flow.lease_seconds:
+        contradictions.append(
+            f"max_runtime_seconds ({flow.max_runtime_seconds:g}) is less than lease_seconds "
+            f"({flow.lease_seconds:g}): a hung handler keeps its tasks for the whole lease"
+        )
+    if contradictions:
+        summary = f"{flow.name}: {'; '.join(contradictions)}"
+        return warning("flow.settings", summary, "Change one of the two.")
+    return ok("flow.settings", f"{flow.name}: no contradictions")
+
+
+def _probe(flow: Flow) -> Finding:
+    assert flow.probe is not None
+    try:
+        flow.probe()
+    except FAILURES as error:
+        advice = "Workers claim nothing while the probe fails. Mend what it names."
+        return failure("flow.probe", f"{flow.name}: {described(error)}", advice)
+    return ok("flow.probe", f"{flow.name}: what its handler needs answers")
+
+
+def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
+    late = [due for due in _sample(sweep, None, -LATE_SECONDS) if due.delay_ms <= 0]
+    dead: set[str] = set()
+    if queue is not None and late:
+        dead = {
+            letter.id for letter in queue.letters((due.id for due in late), with_payloads=False)
+        }
+    waiting = [due for due in late if due.id not in dead]
+    if not waiting:
+        return ok("flow.overdue", f"{name}: nothing is overdue by more than {LATE_SECONDS:g} s")
+    oldest = -min(due.delay_ms for due in waiting) / 1000
+    many = f"{len(waiting)} or more" if len(late) >= SAMPLE else f"{len(waiting)}"
+    advice = "Is a worker running, and up? If it is, look into its log and at `dead list`."
+    return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
+
+
+def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
+    """Whether Redis has the tasks that are due next by the records."""
+    horizon = 2 * flow.lookahead_seconds
+    page = _sample(sweep, 0.0, horizon)
+    lost = {*queue.restore(page, look_only=True).lost} if page else set()
+    if lost:  # some may be done by now, or have been placed just then
+        time.sleep(SETTLE_SECONDS)
+        again = [due for due in _sample(sweep, 0.0, horizon) if due.id in lost]
+        lost = {*queue.restore(again, look_only=True).lost} if again else set()
+    if not lost:
+        return ok("flow.tasks", f"{flow.name}: Redis has the {len(page)} tasks that are due next")
+    return warning(
+        "flow.tasks",
+        f"{flow.name}: Redis has lost {len(lost)} of the {len(page)} tasks that are due next",
+        f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores all at once.",
+    )
+
+
+def _sample(sweep: Sweep, after_seconds: float | None, before_seconds: float) -> list[Due]:
+    """The first records within these bounds."""
+    found: list[Due] = []
+    for page in sweep(after_seconds, before_seconds):
+        found += [Due(due.id, float(due.delay_ms), due.payload) for due in page]
+        if len(found) >= SAMPLE:
+            break
+    return found[:SAMPLE]

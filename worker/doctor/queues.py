@@ -1,0 +1,122 @@
+"""A queue in Redis: paused, workers, backlog, dead letters, invariants."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..findings import Finding, failure, ok, warning
+from ..flow import Flow
+from ..queue import DelayQueue, Stats, WorkerStatus
+
+#: A task that is due is claimed within milliseconds.
+LATE_MS = 5_000
+#: A call of a handler that takes longer, and longer than three leases, may be stuck.
+STUCK_SECONDS = 30.0
+#: So many of the newest dead letters are read for their reasons.
+LETTERS_READ = 100
+#: So many problems of a kind are named.
+NAMED = 3
+
+
+def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
+    """Everything about a queue. Without a flow, `Consumer`s may work on it, which do not beat.
+
+    Raises redis.RedisError.
+    """
+    stats, known = queue.stats(), queue.workers()
+    live = [worker for worker in known if not worker.silent]
+    yield _pause(queue, stats)
+    yield _workers(queue, live, known, flow)
+    yield from _stuck(live, flow)
+    yield _backlog(queue, stats)
+    yield _dead(queue, stats)
+    yield _invariants(queue)
+
+
+def _pause(queue: DelayQueue, stats: Stats) -> Finding:
+    if stats.paused:
+        advice = "End the pause with `resume` once its reason is gone."
+        return failure(
+            "queue.pause", f"{queue.name} is paused: nothing is claimed or swept", advice
+        )
+    return ok("queue.pause", f"{queue.name} is not paused")
+
+
+def _workers(
+    queue: DelayQueue, live: list[WorkerStatus], known: list[WorkerStatus], flow: Flow | None
+) -> Finding:
+    down = [worker.id for worker in live if not worker.details.get("up", True)]
+    silent = [worker.id for worker in known if worker not in live]
+    if not live:
+        gone = f"; silent: {_named(silent)}" if silent else ""
+        if flow is None:
+            advice = "Start one, unless consumers of your own take its tasks: those are not listed."
+            return warning("queue.workers", f"no worker of {queue.name} runs{gone}", advice)
+        advice = (
+            "Start one: python -m worker run. If one runs, it cannot reach this Redis: see its log."
+        )
+        return failure("queue.workers", f"no worker of {queue.name} runs{gone}", advice)
+    if down:
+        advice = "Something its handler needs is unavailable, and it claims nothing: see its log."
+        return failure("queue.workers", f"{queue.name}: {_named(down)} is down", advice)
+    if silent:
+        advice = "Each has died or cannot reach Redis. The others take over; it is forgotten after an hour."
+        return warning(
+            "queue.workers", f"{queue.name}: {len(live)} live; silent: {_named(silent)}", advice
+        )
+    return ok("queue.workers", f"{queue.name}: {len(live)} live")
+
+
+def _stuck(live: list[WorkerStatus], flow: Flow | None) -> Iterator[Finding]:
+    longest = max(STUCK_SECONDS, 3 * flow.lease_seconds) if flow else STUCK_SECONDS
+    for worker in live:
+        held = worker.details.get("held", [])
+        seconds = worker.details.get("oldest_seconds", 0.0) + worker.heard_ms_ago / 1000
+        if held and worker.details["oldest_seconds"] and seconds > longest:
+            yield warning(
+                "queue.stuck",
+                f"{worker.id} has been in one call of its handler for {seconds:.0f} s, with {_named(held)}",
+                "If its tasks do not take that long it is stuck: see what it waits for (py-spy dump), "
+                "and restart it. Its tasks are delivered again when its lease ends.",
+            )
+
+
+def _backlog(queue: DelayQueue, stats: Stats) -> Finding:
+    if stats.oldest_due_age_ms <= LATE_MS:
+        return ok(
+            "queue.backlog", f"{queue.name}: {stats.due:,} due, {stats.scheduled:,} scheduled"
+        )
+    late = f"{stats.oldest_due_age_ms / 1000:,.0f} s"
+    advice = "If workers run and are up, start more, or look for what slows their handler down."
+    summary = f"{queue.name}: {stats.due:,} tasks are due and not claimed, the oldest for {late}"
+    return failure("queue.backlog", summary, advice)
+
+
+def _dead(queue: DelayQueue, stats: Stats) -> Finding:
+    if not stats.dead:
+        return ok("queue.dead", f"{queue.name}: no dead letters")
+    newest = next(queue.newest_dead_ids(), [])[:LETTERS_READ]
+    letters = queue.letters(newest, with_payloads=False)
+    reasons = Counter(str(letter.story.get("reason")) for letter in letters)
+    common = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(NAMED))
+    advice = "See why with `dead list`, mend the cause, then `dead requeue`, or `dead purge`."
+    return warning(
+        "queue.dead", f"{queue.name}: {stats.dead:,} dead letters; the newest: {common}", advice
+    )
+
+
+def _invariants(queue: DelayQueue) -> Finding:
+    broken = queue.inspect()
+    if not broken:
+        return ok(
+            "queue.invariants", f"{queue.name}: each task is in one place, with a token if leased"
+        )
+    advice = (
+        "Another program has written these keys. `cancel` such a task; a sweep schedules it again."
+    )
+    summary = f"{queue.name}: {len(broken)} of a sample: {_named(broken)}"
+    return failure("queue.invariants", summary, advice)
+
+
+def _named(items: list[str]) -> str:
+    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+    return ", ".join(items[:NAMED]) + more

@@ -1,0 +1,208 @@
+"""Redis or Valkey itself: version, role, memory, persistence, rights, clock."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import redis
+
+from ..findings import Finding, clock_finding, failure, ok, warning
+from ..queue import DelayQueue
+from ..scripts import scripts
+
+#: What the scripts need.
+OLDEST_VERSION = (6, 2)
+#: Fractions of ``maxmemory``, and of the machine's memory where there is no limit.
+NEARLY_FULL, HALF = 0.8, 0.5
+#: A replica that is further behind misses what a failover needs.
+MAX_LAG_SECONDS = 10
+#: Programs that put values into the text of a script send a new script each time.
+MANY_SCRIPTS = 5000
+
+Info = Mapping[str, Any]
+
+
+def server_findings(
+    client: redis.Redis, queues: Sequence[DelayQueue], clock: Callable[[], float]
+) -> Iterator[Finding]:
+    """Everything about the server. Raises redis.RedisError."""
+    yield from _told(client)
+    for queue in queues:
+        yield from _rights(client, queue)
+    yield from _script_cache(client)
+    yield _clock(client, clock)
+
+
+def _told(client: redis.Redis) -> Iterator[Finding]:
+    """What INFO tells."""
+    try:
+        info: Any = client.info()
+    except redis.ResponseError as error:
+        yield warning(
+            "redis.info",
+            f"INFO was refused ({error}): version, role, eviction, memory and persistence are not known",
+            "Give this user +info: it reads no data.",
+        )
+        return
+    for check in (_version, _role, _replicas, _eviction, _memory, _persistence):
+        yield from check(info)
+
+
+def _version(info: Info) -> Iterator[Finding]:
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    text = str(info.get("valkey_version") or info.get("redis_version") or "")
+    compatible = str(
+        info.get("redis_version", "0")
+    )  # Valkey says which Redis it is compatible with
+    version = tuple(int(part) if part.isdigit() else 0 for part in compatible.split(".")[:2])
+    if version < OLDEST_VERSION:
+        advice = "Use Redis 6.2 or later, or Valkey."
+        yield failure("redis.version", f"{name} {text or 'of an unknown version'}", advice)
+    else:
+        yield ok("redis.version", f"{name} {text}")
+
+
+def _role(info: Info) -> Iterator[Finding]:
+    if info.get("role") == "master":
+        yield ok("redis.role", "a primary")
+    elif "role" in info:
+        advice = "Point REDIS_URL at the primary; redis+sentinel:// finds it by itself."
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        yield failure("redis.role", f"a replica of {primary}, which takes no writes", advice)
+
+
+def _replicas(info: Info) -> Iterator[Finding]:
+    count = int(info.get("connected_slaves", 0))
+    replicas = [info[f"slave{n}"] for n in range(count) if f"slave{n}" in info]
+    behind = [
+        f"{each.get('ip')}:{each.get('port')} ({each.get('state')}, {each.get('lag')} s)"
+        for each in replicas
+        if each.get("state") != "online" or int(each.get("lag", 0)) > MAX_LAG_SECONDS
+    ]
+    if behind:
+        advice = "A failover now would lose what it has not copied. Look into the replica's log."
+        yield warning("redis.replicas", f"behind: {', '.join(behind)}", advice)
+    else:
+        yield ok("redis.replicas", f"{count} connected" if count else "none")
+
+
+def _eviction(info: Info) -> Iterator[Finding]:
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        advice = "Ask whoever runs the server: it must be noeviction."
+        yield warning("redis.eviction", "the server does not tell its maxmemory-policy", advice)
+    elif policy != "noeviction":
+        yield failure(
+            "redis.eviction",
+            f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers refuse to start",
+            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file.",
+        )
+    else:
+        yield ok("redis.eviction", "maxmemory-policy is noeviction")
+
+
+def _memory(info: Info) -> Iterator[Finding]:
+    limit = int(info.get("maxmemory") or 0)
+    used = int(info.get("used_memory") or 0) - int(info.get("mem_not_counted_for_evict") or 0)
+    machine = int(info.get("total_system_memory") or 0)
+    text = f"{_mb(used)} of {_mb(limit)} used" if limit else f"{_mb(used)} used, without a limit"
+    if limit and used >= limit:
+        advice = "It refuses new tasks; what it has is still worked on. Raise maxmemory, or purge dead letters."
+        yield failure("redis.memory", f"full: {text}", advice)
+    elif limit and used > NEARLY_FULL * limit:
+        yield warning("redis.memory", text, "Raise maxmemory before it is full.")
+    elif not limit and machine and used > HALF * machine:
+        advice = "Set maxmemory: where memory runs out the kernel kills the server."
+        yield warning("redis.memory", f"{text}; the machine has {_mb(machine)}", advice)
+    else:
+        yield ok("redis.memory", text)
+
+
+def _persistence(info: Info) -> Iterator[Finding]:
+    if info.get("loading"):
+        advice = "Wait: it serves once the file is read."
+        yield failure("redis.persistence", "it is loading its data", advice)
+        return
+    on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
+    failed = [what for name, what in on_disk.items() if info.get(name, "ok") != "ok"]
+    if failed:
+        advice = "Look into its log: mostly the disk is full. Until then it may refuse all writes."
+        yield failure("redis.persistence", f"{' and '.join(failed)} failed", advice)
+    elif "aof_enabled" in info and not info["aof_enabled"]:
+        yield warning(
+            "redis.persistence",
+            f"appendonly is off: a crash loses what came after the last save, {_last_save(info)}",
+            "Set appendonly yes. A flow with a sweep restores what is lost; any other flow has lost it.",
+        )
+    else:
+        yield ok("redis.persistence", f"AOF on, last save {_last_save(info)}")
+
+
+def _last_save(info: Info) -> str:
+    at, changes = info.get("rdb_last_save_time"), info.get("rdb_changes_since_last_save")
+    now = info.get("server_time_usec")
+    if not at:
+        return "never"
+    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "unknown"
+    return f"{ago} ({changes} changes since)"
+
+
+def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
+    """Whether this user may use the queue's keys and channel. What is sent changes nothing."""
+    check, pattern = "redis.rights", f"{{{queue.name}}}:*"
+    try:
+        queue.stats()
+        client.zrem(queue.keys.scheduled, "")  # no id is empty
+    except redis.exceptions.NoPermissionError as error:
+        advice = f"In its ACL, give this user ~{pattern} with +@all -@dangerous +info."
+        yield failure(check, f"no rights on the keys {pattern}: {error}", advice)
+        return
+    except redis.ResponseError as error:  # read-only, too few replicas, the disk is full, WRONGTYPE
+        advice = (
+            "Nothing can be claimed until it takes writes. Look into its log, or for a failover."
+        )
+        yield failure("redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice)
+        return
+    try:
+        client.publish(queue.keys.wake, b"")
+        pubsub = client.pubsub()  # type: ignore[no-untyped-call]
+        try:
+            pubsub.subscribe(queue.keys.wake)
+            pubsub.get_message(timeout=1.0)  # the answer to the subscription
+        finally:
+            pubsub.close()
+    except redis.exceptions.NoPermissionError:
+        yield warning(
+            check,
+            f"no rights on the channel {queue.keys.wake}: a task that is due early waits for a slow poll",
+            f"In its ACL, give this user &{pattern}.",
+        )
+        return
+    yield ok(check, f"keys and channel of {queue.name}")
+
+
+def _script_cache(client: redis.Redis) -> Iterator[Finding]:
+    try:
+        info: Any = client.info("memory")
+    except redis.ResponseError:
+        return
+    count = int(info.get("number_of_cached_scripts") or 0)
+    if count > MANY_SCRIPTS:
+        yield warning(
+            "redis.scripts",
+            f"{count:,} scripts are cached, and this engine has {len(scripts())}",
+            "Another program puts values into the text of its scripts, which fills the memory.",
+        )
+    else:
+        yield ok("redis.scripts", f"{count} cached; each is loaded when it is first used")
+
+
+def _clock(client: redis.Redis, clock: Callable[[], float]) -> Finding:
+    before = clock()
+    reply: Any = client.time()
+    seconds, micros = reply
+    offset = seconds + micros / 1_000_000 - (before + clock()) / 2
+    return clock_finding("redis.clock", "Redis", offset)
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
