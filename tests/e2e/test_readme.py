@@ -251,3 +251,33 @@ def test_every_path_and_target_it_names_exists() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
     for path in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / path).exists(), path
+
+
+def test_the_page_about_the_api_works_as_it_is_pasted(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "http-api.md").read_text()
+    settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
+    with Service(tmp_path / "service", free_port(), settings) as service:
+        key = processes.create_key(service.env, "page", "orders", "payments", "ops")
+        script = "\n".join(blocks("sh", page)).replace("kill %1;", "kill $!;")
+        script = script.replace("http://localhost:8000", service.base_url)
+        script = script.replace("9000", str(free_port())).replace("received.txt", f"{tmp_path}/got")
+        script = script.replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
+        output = bash(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}", {"KEY": key})
+    for expected in (
+        '"on_hand":15',
+        '"reason":"delivered"',
+        '"status":"applied"',
+        '"client_reference":"cart-1"',
+        '"metadata":{"table":7}',
+        "order.extended",
+        '"reason":"expired"',
+        '"status":"refund_due"',
+        '"status":"refunded"',
+        "payment.refunded",
+        '"code":"out_of_stock"',
+        '"code":"precondition_required"',
+        '"code":"order_not_found"',
+    ):
+        assert expected in output, expected
+    for event in ("created", "extended", "cancelled"):
+        assert f"order.{event} " in output

@@ -1,0 +1,41 @@
+"""Receives webhooks and prints those whose signature is right.
+
+python -m examples.receiver 9000 whsec_...
+"""
+
+import json
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from orders.errors import SignatureInvalid
+from orders.signatures import verify
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Answers at once. A real one stores the message, and works on it afterwards."""
+
+    secret = ""
+
+    def do_POST(self) -> None:
+        """Verify the body as it came, before it is parsed."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            message_id = verify(headers, body, [self.secret], now_seconds=time.time())
+        except SignatureInvalid:
+            self.send_error(401)
+            return
+        message = json.loads(body)
+        # A message may come twice: a real receiver remembers the ids of the last two days.
+        print(message["type"], message["data"]["order"]["id"], message_id, flush=True)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print messages only."""
+
+
+if __name__ == "__main__":
+    port, Receiver.secret = int(sys.argv[1]), sys.argv[2]
+    ThreadingHTTPServer(("127.0.0.1", port), Receiver).serve_forever()
