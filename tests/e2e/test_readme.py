@@ -274,9 +274,9 @@ def test_the_page_about_the_api_works_as_it_is_pasted(tmp_path: Path) -> None:
         '"status":"refund_due"',
         '"status":"refunded"',
         "payment.refunded",
-        '"code":"out_of_stock"',
-        '"code":"precondition_required"',
-        '"code":"order_not_found"',
+        '"code": "out_of_stock"',
+        '"code": "precondition_required"',
+        '"code": "order_not_found"',
     ):
         assert expected in output, expected
     for event in ("created", "extended", "cancelled"):
