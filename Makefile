@@ -25,7 +25,11 @@ $(VENV)/bench: $(VENV)/installed requirements-bench.lock
 	! command -v npm > /dev/null || npm ci --silent --prefix benchmarks/peers/graphile_worker
 	@touch $@
 
-.PHONY: help install demo run test check faults soak bench new env lock clean
+$(VENV)/fuzz: $(VENV)/installed requirements-fuzz.lock
+	$(PIP) install --quiet --require-hashes -r requirements-fuzz.lock
+	@touch $@
+
+.PHONY: help install demo run test check openapi fuzz faults soak bench new env lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,6 +54,13 @@ check: $(VENV)/installed ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
+	$(BIN)/python -m orders.openapi
+
+EXAMPLES ?= 500
+fuzz: $(VENV)/fuzz ## Requests that schemathesis makes of it, on both databases; EXAMPLES=2000 for more
+	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES)
+
 # One after another, on a machine with nothing else to do: time limits are strict.
 faults: $(VENV)/installed ## The fault tests, repeated, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
@@ -73,6 +84,7 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) data build *.egg-info

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import flask_swagger_ui
 from apiflask import APIFlask
-from flask import Flask, send_from_directory
+from flask import send_from_directory
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from orders import cli, door, problems
+from orders import cli, door, openapi, problems
 from orders.bootstrap import bootstrap, bootstrap_process
 from orders.config import Settings
 from orders.routes.health import health
@@ -18,7 +18,6 @@ from orders.routes.payments import payments
 from orders.routes.providers import providers
 from orders.routes.stock import stock
 from orders.routes.webhooks import webhooks
-from orders.schemas.problem import ProblemOut
 from orders.strict_json import StrictRequest
 
 MAX_BODY_BYTES = 16 * 1024
@@ -30,33 +29,30 @@ class OrdersApp(APIFlask):
     request_class = StrictRequest
 
 
-def create_app(settings: Settings | None = None) -> Flask:
+def create_app(settings: Settings | None = None) -> APIFlask:
     """The application.
 
     Called without settings, as granian and flask do, it is the process's entry point: it reads them
     from the environment and configures logging. Raises SettingsInvalid.
     """
     app = OrdersApp(__name__, title="Orders", version="1")
+    # Otherwise a path with two slashes is redirected, to whatever host the request named.
+    app.url_map.merge_slashes = False
     app.json.sort_keys = False  # type: ignore[attr-defined]  # Flask's default provider has it
-    app.description = "Orders that are paid in time, or cancelled on time."
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
-        # As dicts: APIFlask makes an instance of a class, without its required fields.
-        HTTP_ERROR_SCHEMA=ProblemOut.model_json_schema(),
-        VALIDATION_ERROR_SCHEMA=ProblemOut.model_json_schema(),
         # The pages come with the application: they work without the internet.
         SWAGGER_UI_CSS="/docs/assets/swagger-ui.css",
         SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
         SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
-        # Otherwise the first request's Host is kept, and "Try it out" sends everybody's keys to it.
-        AUTO_SERVERS=False,
     )
     app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
     proxies = app.extensions["orders"].settings.trusted_proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     door.install(app)
     problems.install(app)
+    openapi.install(app)
     for blueprint in (orders, payments, providers, stock, webhooks, health):
         app.register_blueprint(blueprint)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))

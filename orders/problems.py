@@ -1,5 +1,6 @@
 """The one place where errors become responses: problem+json, RFC 9457."""
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
@@ -9,7 +10,7 @@ from apiflask.exceptions import HTTPError
 from flask import Response, current_app, request
 from werkzeug.exceptions import HTTPException
 
-from orders import errors
+from orders import contract, errors
 from orders.errors import OrderError
 
 log = structlog.get_logger("orders")
@@ -98,8 +99,24 @@ RETRY_AFTER = {
     errors.StorageReadOnly: 2,
     errors.SchemaOutdated: 2,
 }
+#: In place of what the database's driver says, which is for the log.
+UNAVAILABLE = (
+    "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
+)
 #: Where a value that does not validate makes the whole request malformed.
 MALFORMED = {"headers", "query"}
+#: The code of what no handler expected.
+INTERNAL = "internal_error"
+#: What the responses to some errors have besides, in the document.
+FACTS: dict[type[OrderError], dict[str, Any]] = {
+    errors.UnknownSku: {"sku": "mug"},
+    errors.OutOfStock: {"sku": "mug", "available": 1},
+    errors.TooManyRequests: {"retry_after": 1},
+    errors.TooManyUnpaidOrders: {"limit": 1000},
+    errors.TooManyHeldPieces: {"limit": 10_000},
+    errors.TooManyWebhooks: {"limit": 10},
+}
+VALIDATES = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}
 
 
 def install(app: APIFlask) -> None:
@@ -112,28 +129,49 @@ def install(app: APIFlask) -> None:
 
 def problem(status: int, code: str, detail: str | None = None, **more: Any) -> Response:
     """An error response."""
-    body = {
-        "type": "about:blank",
-        "title": _title(status),
-        "status": int(status),
-        "code": code,
-        **({"detail": detail} if detail else {}),
-        **more,
-    }
-    text = current_app.json.dumps(body)
+    text = current_app.json.dumps(_body(status, code, detail, **more))
     return Response(text, status, content_type="application/problem+json")
 
 
+def example_of(error: type[OrderError]) -> dict[str, Any]:
+    """The body of an error's response, as the document shows it."""
+    detail = UNAVAILABLE if issubclass(error, errors.StorageUnavailable) else str(error())
+    status = STATUS[error]
+    return _body(status, error.code, detail, **FACTS.get(error, {}))
+
+
+def example_of_status(status: HTTPStatus) -> dict[str, Any]:
+    """The body of a library's error, or a bug's, as the document shows it."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _body(status, INTERNAL)
+    facts: dict[str, Any] = {}
+    if status in VALIDATES:
+        facts["errors"] = {"quantity": ["Field required"]}
+    return _body(status, _code(status), **facts)
+
+
+def headers_of(status: int, codes: Collection[str]) -> dict[str, bool]:
+    """The headers of an error's response, and whether all of these codes have them."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        return {"WWW-Authenticate": True}
+    later = {error.code for error in (*RETRY_AFTER, errors.TooManyRequests)}
+    return {"Retry-After": later >= {*codes}} if later & {*codes} else {}
+
+
 def _from_order_error(error: OrderError) -> Response:
+    if current_app.testing:
+        contract.check(error)
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
     detail: str | None = str(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("storage unavailable", error=detail, path=request.path)
-        detail = "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
+        detail = UNAVAILABLE
     response = problem(status, error.code, detail, **error.facts)
     retry_after = error.facts.get("retry_after", RETRY_AFTER.get(type(error)))
     if retry_after is not None:
         response.headers["Retry-After"] = str(retry_after)
+    if status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = 'Webhook-Signature realm="orders"'
     return response
 
 
@@ -161,7 +199,18 @@ def _from_apiflask(error: HTTPError) -> Response:
 
 def _from_bug(error: Exception) -> Response:
     log.error("unexpected error", path=request.path, exc_info=error)
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error")
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
+
+
+def _body(status: int, code: str, detail: str | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "about:blank",
+        "title": _title(status),
+        "status": int(status),
+        "code": code,
+        **({"detail": detail} if detail else {}),
+        **more,
+    }
 
 
 def _code(status: int) -> str:

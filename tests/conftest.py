@@ -36,6 +36,7 @@ from orders.expressions import later, now
 from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
 from orders.service import OrderService, Paid, Timeouts
 from orders.stock import StockService
+from tests.conformance import Conformance
 from worker import connect
 
 # How long an example takes says how busy the machine is.
@@ -317,6 +318,8 @@ class Api:
     def __init__(self, database_url: str, redis_url: str, **settings: Any) -> None:
         made = Settings(database_url=database_url, redis_url=redis_url, **settings)
         self.app = create_app(made)
+        self.app.testing = True  # so that an undeclared error fails the test
+        self.conformance = Conformance(self.app)
         self.services: Services = self.app.extensions["orders"]
         self.http = self.app.test_client()
         self.keys: dict[str, str] = {}
@@ -335,11 +338,13 @@ class Api:
         headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> TestResponse:
-        """A request with a client's API key; None sends none."""
+        """A request with a client's API key; None sends none. The response is held to the document."""
         sent = dict(headers or {})
         if key is not None:
             sent.setdefault("Authorization", f"Bearer {self.keys[key]}")
-        return self.http.open(path, method=method, json=json, headers=sent, **more)
+        response = self.http.open(path, method=method, json=json, headers=sent, **more)
+        self.conformance.check(method, path, response)
+        return response
 
     def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
         self.services.stock.set(sku, on_hand=on_hand, price_minor=price_minor, currency="EUR")

@@ -6,22 +6,41 @@ import structlog
 from apiflask import APIBlueprint
 from flask.typing import ResponseReturnValue
 
+from orders.contract import also
 from orders.errors import StorageUnavailable
 from orders.routes.shared import services
+from orders.schemas.health import HealthOut, ReadinessOut
 
 log = structlog.get_logger("orders")
-health = APIBlueprint("health", __name__, tag="Health")
+health = APIBlueprint(
+    "health", __name__, tag={"name": "Health", "description": "For load balancers and monitoring."}
+)
 
 
 @health.get("/healthz")
+@health.output(HealthOut)
 def healthz() -> ResponseReturnValue:
-    """The process runs."""
+    """The process runs.
+
+    It answers without asking anything else, for whoever restarts processes that hang.
+    """
     return {"status": "ok"}
 
 
 @health.get("/readyz")
+@health.output(ReadinessOut)
+@health.doc(
+    responses=also(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "It cannot work now.",
+        {"status": "unavailable", "database": "unavailable"},
+    )
+)
 def readyz() -> ResponseReturnValue:
-    """The database has the schema and takes writes. Without Redis the service works, degraded."""
+    """The database has the schema and takes writes.
+
+    Without Redis the service works, degraded.
+    """
     redis = "ok" if services().redis_answers() else "unavailable"
     try:
         services().orders.check_ready()

@@ -7,7 +7,26 @@ from apiflask import APIBlueprint
 from flask import url_for
 from werkzeug.exceptions import BadRequest
 
-from orders.errors import Forbidden
+from orders.contract import raises, sends, takes
+from orders.errors import (
+    AlreadyPaid,
+    ClientNotFound,
+    Forbidden,
+    KeyInFlight,
+    KeyReused,
+    MixedCurrencies,
+    OrderCancelled,
+    OrderNotFound,
+    OutOfStock,
+    PreconditionFailed,
+    PreconditionRequired,
+    StockBusy,
+    TimeoutOutOfRange,
+    TooManyHeldPieces,
+    TooManyUnpaidOrders,
+    TotalTooLarge,
+    UnknownSku,
+)
 from orders.routes.preconditions import etag, expected_versions
 from orders.routes.shared import auth, caller, may, page, reader, replay_header, services
 from orders.schemas.orders import (
@@ -22,7 +41,23 @@ from orders.schemas.orders import (
 )
 from orders.schemas.paging import encoded
 
-orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
+orders = APIBlueprint(
+    "orders",
+    __name__,
+    url_prefix="/v1",
+    tag={
+        "name": "Orders",
+        "description": "An order holds its stock until it is paid, cancelled or expired.",
+    },
+)
+
+CANCELLED = {
+    "status": "cancelled",
+    "cancelled_at": "2026-11-22T09:45:00.000Z",
+    "cancel_reason": "requested",
+    "version": 2,
+}
+EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
 
 
 @orders.post("/orders")
@@ -30,8 +65,16 @@ orders = APIBlueprint("orders", __name__, url_prefix="/v1", tag="Orders")
 @orders.input(IdempotencyIn, location="headers", arg_name="header")
 @orders.input(OrderIn, arg_name="body")
 @orders.output(OrderOut, HTTPStatus.CREATED)
+@raises(
+    *(KeyInFlight, KeyReused, MixedCurrencies, OutOfStock, StockBusy, TimeoutOutOfRange),
+    *(TooManyHeldPieces, TooManyUnpaidOrders, TotalTooLarge, UnknownSku),
+)
+@sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
-    """Place an order and hold its stock."""
+    """Place an order and hold its stock.
+
+    An order that costs nothing is paid at once.
+    """
     placed = services().orders.place(
         caller(),
         key=header.idempotency_key,
@@ -53,10 +96,13 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
 @orders.auth_required(auth, roles=["orders", "ops"])
 @orders.input(OrdersQuery, location="query", arg_name="query")
 @orders.output(OrdersOut)
+@raises(ClientNotFound)
 def list_orders(query: OrdersQuery) -> Any:
-    """Your orders: newest first, or with expires_before those with the latest deadline first.
+    """Your orders.
 
-    A key with the scope ops names another client's, and without the scope orders lists all clients'.
+    Newest first, or with `expires_before` those with the latest deadline first. A key with the scope
+    `ops` names another client's with `client`, and without the scope `orders` lists all clients',
+    which take no filter.
     """
     client_id = _listed(query.client)
     if client_id is None:
@@ -82,6 +128,7 @@ def _listed(name: str | None) -> str | None:
 @orders.get("/orders/<uuid:order_id>")
 @orders.auth_required(auth, roles=["orders", "ops"])
 @orders.output(OrderOut)
+@raises(OrderNotFound)
 def get_order(order_id: object) -> Any:
     """One order."""
     order = services().orders.order(reader(), str(order_id))
@@ -91,9 +138,18 @@ def get_order(order_id: object) -> Any:
 @orders.patch("/orders/<uuid:order_id>")
 @orders.auth_required(auth, roles=["orders"])
 @orders.input(DeadlineIn, arg_name="body")
-@orders.output(OrderOut)
+@orders.output(OrderOut, example=EXTENDED)
+@raises(
+    *(AlreadyPaid, OrderCancelled, OrderNotFound),
+    *(PreconditionFailed, PreconditionRequired, TimeoutOutOfRange),
+)
+@takes("If-Match")
+@sends("ETag")
 def extend_order(order_id: object, body: DeadlineIn) -> Any:
-    """Move the deadline of an unpaid order, later or earlier. Send If-Match with its ETag."""
+    """Move the deadline of an unpaid order.
+
+    Later or earlier, within the bounds for timeouts. Send If-Match with the order's ETag.
+    """
     order = services().orders.extend(
         caller(), str(order_id), expires_at=body.expires_at, versions=expected_versions()
     )
@@ -104,6 +160,7 @@ def extend_order(order_id: object, body: DeadlineIn) -> Any:
 @orders.auth_required(auth, roles=["orders", "ops"])
 @orders.input(EventsQuery, location="query", arg_name="query")
 @orders.output(EventsOut)
+@raises(OrderNotFound)
 def list_events(order_id: object, query: EventsQuery) -> Any:
     """What happened to an order, oldest first."""
     found = services().orders.events(
@@ -115,8 +172,13 @@ def list_events(order_id: object, query: EventsQuery) -> Any:
 
 @orders.post("/orders/<uuid:order_id>/cancel")
 @orders.auth_required(auth, roles=["orders"])
-@orders.output(OrderOut)
+@orders.output(OrderOut, example=CANCELLED)
+@raises(AlreadyPaid, OrderNotFound)
+@sends("ETag")
 def cancel_order(order_id: object) -> Any:
-    """Cancel an unpaid order. Cancelling it again changes nothing."""
+    """Cancel an unpaid order.
+
+    Cancelling it again changes nothing.
+    """
     order = services().orders.cancel(caller(), str(order_id))
     return order, HTTPStatus.OK, etag(order.version)

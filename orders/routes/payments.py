@@ -5,6 +5,14 @@ from typing import Any
 
 from apiflask import APIBlueprint
 
+from orders.contract import also, raises, sends
+from orders.errors import (
+    AlreadyRefunded,
+    NotRefundable,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+)
 from orders.routes.shared import auth, caller, page, reader, replay_header, services
 from orders.schemas.payments import (
     PaymentIn,
@@ -15,16 +23,45 @@ from orders.schemas.payments import (
     RefundIn,
 )
 
-payments = APIBlueprint("payments", __name__, url_prefix="/v1", tag="Payments")
+payments = APIBlueprint(
+    "payments",
+    __name__,
+    url_prefix="/v1",
+    tag={
+        "name": "Payments",
+        "description": "What a provider took for an order, and sent back. Money that comes too "
+        "late, twice or in the wrong amount is kept, and due back.",
+    },
+)
+
+LATE = {"status": "refund_due", "reason": "order_cancelled"}
+REFUNDED = {
+    **LATE,
+    "status": "refunded",
+    "refunded_at": "2026-11-23T09:30:00.000Z",
+    "refund_reference": "re-1",
+}
 
 
 @payments.post("/orders/<uuid:order_id>/payments")
 @payments.auth_required(auth, roles=["payments"])
 @payments.input(PaymentIn, arg_name="body")
-@payments.output(PaymentOut, HTTPStatus.CREATED)
-@payments.doc(responses={202: "The money came too late, twice, or in the wrong amount: refund due"})
+@payments.output(PaymentOut, HTTPStatus.CREATED, description="The order is paid.")
+@payments.doc(
+    responses=also(
+        HTTPStatus.ACCEPTED,
+        "The money came too late, twice, or in the wrong amount: it is due back.",
+        LATE,
+    )
+)
+@raises(OrderNotFound, ReferenceReused)
+@sends("Idempotent-Replayed")
 def create_payment(order_id: object, body: PaymentIn) -> Any:
-    """Take a payment. Money that the order cannot take is kept, and due back."""
+    """Take a payment.
+
+    Money that the order cannot take is kept, and due back. Repeating the request, with the same
+    provider and reference, returns the original response.
+    """
     paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
     status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
     return paid.payment, status, replay_header(paid.replayed)
@@ -34,6 +71,7 @@ def create_payment(order_id: object, body: PaymentIn) -> Any:
 @payments.auth_required(auth, roles=["orders", "payments", "ops"])
 @payments.input(PaymentsOfOrderQuery, location="query", arg_name="query")
 @payments.output(PaymentsOut)
+@raises(OrderNotFound)
 def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any:
     """An order's payments, oldest first."""
     found = services().orders.payments_of_order(
@@ -47,7 +85,10 @@ def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any
 @payments.input(PaymentsQuery, location="query", arg_name="query")
 @payments.output(PaymentsOut)
 def list_payments(query: PaymentsQuery) -> Any:
-    """Your payments with one status, oldest first. refund_due lists the money to send back."""
+    """Your payments with one status, oldest first.
+
+    `refund_due` lists the money to send back.
+    """
     found = services().orders.payments(
         caller(), status=query.status, page_size=query.limit, after=query.after
     )
@@ -57,8 +98,13 @@ def list_payments(query: PaymentsQuery) -> Any:
 @payments.post("/payments/<uuid:payment_id>/refund")
 @payments.auth_required(auth, roles=["payments"])
 @payments.input(RefundIn, arg_name="body")
-@payments.output(PaymentOut)
+@payments.output(PaymentOut, example=REFUNDED)
+@raises(AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
+@sends("Idempotent-Replayed")
 def refund_payment(payment_id: object, body: RefundIn) -> Any:
-    """Record that money due back has been sent. Repeating the request changes nothing."""
+    """Record that money due back has been sent.
+
+    Repeating the request changes nothing.
+    """
     refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
     return refunded.payment, HTTPStatus.OK, replay_header(refunded.replayed)

@@ -1,10 +1,15 @@
 """Conditional requests: entity tags and If-Match, RFC 9110 section 13."""
 
+import re
+
 from flask import request
 from werkzeug.exceptions import BadRequest
 
 from orders.domain import Expected
 from orders.errors import PreconditionRequired
+from orders.schemas.types import IF_MATCH, MAX_IF_MATCH
+
+TAG = re.compile(r'(W/)?"([!#-~]*)"')
 
 
 def etag(version: object) -> dict[str, str]:
@@ -15,13 +20,17 @@ def etag(version: object) -> dict[str, str]:
 def expected_versions() -> frozenset[str] | None:
     """The versions that If-Match names; None for ``*``, any. Weak tags match nothing.
 
-    Raises PreconditionRequired without the header.
+    Raises PreconditionRequired without the header, BadRequest for what is neither.
     """
-    if "If-Match" not in request.headers:
+    given = request.headers.get("If-Match")
+    if given is None:
         raise PreconditionRequired
-    if request.if_match.star_tag:
+    given = given.strip()
+    if len(given) > MAX_IF_MATCH or not re.fullmatch(IF_MATCH, given):
+        raise BadRequest('If-Match is * or a list of ETags, as "1", "2".')
+    if given == "*":
         return None
-    return frozenset(request.if_match.as_set())
+    return frozenset(tag for weak, tag in TAG.findall(given) if not weak)
 
 
 def expected() -> Expected:
@@ -32,6 +41,6 @@ def expected() -> Expected:
     if "If-None-Match" not in request.headers:
         exists = "If-Match" in request.headers
         return Expected(expected_versions() if exists else frozenset(), exists=exists or None)
-    if "If-Match" in request.headers or not request.if_none_match.star_tag:
+    if "If-Match" in request.headers or request.headers["If-None-Match"] != "*":
         raise BadRequest("Send If-Match, or If-None-Match with *.")
     return Expected(frozenset(), exists=False)

@@ -9,21 +9,36 @@ import structlog
 from apiflask import APIBlueprint
 from flask import request
 
-from orders.errors import SignatureInvalid
+from orders.contract import raises, sends
+from orders.errors import (
+    AlreadyRefunded,
+    NotRefundable,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+    SignatureInvalid,
+    StorageUnavailable,
+    TooManyRequests,
+)
 from orders.providers import Sender
 from orders.routes.shared import replay_header, services
 from orders.schemas.providers import (
     OtherMessage,
     OutcomeOut,
     PaymentSucceeded,
+    ReportIn,
     WebhookHeaders,
-    WebhookIn,
 )
 from orders.service import Paid
 from orders.strict_json import StrictRequest
 
 log = structlog.get_logger("orders")
-providers = APIBlueprint("providers", __name__, url_prefix="/v1", tag="Payments")
+providers = APIBlueprint(
+    "providers",
+    __name__,
+    url_prefix="/v1",
+    tag={"name": "Providers", "description": "What payment providers report, in signed webhooks."},
+)
 
 
 def signed(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,13 +74,18 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
 @providers.post("/providers/<uuid:endpoint_id>/webhook")
 @signed
 @providers.input(WebhookHeaders, location="headers", arg_name="header")
-@providers.input(WebhookIn, arg_name="body")
+@providers.input(ReportIn, arg_name="body")
 @providers.output(OutcomeOut)
-@providers.doc(responses=[400, 401, 404, 409, 413, 415, 503])
-def receive_webhook(sender: Sender, header: WebhookHeaders, body: WebhookIn) -> Any:
-    """Take a payment, or note a refund, that its provider reports. Signed, not authorized by a key.
+@raises(
+    *(AlreadyRefunded, NotRefundable, OrderNotFound, PaymentNotFound),
+    *(ReferenceReused, SignatureInvalid, StorageUnavailable, TooManyRequests),
+)
+@sends("Idempotent-Replayed")
+def receive_webhook(sender: Sender, header: WebhookHeaders, body: ReportIn) -> Any:
+    """Take a payment, or note a refund, that its provider reports.
 
-    What is settled already changes nothing. A provider should retry after any other status.
+    The message is signed, as Standard Webhooks have it, and comes without a key. What is settled
+    already changes nothing. A provider should retry after any other status.
     """
     message = body.root
     if isinstance(message, OtherMessage):

@@ -20,7 +20,15 @@ class KeyAuth(HTTPTokenAuth):
         return True
 
 
-auth = KeyAuth(description="An API key: flask --app orders.app keys create NAME --scope orders")
+auth = KeyAuth(
+    realm="orders",
+    description=(
+        "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
+        "orders, and has scopes: `orders` places, reads and cancels the client's orders, `payments` "
+        "reports payments and refunds, `ops` sets stock. `flask --app orders.app keys create NAME "
+        "--scope orders` makes one."
+    ),
+)
 
 
 def services() -> Services:

@@ -5,6 +5,15 @@ from typing import Any
 
 from apiflask import APIBlueprint
 
+from orders.contract import raises, sends, takes
+from orders.errors import (
+    KeyReused,
+    PreconditionFailed,
+    PreconditionRequired,
+    SkuNotFound,
+    StockReserved,
+    StockTooLarge,
+)
 from orders.routes.preconditions import etag, expected
 from orders.routes.shared import auth, caller, page, replay_header, services
 from orders.schemas.orders import IdempotencyIn
@@ -20,7 +29,12 @@ from orders.schemas.stock import (
 )
 from orders.schemas.types import checked_sku
 
-stock = APIBlueprint("stock", __name__, url_prefix="/v1", tag="Stock")
+stock = APIBlueprint(
+    "stock",
+    __name__,
+    url_prefix="/v1",
+    tag={"name": "Stock", "description": "What there is to sell, and at what price."},
+)
 
 
 @stock.get("/stock")
@@ -35,6 +49,8 @@ def list_stock(query: StockQuery) -> Any:
 @stock.get("/stock/<sku>")
 @stock.auth_required(auth)
 @stock.output(StockOut)
+@raises(SkuNotFound)
+@sends("ETag")
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price.
 
@@ -48,6 +64,9 @@ def get_stock(sku: str) -> Any:
 @stock.auth_required(auth, roles=["ops"])
 @stock.input(StockIn, arg_name="body")
 @stock.output(StockOut)
+@raises(PreconditionFailed, PreconditionRequired, SkuNotFound, StockReserved)
+@takes("If-Match, if it exists", "If-None-Match: *")
+@sends("ETag")
 def put_stock(sku: str, body: StockIn) -> Any:
     """Set a SKU's stock and price.
 
@@ -65,6 +84,8 @@ def put_stock(sku: str, body: StockIn) -> Any:
 @stock.input(IdempotencyIn, location="headers", arg_name="header")
 @stock.input(AdjustmentIn, arg_name="body")
 @stock.output(AdjustmentOut, HTTPStatus.CREATED)
+@raises(KeyReused, SkuNotFound, StockReserved, StockTooLarge)
+@sends("Idempotent-Replayed")
 def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> Any:
     """Add to a SKU's stock, or remove from it, whatever orders do at the same time."""
     made = services().stock.adjust(
@@ -77,6 +98,7 @@ def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> An
 @stock.auth_required(auth, roles=["ops"])
 @stock.input(AdjustmentsQuery, location="query", arg_name="query")
 @stock.output(AdjustmentsOut)
+@raises(SkuNotFound)
 def list_adjustments(sku: str, query: AdjustmentsQuery) -> Any:
     """What changed a SKU's stock other than orders, newest first."""
     found = services().stock.adjustments(

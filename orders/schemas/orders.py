@@ -17,41 +17,80 @@ from pydantic import (
 from werkzeug.exceptions import BadRequest
 
 from orders.domain import MAX_INT, CancelReason, Order, OrderStatus, Position
-from orders.schemas.paging import Instant, Query, cursor, decoded
-from orders.schemas.types import Deadline, In, Moment, Out, Sku
+from orders.schemas.paging import Instant, NextCursor, Page, Query, cursor, decoded
+from orders.schemas.types import (
+    CurrencyOut,
+    Deadline,
+    Id,
+    In,
+    Moment,
+    Out,
+    PriceOut,
+    Quantity,
+    QuantityOut,
+    Shown,
+    Sku,
+    SkuOut,
+    Version,
+)
 
+#: How many items an order may have.
+MAX_ITEMS = 100
+
+#: How many items an order may have.
+MAX_ITEMS = 100
 #: Of metadata, as compact JSON in UTF-8.
 MAX_METADATA_BYTES = 4096
 
 ClientReference = Annotated[
     str,
-    StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"),
+    StringConstraints(
+        min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+    ),
     Field(description="Your own name for the order. Several may have the same.", examples=["A-17"]),
 ]
+ClientName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]+$"),
+    Field(description="The name of the client that it belongs to.", examples=["shop"]),
+]
+Metadata = Field(
+    description="Anything you want to keep with the order: up to 4 KB of compact JSON.",
+    examples=[{"basket": 17}],
+)
+
+
+def _timeout_bounds(schema: dict[str, Any]) -> None:
+    """Documents what any server takes; what this one takes is set where it runs."""
+    schema["anyOf"][0] |= {"minimum": 1, "maximum": MAX_INT}
 
 
 class LineIn(In):
     """Some of one SKU."""
 
     sku: Sku
-    quantity: Annotated[int, Field(ge=1, le=MAX_INT)]
+    quantity: Quantity
 
 
 class OrderIn(In):
     """An order to place. Prices and the total are the server's."""
 
-    items: Annotated[list[LineIn], Field(min_length=1, max_length=100)]
+    items: Annotated[
+        list[LineIn],
+        Field(min_length=1, max_length=MAX_ITEMS, description="What is ordered, each SKU once."),
+    ]
     timeout_seconds: Annotated[
-        int | None, Field(description="How long it may stay unpaid; the server's own by default.")
-    ] = None
-    client_reference: ClientReference | None = None
-    metadata: Annotated[
-        dict[str, Any] | None,
+        int | None,
         Field(
-            description="Anything you want to keep with the order: up to 4 KB of compact JSON.",
-            examples=[{"basket": 17}],
+            description="How long it may stay unpaid, within the server's bounds; its own by default.",
+            examples=[1800],
+            json_schema_extra=_timeout_bounds,
         ),
     ] = None
+    client_reference: Annotated[
+        ClientReference | None, Field(examples=["A-17"], description="Your own name for the order.")
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Metadata] = None
 
     @field_validator("metadata")
     @classmethod
@@ -104,8 +143,9 @@ class DeadlineIn(In):
     expires_at: Deadline
 
 
-#: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it.
-IDEMPOTENCY_KEY = r"^[ -+\--~]{1,255}$"
+#: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it. No space
+#: at its ends, which HTTP strips.
+IDEMPOTENCY_KEY = r"^[!-+\--~]([ -+\--~]*[!-+\--~])?$"
 
 
 class IdempotencyIn(BaseModel):
@@ -114,21 +154,38 @@ class IdempotencyIn(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
     idempotency_key: Annotated[
-        str, Field(alias="Idempotency-Key"), StringConstraints(pattern=IDEMPOTENCY_KEY)
+        str,
+        Field(
+            alias="Idempotency-Key",
+            description="Your own name for this request: repeating it with the same key returns "
+            "the original response and does nothing a second time. Printable ASCII, no comma.",
+            examples=["cart-4711"],
+        ),
+        StringConstraints(min_length=1, max_length=255, pattern=IDEMPOTENCY_KEY),
     ]
 
 
 class OrdersQuery(Query):
     """Which of one's orders."""
 
-    status: Literal["unpaid", "paid", "cancelled"] | None = None
-    created_after: Instant | None = None
-    expires_before: Instant | None = None
-    client_reference: ClientReference | None = None
+    status: Annotated[
+        Literal["unpaid", "paid", "cancelled"] | None,
+        Field(description="Only those with this status.", examples=["unpaid"]),
+    ] = None
+    created_after: Annotated[
+        Instant | None, Field(description="Only those placed after this moment.")
+    ] = None
+    expires_before: Annotated[
+        Instant | None,
+        Field(
+            description="Only those whose deadline is before this moment. Not with client_reference."
+        ),
+    ] = None
+    client_reference: Annotated[
+        ClientReference | None, Field(description="Only those with this reference.")
+    ] = None
     client: Annotated[
-        str | None,
-        StringConstraints(pattern=r"^[^\x00]{1,100}$"),
-        Field(description="Whose orders, by name. It takes the scope ops."),
+        ClientName | None, Field(description="Whose orders, by name. It takes the scope ops.")
     ] = None
 
     @model_validator(mode="after")
@@ -173,47 +230,77 @@ class EventsQuery(Query):
 class LineOut(Out):
     """Some of one SKU, at its price when the order was placed."""
 
-    sku: str
-    quantity: int
-    unit_price_minor: int
+    sku: SkuOut
+    quantity: QuantityOut
+    unit_price_minor: PriceOut
 
 
 class OrderOut(Out):
     """An order."""
 
-    id: str
-    client: str
-    client_reference: str | None
+    id: Id
+    client: Annotated[str, Shown(ClientName)]
+    client_reference: Annotated[
+        Annotated[str, Shown(ClientReference)] | None,
+        Field(description="Your own name for it.", examples=["A-17"]),
+    ]
     status: OrderStatus
-    currency: str
-    total_minor: int
-    items: list[LineOut]
-    created_at: Moment
-    expires_at: Moment
-    paid_at: Moment | None
-    cancelled_at: Moment | None
+    currency: CurrencyOut
+    total_minor: Annotated[PriceOut, Field(description="In minor units.", examples=[2500])]
+    items: Annotated[
+        list[LineOut],
+        Field(
+            description="What was ordered, sorted by SKU.",
+            json_schema_extra={"minItems": 1, "maxItems": MAX_ITEMS},
+        ),
+    ]
+    created_at: Annotated[Moment, Field(description="When it was placed.")]
+    expires_at: Annotated[
+        Moment,
+        Field(
+            description="When it is cancelled unless it is paid.",
+            examples=["2026-11-22T10:00:00.000Z"],
+        ),
+    ]
+    paid_at: Annotated[Moment | None, Field(description="When it was paid.")]
+    cancelled_at: Annotated[Moment | None, Field(description="When it was cancelled.")]
     cancel_reason: CancelReason | None
-    metadata: dict[str, Any] | None
-    version: int
+    metadata: Annotated[dict[str, Any] | None, Metadata]
+    version: Version
 
 
 class OrdersOut(Out):
     """A page of orders."""
 
-    data: list[OrderOut]
-    next_cursor: str | None
+    data: Page[OrderOut]
+    next_cursor: NextCursor
 
 
 class EventOut(Out):
     """Something that happened to an order."""
 
-    type: str
-    at: Moment
-    data: OrderOut | dict[str, Any]
+    type: Annotated[
+        str,
+        Field(
+            description="order.created, order.extended, order.paid, order.cancelled, "
+            "payment.refund_due or payment.refunded. More types may come: ignore those that you do not know.",
+            examples=["order.cancelled"],
+            json_schema_extra={"pattern": "^[a-z]+\\.[a-z_]+$", "maxLength": 30},
+        ),
+    ]
+    at: Annotated[Moment, Field(description="When it happened.")]
+    data: Annotated[
+        OrderOut | dict[str, Any],
+        Field(
+            description="Of order.created, the order as it was placed; of the others, what is "
+            "known of the payment or the reason.",
+            examples=[{"reason": "expired"}],
+        ),
+    ]
 
 
 class EventsOut(Out):
     """A page of events, oldest first."""
 
-    data: list[EventOut]
-    next_cursor: str | None
+    data: Page[EventOut]
+    next_cursor: NextCursor

@@ -3,15 +3,28 @@
 import base64
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 from werkzeug.exceptions import BadRequest
 
 from orders.domain import Position, is_order_id
-from orders.schemas.types import rfc3339
+from orders.schemas.types import Shown, rfc3339
+
+T = TypeVar("T")
 
 PAGE_SIZE = 50
+MAX_PAGE_SIZE = 100
+#: Above what any cursor of ours takes.
+MAX_CURSOR = 200
 
 #: What `rfc3339` writes.
 MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
@@ -29,8 +42,32 @@ def _like(pattern: str, what: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-Limit = Annotated[int, Field(ge=1, le=100), _like("[0-9]{1,3}", "a whole number")]
-Instant = Annotated[AwareDatetime, _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "a time of RFC 3339")]
+Limit = Annotated[
+    int,
+    Field(ge=1, le=MAX_PAGE_SIZE, description="How many to return at most.", examples=[20]),
+    _like("[0-9]{1,3}", "a whole number"),
+]
+Instant = Annotated[
+    AwareDatetime,
+    _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "a time of RFC 3339"),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-22T09:30:00Z"]}),
+]
+Cursor = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
+    Field(
+        description="The next_cursor of the page before. Opaque: build nothing on what is in it.",
+        examples=["Y3JlYXRlZF9hdCAyMDI2"],
+    ),
+]
+#: What a list returns.
+Page = Annotated[
+    list[T], Field(description="The page.", json_schema_extra={"maxItems": MAX_PAGE_SIZE})
+]
+NextCursor = Annotated[
+    Annotated[str, Shown(Cursor)] | None,
+    Field(description="The cursor of the page that follows; null on the last one."),
+]
 
 
 class Query(BaseModel):
@@ -39,7 +76,7 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     limit: Limit = PAGE_SIZE
-    cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None
+    cursor: Cursor | None = None
 
     def position(self, of: str) -> Position | None:
         """Where the page before ended, if it was of such a list. Raises BadRequest."""

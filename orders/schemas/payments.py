@@ -1,10 +1,35 @@
 """Payments and refunds."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, WithJsonSchema
 
 from orders.domain import Payment, PaymentStatus, Position
-from orders.schemas.paging import Query, cursor
-from orders.schemas.types import Amount, Currency, In, Moment, Out, Provider, Reference
+from orders.schemas.paging import NextCursor, Page, Query, cursor
+from orders.schemas.types import (
+    Amount,
+    AmountOut,
+    Currency,
+    CurrencyOut,
+    Id,
+    In,
+    Moment,
+    Out,
+    Provider,
+    ProviderOut,
+    Reference,
+    ReferenceOut,
+)
+
+RefundReference = Field(description="The provider's own name for the refund.", examples=["re-1"])
+
+RefundReason = WithJsonSchema(
+    {
+        "type": "string",
+        "enum": ["order_cancelled", "already_paid", "wrong_amount"],
+        "description": "Why it is due back, or was.",
+    }
+)
 
 
 class PaymentIn(In):
@@ -19,7 +44,7 @@ class PaymentIn(In):
 class RefundIn(In):
     """Money that a provider sent back."""
 
-    reference: Reference
+    reference: Annotated[Reference, RefundReference]
 
 
 class PaymentsOfOrderQuery(Query):
@@ -38,27 +63,30 @@ class PaymentsOfOrderQuery(Query):
 class PaymentsQuery(PaymentsOfOrderQuery):
     """Which of one's payments."""
 
-    status: Literal["applied", "refund_due", "refunded"]
+    status: Annotated[
+        Literal["applied", "refund_due", "refunded"],
+        Field(description="Only those with this status.", examples=["refund_due"]),
+    ]
 
 
 class PaymentOut(Out):
     """A payment, and whether the order took it."""
 
-    id: str
-    order_id: str
-    provider: str
-    reference: str
-    amount_minor: int
-    currency: str
+    id: Id
+    order_id: Annotated[Id, Field(description="The id of its order.")]
+    provider: ProviderOut
+    reference: ReferenceOut
+    amount_minor: AmountOut
+    currency: CurrencyOut
     status: PaymentStatus
-    reason: str | None
-    created_at: Moment
-    refunded_at: Moment | None
-    refund_reference: str | None
+    reason: Annotated[str, RefundReason] | None
+    created_at: Annotated[Moment, Field(description="When it was reported.")]
+    refunded_at: Annotated[Moment | None, Field(description="When its refund was recorded.")]
+    refund_reference: Annotated[ReferenceOut | None, RefundReference]
 
 
 class PaymentsOut(Out):
     """A page of payments, oldest first."""
 
-    data: list[PaymentOut]
-    next_cursor: str | None
+    data: Page[PaymentOut]
+    next_cursor: NextCursor

@@ -13,10 +13,14 @@ from pydantic import (
 )
 
 from orders.domain import ORDER_ID
-from orders.schemas.types import Amount, Currency, Out, Reference
+from orders.schemas.payments import RefundReference
+from orders.schemas.types import Amount, Currency, Id, Out, Reference
 
 PAYMENT, REFUND = "payment.succeeded", "refund.succeeded"
 OTHER = "other"
+
+
+Kind = Field(description="What happened.")
 
 
 class Report(BaseModel):
@@ -33,16 +37,32 @@ class WebhookHeaders(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    webhook_id: Annotated[str, Field(alias="webhook-id", description="The message's own name")]
+    webhook_id: Annotated[
+        str,
+        Field(
+            alias="webhook-id",
+            description="The message's own name.",
+            examples=["msg-1"],
+            json_schema_extra={"maxLength": 255},
+        ),
+    ]
     webhook_timestamp: Annotated[
-        str, Field(alias="webhook-timestamp", description="Seconds since the epoch")
+        str,
+        Field(
+            alias="webhook-timestamp",
+            description="Seconds since the epoch, at most five minutes from now.",
+            examples=["1795339800"],
+            json_schema_extra={"maxLength": 15, "pattern": "^[0-9]+$"},
+        ),
     ]
     webhook_signature: Annotated[
         str,
         Field(
             alias="webhook-signature",
             description="v1, and the base64 of an HMAC-SHA256 of id.timestamp.body; several, "
-            "separated by spaces, during a rotation",
+            "separated by spaces, during a rotation.",
+            examples=["v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="],
+            json_schema_extra={"maxLength": 600},
         ),
     ]
 
@@ -50,7 +70,15 @@ class WebhookHeaders(BaseModel):
 class PaymentReport(Report):
     """Money that the provider took for an order."""
 
-    order_id: Annotated[str, StringConstraints(pattern=f"^{ORDER_ID.pattern}$")]
+    order_id: Annotated[
+        str,
+        StringConstraints(pattern=f"^{ORDER_ID.pattern}$"),
+        Field(
+            description="The id of the order that it is for.",
+            examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
+            json_schema_extra={"format": "uuid"},
+        ),
+    ]
     reference: Reference
     amount_minor: Amount
     currency: Currency
@@ -59,21 +87,21 @@ class PaymentReport(Report):
 class RefundReport(Report):
     """Money that the provider sent back."""
 
-    payment_reference: Reference
-    reference: Reference
+    payment_reference: Annotated[Reference, Field(description="That of the payment.")]
+    reference: Annotated[Reference, RefundReference]
 
 
 class PaymentSucceeded(Report):
     """A payment was taken."""
 
-    type: Literal["payment.succeeded"]
+    type: Annotated[Literal["payment.succeeded"], Kind]
     data: PaymentReport
 
 
 class RefundSucceeded(Report):
     """A payment was sent back."""
 
-    type: Literal["refund.succeeded"]
+    type: Annotated[Literal["refund.succeeded"], Kind]
     data: RefundReport
 
 
@@ -82,8 +110,12 @@ class OtherMessage(Report):
 
     type: Annotated[
         str,
-        StringConstraints(pattern=r"^[!-~]{1,100}$"),
-        Field(json_schema_extra={"not": {"enum": [PAYMENT, REFUND]}}),
+        StringConstraints(min_length=1, max_length=100, pattern=r"^[!-~]+$"),
+        Field(
+            description="Any other.",
+            examples=["payment.created"],
+            json_schema_extra={"not": {"enum": [PAYMENT, REFUND]}},
+        ),
     ]
 
 
@@ -92,7 +124,7 @@ def _tag(message: Any) -> str:
     return kind if kind in (PAYMENT, REFUND) else OTHER
 
 
-class WebhookIn(
+class ReportIn(
     RootModel[
         Annotated[
             Annotated[PaymentSucceeded, Tag(PAYMENT)]
@@ -108,5 +140,10 @@ class WebhookIn(
 class OutcomeOut(Out):
     """What became of a message, and of which payment. Whatever it is, it need not be sent again."""
 
-    outcome: Literal["applied", "refund_due", "refunded", "replayed", "ignored"]
-    payment_id: str | None
+    outcome: Annotated[
+        Literal["applied", "refund_due", "refunded", "replayed", "ignored"],
+        Field(description="Replayed: it was settled before."),
+    ]
+    payment_id: Annotated[
+        Id | None, Field(description="The payment's id; null of a message that is ignored.")
+    ]

@@ -4,16 +4,31 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from orders.domain import MAX_INT, MAX_MINOR, Adjustment, StockItem
-from orders.schemas.paging import Query, encoded
-from orders.schemas.types import SKU_PATTERN, In, Moment, Out, PriceCurrency
+from orders.domain import MAX_INT, Adjustment, StockItem
+from orders.schemas.paging import NextCursor, Page, Query, encoded
+from orders.schemas.types import (
+    SKU_PATTERN,
+    Count,
+    CountOut,
+    CurrencyOut,
+    In,
+    Moment,
+    Out,
+    Price,
+    PriceCurrency,
+    PriceOut,
+    Shown,
+    SkuOut,
+)
+
+OnHand = Field(description="How many pieces there are, held ones included.", examples=[10])
 
 
 class StockIn(In):
     """A SKU's stock, what orders hold included, and its price."""
 
-    on_hand: Annotated[int, Field(ge=0, le=MAX_INT)]
-    price_minor: Annotated[int, Field(ge=0, le=MAX_MINOR)]
+    on_hand: Annotated[Count, OnHand]
+    price_minor: Price
     currency: PriceCurrency
 
 
@@ -24,20 +39,31 @@ def _not_zero(delta: int) -> int:
 
 
 #: Neither control characters nor those that end a line or turn its direction.
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]{1,200}$"
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
+
+Delta = Annotated[
+    int,
+    Field(
+        ge=-MAX_INT,
+        le=MAX_INT,
+        description="How many pieces to add, or with a minus to remove.",
+        examples=[-3],
+        json_schema_extra={"not": {"const": 0}},
+    ),
+    AfterValidator(_not_zero),
+]
+Reason = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
+    Field(description="Why, for people.", examples=["3 broken in transit"]),
+]
 
 
 class AdjustmentIn(In):
     """How much to add to what is on hand, or with a minus to remove, and why."""
 
-    delta: Annotated[
-        int,
-        Field(ge=-MAX_INT, le=MAX_INT, json_schema_extra={"not": {"const": 0}}),
-        AfterValidator(_not_zero),
-    ]
-    reason: Annotated[
-        str, StringConstraints(pattern=PRINTABLE), Field(examples=["3 broken in transit"])
-    ]
+    delta: Delta
+    reason: Reason
 
 
 class StockQuery(Query):
@@ -70,34 +96,44 @@ class AdjustmentsQuery(Query):
 class StockOut(Out):
     """A SKU's stock; on_hand includes reserved."""
 
-    sku: str
-    on_hand: int
-    reserved: int
-    price_minor: int
-    currency: str
+    sku: SkuOut
+    on_hand: Annotated[CountOut, OnHand]
+    reserved: Annotated[CountOut, Field(description="How many of those unpaid orders hold.")]
+    price_minor: PriceOut
+    currency: CurrencyOut
 
 
 class StocksOut(Out):
     """A page of SKUs, in byte order."""
 
-    data: list[StockOut]
-    next_cursor: str | None
+    data: Page[StockOut]
+    next_cursor: NextCursor
 
 
 class AdjustmentOut(Out):
     """A change of what is on hand that no order made."""
 
-    id: int
-    sku: str
-    client: str | None
-    delta: int
-    reason: str
-    on_hand: int
-    at: Moment
+    id: Annotated[
+        int,
+        Field(
+            description="Its number, greater than those before.",
+            examples=[17],
+            json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
+        ),
+    ]
+    sku: SkuOut
+    client: Annotated[
+        Annotated[str, Field(json_schema_extra={"maxLength": 100})] | None,
+        Field(description="Whose key it was; null when it came from the command line."),
+    ]
+    delta: Annotated[int, Shown(Delta)]
+    reason: Annotated[str, Shown(Reason)]
+    on_hand: Annotated[CountOut, Field(description="How many there were afterwards.", examples=[7])]
+    at: Annotated[Moment, Field(description="When it was made.")]
 
 
 class AdjustmentsOut(Out):
     """A page of adjustments, newest first."""
 
-    data: list[AdjustmentOut]
-    next_cursor: str | None
+    data: Page[AdjustmentOut]
+    next_cursor: NextCursor

@@ -1,8 +1,13 @@
-"""What the schemas are made of."""
+"""What the schemas are made of.
+
+Each kind of value is described once, with its bounds and an example. What a request may contain is
+checked against that; what a response contains is only documented by it (`Shown`): a value that is
+stored was checked when it came, and is shown even if the bounds are narrower by now.
+"""
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -11,21 +16,60 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     StringConstraints,
     TypeAdapter,
     ValidationError,
+    WithJsonSchema,
 )
+from pydantic_core import CoreSchema
 
-from orders.domain import MAX_MINOR
+from orders.domain import MAX_INT, MAX_MINOR
 from orders.errors import SkuNotFound
 from orders.schemas.currencies import CURRENCIES
 
-SKU_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
-Sku = Annotated[str, StringConstraints(pattern=SKU_PATTERN)]
+#: A list of entity tags, or any: RFC 9110.
+IF_MATCH = r'^(\*|(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*)$'
+MAX_IF_MATCH = 1000
+
+#: Of every SKU that there is.
+SKU_PATTERN = "[A-Za-z0-9._-]{1,64}"
+#: Of new ones not "." or "..", which a client resolves in a URL before it sends it.
+Sku = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=64,
+        pattern=r"^([A-Za-z0-9_-]|\.[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])[A-Za-z0-9._-]*$",
+    ),
+    Field(description="The shop's own name for what it sells.", examples=["mug"]),
+]
 SKU = TypeAdapter(Sku)
+Quantity = Annotated[int, Field(ge=1, le=MAX_INT, description="How many pieces.", examples=[2])]
+Count = Annotated[int, Field(ge=0, le=MAX_INT, description="How many pieces.", examples=[0])]
+Amount = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_MINOR,
+        description="In the currency's minor units: 2500 is EUR 25.00.",
+        examples=[2500],
+    ),
+]
+Price = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_MINOR,
+        description="In the currency's minor units: 1250 is EUR 12.50.",
+        examples=[1250],
+    ),
+]
 Currency = Annotated[
-    str, StringConstraints(pattern=r"^[A-Z]{3}$"), Field(description="ISO 4217", examples=["EUR"])
+    str,
+    StringConstraints(min_length=3, max_length=3, pattern=r"^[A-Z]{3}$"),
+    Field(description="ISO 4217", examples=["EUR"]),
 ]
 
 
@@ -39,18 +83,61 @@ def _known(currency: str) -> str:
 PriceCurrency = Annotated[
     Currency, AfterValidator(_known), Field(json_schema_extra={"enum": sorted(CURRENCIES)})
 ]
-
-
+Provider = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=50, pattern=r"^[A-Za-z0-9._-]+$"),
+    Field(description="Who took the money.", examples=["bank"]),
+]
 Reference = Annotated[
     str,
-    StringConstraints(pattern=r"^[!-~]{1,255}$"),
-    Field(description="The provider's own name for it: unique, printable ASCII."),
+    StringConstraints(min_length=1, max_length=255, pattern=r"^[!-~]+$"),
+    Field(
+        description="The provider's own name for it: unique, printable ASCII.", examples=["tx-1"]
+    ),
 ]
 
 
-#: The name of a payment provider.
-Provider = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,50}$")]
-Amount = Annotated[int, Field(ge=1, le=MAX_MINOR)]
+class Shown:
+    """Documents a field as another type does, and checks nothing."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), **TypeAdapter(self._kind).json_schema()}
+
+
+SkuOut = Annotated[str, Shown(Sku)]
+QuantityOut = Annotated[int, Shown(Quantity)]
+CountOut = Annotated[int, Shown(Count)]
+AmountOut = Annotated[int, Shown(Amount)]
+PriceOut = Annotated[int, Shown(Price)]
+CurrencyOut = Annotated[str, Shown(Currency)]
+ProviderOut = Annotated[str, Shown(Provider)]
+ReferenceOut = Annotated[str, Shown(Reference)]
+
+#: Ids are ours, so they need no check.
+Id = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "uuid",
+            "description": "Its id.",
+            "examples": ["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
+        }
+    ),
+]
+Version = Annotated[
+    int,
+    Field(
+        json_schema_extra={"minimum": 1, "maximum": MAX_INT},
+        description="Counts its changes.",
+        examples=[1],
+    ),
+]
 
 
 class In(BaseModel):
@@ -89,10 +176,25 @@ Deadline = Annotated[
     AwareDatetime,
     BeforeValidator(_timestamp),
     AfterValidator(_to_the_millisecond),
-    Field(strict=False, examples=["2030-01-31T12:30:00Z"]),
+    Field(
+        strict=False,
+        description="When the order is cancelled unless it is paid, rounded down to the millisecond.",
+        examples=["2030-01-31T12:30:00Z"],
+    ),
 ]
 
-Moment = Annotated[datetime, PlainSerializer(rfc3339, when_used="json")]
+Moment = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, when_used="json"),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "date-time",
+            "description": "RFC 3339, in UTC, to the millisecond.",
+            "examples": ["2026-11-22T09:30:00.000Z"],
+        }
+    ),
+]
 
 
 def checked_sku(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
 
 from orders.domain import (
     WEBHOOK_TYPES,
@@ -11,8 +11,9 @@ from orders.domain import (
     Position,
     Subscription,
 )
-from orders.schemas.paging import Query, cursor
-from orders.schemas.types import In, Moment, Out
+from orders.schemas.orders import OrderOut
+from orders.schemas.paging import NextCursor, Page, Query, cursor
+from orders.schemas.types import CountOut, Id, In, Moment, Out, Shown
 
 EventType = Literal[
     "order.created",
@@ -26,17 +27,23 @@ EventType = Literal[
 assert set(EventType.__args__) == set(WEBHOOK_TYPES)  # type: ignore[attr-defined]
 
 
+Url = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2000),
+    Field(description="https or http, without a user.", examples=["https://shop.example/hook"]),
+]
+
+
 class WebhookIn(In):
     """Where to send events, and which."""
 
-    url: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=2000),
-        Field(description="https or http, without a user", examples=["https://shop.example/hook"]),
-    ]
+    url: Url
     events: Annotated[
-        list[EventType] | None,
-        Field(min_length=1, max_length=len(WEBHOOK_TYPES), description="All, unless named."),
+        Annotated[list[EventType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))] | None,
+        Field(
+            description="Which events, each once; all, unless named.",
+            examples=[["order.paid", "order.cancelled"]],
+        ),
     ] = None
 
     @field_validator("events")
@@ -50,7 +57,7 @@ class WebhookIn(In):
 class WebhookChangeIn(In):
     """Paused: deliveries are kept for later."""
 
-    paused: bool
+    paused: Annotated[bool, Field(description="Whether to pause it.", examples=[True])]
 
 
 class WebhooksQuery(Query):
@@ -69,7 +76,10 @@ class WebhooksQuery(Query):
 class DeliveriesQuery(Query):
     """Which of a subscription's deliveries."""
 
-    status: Literal["pending", "delivered", "dead"] | None = None
+    status: Annotated[
+        Literal["pending", "delivered", "dead"] | None,
+        Field(description="Only those with this status.", examples=["dead"]),
+    ] = None
 
     @property
     def after(self) -> Position | None:
@@ -84,48 +94,95 @@ class DeliveriesQuery(Query):
 class WebhookOut(Out):
     """A webhook subscription; events is null for all."""
 
-    id: str
-    url: str
-    events: list[str] | None
-    created_at: Moment
-    paused_at: Moment | None
-    pause_reason: str | None
-    previous_secret_expires_at: Moment | None
+    id: Id
+    url: Annotated[str, Shown(Url)]
+    events: Annotated[
+        Annotated[list[str], Shown(list[EventType])] | None,
+        Field(description="Which events; null for all."),
+    ]
+    created_at: Annotated[Moment, Field(description="When it was made.")]
+    paused_at: Annotated[Moment | None, Field(description="When it was paused, if it is.")]
+    pause_reason: Annotated[
+        Annotated[str, WithJsonSchema({"type": "string", "enum": ["requested", "gone"]})] | None,
+        Field(description="Gone: the endpoint answered 410."),
+    ]
+    previous_secret_expires_at: Annotated[
+        Moment | None,
+        Field(description="Until then the secret before the last rotation signs too."),
+    ]
 
 
 class WebhookWithSecretOut(WebhookOut):
     """A webhook subscription with the secret that signs, which is shown only now."""
 
-    secret: str
+    secret: Annotated[
+        str,
+        Field(
+            description="What signs the messages.",
+            examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
+            json_schema_extra={"maxLength": 100, "pattern": "^whsec_[A-Za-z0-9+/=]+$"},
+        ),
+    ]
 
 
 class WebhooksOut(Out):
     """A page of webhook subscriptions, oldest first."""
 
-    data: list[WebhookOut]
-    next_cursor: str | None
+    data: Page[WebhookOut]
+    next_cursor: NextCursor
 
 
 class DeliveryOut(Out):
     """A webhook delivery, and what the endpoint answered last. Its id is the message's webhook-id."""
 
-    id: str
-    subscription_id: str
-    order_id: str
-    type: str
+    id: Id
+    subscription_id: Annotated[Id, Field(description="The id of its subscription.")]
+    order_id: Annotated[Id, Field(description="The id of the order that it is about.")]
+    type: Annotated[str, Shown(EventType), Field(description="What happened.")]
     status: DeliveryStatus
-    attempts: int
-    created_at: Moment
-    next_attempt_at: Moment | None
-    delivered_at: Moment | None
-    last_attempt_at: Moment | None
-    last_status: int | None
-    last_error: str | None
-    last_body: str | None
+    attempts: Annotated[CountOut, Field(description="How often it was sent.")]
+    created_at: Annotated[Moment, Field(description="When it was written.")]
+    next_attempt_at: Annotated[Moment | None, Field(description="When it is sent next.")]
+    delivered_at: Annotated[Moment | None, Field(description="When it was delivered.")]
+    last_attempt_at: Annotated[Moment | None, Field(description="When it was sent last.")]
+    last_status: Annotated[
+        Annotated[int, Field(json_schema_extra={"minimum": 100, "maximum": 999})] | None,
+        Field(description="The status that the endpoint answered last."),
+    ]
+    last_error: Annotated[
+        Annotated[str, Field(json_schema_extra={"maxLength": 200})] | None,
+        Field(description="Why there was no answer the last time."),
+    ]
+    last_body: Annotated[
+        Annotated[str, Field(json_schema_extra={"maxLength": 70_000})] | None,
+        Field(description="How the endpoint's last answer began."),
+    ]
 
 
 class DeliveriesOut(Out):
     """A page of webhook deliveries, oldest first."""
 
-    data: list[DeliveryOut]
-    next_cursor: str | None
+    data: Page[DeliveryOut]
+    next_cursor: NextCursor
+
+
+class MessageData(Out):
+    """What happened, and the order as it was when the message was sent. More fields may come."""
+
+    order: OrderOut
+
+
+class MessageOut(Out):
+    """What is sent to a webhook."""
+
+    type: Annotated[str, Shown(EventType), Field(description="What happened.")]
+    timestamp: Annotated[Moment, Field(description="When it happened.")]
+    sequence: Annotated[
+        int,
+        Field(
+            description="Of two events of one order the later has the greater one.",
+            examples=[4711],
+            json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
+        ),
+    ]
+    data: MessageData

@@ -61,7 +61,16 @@ def test_if_match_names_any_of_several_versions(api: Api, if_match: str) -> None
     assert patch(api, order, body, if_match).status_code == 200
 
 
-@pytest.mark.parametrize("if_match", ['"2"', 'W/"1"', '"%"', '"_"', '"1 "', '"*"', '"01"', ""])
+@pytest.mark.parametrize(
+    "if_match", ["", "1", '"1', '"1 "', '"1" "2"', '*, "1"', '"1",', '"a"' * 400]
+)
+def test_what_is_no_list_of_versions_is_malformed(api: Api, if_match: str) -> None:
+    order = content(api.place())
+    body = {"expires_at": after_creation(order, hours=2)}
+    problem(patch(api, order, body, if_match), 400, "bad_request")
+
+
+@pytest.mark.parametrize("if_match", ['"2"', 'W/"1"', '"%"', '"_"', '"*"', '"01"', '""', '"", "a"'])
 def test_another_version_or_none_at_all_is_refused(api: Api, if_match: str) -> None:
     order = content(api.place())
     body = {"expires_at": after_creation(order, hours=2)}

@@ -1,0 +1,361 @@
+"""docs/openapi.json is what the application says, is complete, and says what the routes do."""
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from jsonschema import Draft202012Validator, FormatChecker
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from devtools.processes import ROOT
+from orders import contract, errors, openapi, problems
+from orders.contract import Undeclared
+from orders.domain import Client
+from orders.errors import OrderError
+from orders.providers import Sender
+from tests.conftest import Api
+
+TEXT = (ROOT / "docs" / "openapi.json").read_text()
+DOCUMENT = json.loads(TEXT)
+#: Of those with a status, what no route answers with: /readyz names them in a body of its own.
+OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated}
+SCOPES = ["orders", "payments", "ops"]
+
+
+class Operation(NamedTuple):
+    """A method of a path, and what the document says of it."""
+
+    method: str
+    path: str
+    said: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.said["operationId"])
+
+    @property
+    def url(self) -> str:
+        """Its path, with an id for each parameter, and what its query requires."""
+        path, query = self.path, []
+        for parameter in self.said["parameters"]:
+            value = str(parameter["schema"].get("examples", ["x"])[0])
+            path = path.replace(f"{{{parameter['name']}}}", value)
+            if parameter["in"] == "query" and parameter["required"]:
+                query.append(f"{parameter['name']}={value}")
+        return path + "?" * bool(query) + "&".join(query)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Those that it requires."""
+        return {
+            parameter["name"]: parameter["schema"]["examples"][0]
+            for parameter in self.said["parameters"]
+            if parameter["in"] == "header" and parameter["required"]
+        }
+
+    @property
+    def body(self) -> Any:
+        """The example; None where it takes none."""
+        return (
+            self.said.get("requestBody", {}).get("content", {}).get(openapi.JSON, {}).get("example")
+        )
+
+    def codes(self) -> set[tuple[int, str]]:
+        """Every status and code that the document lists."""
+        found = set()
+        for status, response in self.said["responses"].items():
+            content = resolved(response).get("content", {}).get(openapi.PROBLEM)
+            if content is not None:
+                codes = content["schema"]["properties"]["code"]["enum"]
+                found |= {(int(status), code) for code in codes}
+        return found
+
+
+OPERATIONS = [
+    Operation(method.upper(), path, said)
+    for path, item in DOCUMENT["paths"].items()
+    for method, said in item.items()
+]
+every_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
+
+
+def resolved(node: Any) -> Any:
+    """What a reference leads to; anything else is itself."""
+    if "$ref" not in node:
+        return node
+    place = DOCUMENT
+    for step in node["$ref"].removeprefix("#/").split("/"):
+        place = place[step]
+    return place
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    """The application with nothing behind it, where a key is a list of scopes."""
+    made = Api("sqlite:////nowhere/orders.db", "redis://127.0.0.1:1/0")
+    made.keys = {"all": " ".join(SCOPES), "none": "none"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made.services.clients, "authenticate", client_of)
+        patch.setattr(made.services.providers, "authenticate", sender_of)
+        yield made
+    made.close()
+
+
+def sender_of(endpoint_id: str, *_: object, **__: object) -> Sender:
+    return Sender(endpoint_id, "c", "bank")
+
+
+def client_of(key: str) -> Client | None:
+    return Client("c", "c", frozenset(key.split())) if key else None
+
+
+# -- the file ------------------------------------------------------------------------------
+
+
+def test_the_file_is_what_the_application_says(api: Api) -> None:
+    assert openapi.written(api.app) == TEXT, "make openapi"
+
+
+def test_the_file_is_valid() -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()] == []
+
+
+# -- complete ------------------------------------------------------------------------------
+
+
+def schemas() -> Iterator[tuple[str, Any]]:
+    """Every schema of a value, by where it is."""
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        yield from fields(name, schema)
+    for name, header in DOCUMENT["components"]["headers"].items():
+        yield name, header["schema"]
+    for operation in OPERATIONS:
+        for parameter in operation.said["parameters"]:
+            if parameter["name"] != "If-None-Match":  # which is compared, and never refused
+                yield f"{operation.name} {parameter['name']}", parameter["schema"]
+
+
+def fields(place: str, schema: Any) -> Iterator[tuple[str, Any]]:
+    yield place, schema
+    for name, each in schema.get("properties", {}).items():
+        yield from fields(f"{place}.{name}", each)
+    for kind in schema.get("anyOf", []):
+        yield from fields(place, kind)
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            yield from fields(f"{place}[]", schema[keyword])
+
+
+def is_bounded(schema: Any) -> bool:
+    if {"$ref", "const", "enum", "anyOf", "oneOf"} & schema.keys():
+        return True
+    kind = str(schema["type"])
+    if kind == "integer":
+        return bool({"minimum", "maximum"} <= schema.keys())
+    if kind == "string":
+        return bool({"format", "maxLength"} & schema.keys())
+    return kind in ("boolean", "null", "object") or "maxItems" in schema
+
+
+def test_every_value_has_bounds() -> None:
+    assert [place for place, schema in schemas() if not is_bounded(schema)] == []
+
+
+def is_described(schema: Any) -> bool:
+    return "description" in resolved(schema) or any(map(is_described, schema.get("anyOf", [])))
+
+
+def test_everything_has_a_description() -> None:
+    described = {
+        **DOCUMENT["components"]["schemas"],
+        **DOCUMENT["components"]["headers"],
+        **DOCUMENT["components"]["securitySchemes"],
+        **{tag["name"]: tag for tag in DOCUMENT["tags"]},
+        "info": DOCUMENT["info"],
+    }
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        described |= {f"{name}.{each}": of for each, of in schema.get("properties", {}).items()}
+    for operation in OPERATIONS:
+        described[operation.name] = operation.said
+        for parameter in operation.said["parameters"]:
+            described[f"{operation.name} {parameter['name']}"] = parameter
+        for status, response in operation.said["responses"].items():
+            described[f"{operation.name} {status}"] = resolved(response)
+    assert [name for name, thing in described.items() if not is_described(thing)] == []
+
+
+@every_operation
+def test_every_operation_has_a_name_a_summary_and_a_tag(operation: Operation, api: Api) -> None:
+    views = {rule.endpoint.rpartition(".")[2] for rule in api.app.url_map.iter_rules()}
+    assert operation.name in views
+    assert [each.name for each in OPERATIONS].count(operation.name) == 1
+    assert re.fullmatch("[A-Z][^.\n]{3,80}", operation.said["summary"])
+    assert {*operation.said["tags"]} <= {tag["name"] for tag in DOCUMENT["tags"]}
+
+
+def check_example(value: Any, schema: Any) -> None:
+    whole = {**schema, "components": DOCUMENT["components"]}
+    Draft202012Validator(whole, format_checker=FormatChecker()).validate(value)
+
+
+@every_operation
+def test_every_body_is_required_and_has_a_valid_example(operation: Operation) -> None:
+    if "requestBody" in operation.said:
+        assert operation.said["requestBody"]["required"]
+        [content] = operation.said["requestBody"]["content"].values()
+        check_example(content["example"], content["schema"])
+
+
+@every_operation
+def test_every_response_has_valid_examples(operation: Operation) -> None:
+    for response in map(resolved, operation.said["responses"].values()):
+        for kind, content in response.get("content", {}).items():
+            if kind == openapi.PROBLEM:
+                codes = content["schema"]["properties"]["code"]["enum"]
+                assert [*content["examples"]] == codes
+                examples = [each["value"] for each in content["examples"].values()]
+                assert [example["code"] for example in examples] == codes
+            else:
+                examples = [content["example"]]
+            for example in examples:
+                check_example(example, content["schema"])
+
+
+@every_operation
+def test_every_link_leads_to_an_operation_and_fills_its_path(operation: Operation) -> None:
+    others = {other.name: other for other in OPERATIONS}
+    for response in map(resolved, operation.said["responses"].values()):
+        for link in response.get("links", {}).values():
+            target = others[link["operationId"]]
+            in_path = {each["name"] for each in target.said["parameters"] if each["in"] == "path"}
+            assert link["parameters"].keys() == in_path
+            [content] = response["content"].values()
+            for pointer in link["parameters"].values():
+                name = pointer.removeprefix("$response.body#/")
+                assert name in resolved(content["schema"])["properties"]
+
+
+def test_what_is_created_is_linked_to_what_can_be_done_with_it() -> None:
+    said = {operation.name: operation.said for operation in OPERATIONS}
+    created = said["create_order"]["responses"]["201"]["links"]
+    assert {"get_order", "create_payment", "cancel_order", "list_events"} <= created.keys()
+    for status in ("201", "202"):
+        assert "refund_payment" in said["create_payment"]["responses"][status]["links"]
+
+
+# -- true ----------------------------------------------------------------------------------
+
+
+def view_of(api: Api, operation: Operation) -> tuple[str, Any]:
+    """The endpoint of an operation, and its view."""
+    [endpoint] = [
+        endpoint
+        for endpoint in api.app.view_functions
+        if endpoint.rpartition(".")[2] == operation.name
+    ]
+    return endpoint, api.app.view_functions[endpoint]
+
+
+def raising(api: Api, operation: Operation, error: Exception, patch: pytest.MonkeyPatch) -> Any:
+    """The problem with which an operation answers, when this happens in it."""
+    endpoint, view = view_of(api, operation)
+
+    @functools.wraps(view)
+    def replacement(**_: Any) -> Any:
+        raise error
+
+    with patch.context() as patched:
+        patched.setitem(api.app.view_functions, endpoint, replacement)
+        return json.loads(api.send(operation.method, operation.url, key="all").get_data())
+
+
+def refused(api: Api, operation: Operation) -> Iterator[Any]:
+    """The problems of requests that do not reach the view, each wrong in one way."""
+    method, url, headers, body = operation.method, operation.url, operation.headers, operation.body
+    twice = "&" if "?" in url else "?"
+    ways: list[dict[str, Any]] = [{"path": f"{url}{twice}a=1&a=2", "json": body}]
+    if "security" in operation.said:
+        ways += [{"path": url, "json": body, "key": None}]
+        if any(scope for way in operation.said["security"] for scope in way.values()):
+            ways += [{"path": url, "json": body, "key": "none"}]
+    if "{" in operation.path:
+        ways += [{"path": re.sub(r"\{\w+\}", "%2F", operation.path), "json": body}]
+    if body is not None:
+        ways += [
+            {"path": url, "data": "{}", "content_type": "text/plain"},
+            {"path": url, "data": "{", "content_type": openapi.JSON},
+            {"path": url, "data": " " * 20_000, "content_type": openapi.JSON},
+            {"path": url, "json": body, "headers": {**headers, "Transfer-Encoding": "chunked"}},
+            {"path": url, "json": {}},
+        ]
+    for way in ways:
+        request = {"key": "all", "headers": headers, **way}
+        response = api.send(method, request.pop("path"), **request)
+        yield json.loads(response.get_data())
+
+
+@every_operation
+def test_the_errors_of_a_route_are_those_that_it_documents(
+    operation: Operation, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more and no less. Each response is held to the document by the way, too."""
+    _, view = view_of(api, operation)
+    found = [*refused(api, operation)]
+    found += [raising(api, operation, ZeroDivisionError(), monkeypatch)]
+    for error in contract.errors_of(view):
+        facts = problems.FACTS.get(error, {})
+        found += [raising(api, operation, error("detail", **facts), monkeypatch)]
+    assert {(each["status"], each["code"]) for each in found} == operation.codes()
+
+
+def declared(api: Api) -> set[type[OrderError]]:
+    return {
+        error
+        for operation in OPERATIONS
+        for error in contract.errors_of(view_of(api, operation)[1])
+    }
+
+
+def test_every_error_with_a_status_is_of_some_route(api: Api) -> None:
+    assert declared(api) | OF_READINESS == problems.STATUS.keys()
+
+
+@every_operation
+def test_an_error_that_a_route_does_not_declare_fails_the_test(
+    operation: Operation, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, view = view_of(api, operation)
+    for error in problems.STATUS.keys() - contract.errors_of(view):
+        with pytest.raises(
+            Undeclared, match=rf"{operation.name} does not declare {error.__name__}"
+        ):
+            raising(api, operation, error(), monkeypatch)
+
+
+def test_an_undeclared_error_is_answered_all_the_same(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api.app, "testing", False)
+    [operation] = [each for each in OPERATIONS if each.name == "healthz"]
+    with pytest.raises(AssertionError, match="not documented: healthz answered 409"):
+        raising(api, operation, errors.OutOfStock(), monkeypatch)
+
+
+def test_a_response_that_is_not_documented_fails_the_test(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [operation] = [each for each in OPERATIONS if each.name == "healthz"]
+    endpoint, _ = view_of(api, operation)
+    for answer in (
+        ({"status": "ok"}, 201),
+        ({"status": "ok"}, 200, {"X-More": "1"}),
+        ({"status": "fine"}, 200),
+        ({"status": "ok", "more": 1}, 200),
+        ("ok", 200),
+    ):
+        monkeypatch.setitem(api.app.view_functions, endpoint, lambda answer=answer: answer)
+        with pytest.raises(AssertionError, match="healthz answered"):
+            api.send("GET", "/healthz", key=None)
