@@ -179,7 +179,7 @@ def test_the_largest_order_fits_into_a_message(hooked: Hooked) -> None:
     hooked.place(
         items=[{"sku": sku, "quantity": 1000} for sku in skus],
         client_reference="r" * 64,
-        metadata={"note": "ä" * 1900},
+        metadata={"note": "x" * 4000},
     )
     hooked.drain()
     [message] = hooked.receiver.messages
