@@ -226,7 +226,7 @@ GET_TARGET = (
         .where(
             _earlier.c.order_id == _of_order,
             _earlier.c.subscription_id == p("for_subscription"),
-            _earlier.c.event_id < p("for_event"),
+            _earlier.c.event_id < p("before_event"),
             _earlier.c.status == "pending",
             _earlier.c.attempts == 0,
             _earlier.c.type != REMINDER,
@@ -429,6 +429,8 @@ class WebhookRepository(Statements):
             for_subscription=row.subscription_id,
             for_order=row.order_id,
             for_event=row.event_id,
+            # A reminder comes after the event that set the deadline.
+            before_event=row.event_id + (row.type == REMINDER),
         ).one()
         order = Repository(self._connection).order(row.order_id, target.client_id)
         assert order is not None  # none is ever deleted
