@@ -25,6 +25,8 @@ class Finding:
     summary: str
     #: What to do next; empty when all is well.
     advice: str = ""
+    #: Of which queue; empty for Redis itself.
+    queue: str = ""
 
 
 #: Yields what an application knows about the health of what its handler needs. It changes nothing, and is

@@ -143,10 +143,10 @@ def test_the_commands_of_the_operators_page_work(service: Service) -> None:
 
 def test_the_page_names_every_check_of_the_doctor() -> None:
     table = OPERATIONS[OPERATIONS.index("| check |") :]
-    documented = set(re.findall(r"`((?:redis|queue|flow|sql|orders)\.[a-z]+|flows)`", table))
+    documented = set(re.findall(r"`((?:redis|queue|flow|sql|orders|doctor)\.[a-z]+|flows)`", table))
     sources = [*(ROOT / "worker" / "doctor").glob("*.py"), ROOT / "worker" / "cli" / "doctor.py"]
     text = "".join(path.read_text() for path in [*sources, ROOT / "orders" / "doctor.py"])
-    made = set(re.findall(r'"((?:redis|queue|flow|sql|orders)\.[a-z]+|flows)"', text))
+    made = set(re.findall(r'"((?:redis|queue|flow|sql|orders|doctor)\.[a-z]+|flows)"', text))
     assert documented == made
 
 

@@ -264,7 +264,8 @@ class Command:
 @pytest.fixture
 def doctor(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Command:
     live = {"up": True, "holds": 0, "held": [], "oldest_seconds": 0.0}
-    DelayQueue(redis_client, "order-timeout").beat("host:1:abcdef", live)
+    for queue in ("order-timeout", "webhooks"):
+        DelayQueue(redis_client, queue).beat("host:1:abcdef", live)
     return Command(migrated_url, valkey.url)
 
 

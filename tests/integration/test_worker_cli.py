@@ -193,6 +193,9 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
         (["--newer-than", "1h"], 150),
         (["--older-than", "1h", "--error", "TimeoutError", "--reason", "out"], 10),
         (["--older-than", "1h", "--newer-than", "1h"], 0),
+        (["--newer-than", "0s"], 0),
+        (["--older-than", "0s"], 250),
+        (["--error", ""], 0),
     ],
 )
 def test_dead_letters_are_filtered(

@@ -285,7 +285,7 @@ def test_keys_of_another_type(redis_client: redis.Redis, queue: DelayQueue, flow
     redis_client.set(queue.keys.leased, "a string")
     findings = found(redis_client, flow)
     assert "WRONGTYPE" in findings["redis.writes"].summary
-    assert "WRONGTYPE" in findings["examined.redis"].summary
+    assert "WRONGTYPE" in findings["redis.failed"].summary
 
 
 # -- flows ---------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_a_probe_that_fails_and_what_the_application_finds(
     findings = found(redis_client, failing)
     assert "no route to the mail server" in findings["flow.probe"].summary
     assert findings["mail.queue"].advice == "Empty it."
-    assert "ZeroDivisionError: a bug" in findings["examined.checks"].summary
+    assert "ZeroDivisionError: a bug" in findings["flow.checks"].summary
 
 
 def test_a_check_that_hangs(redis_client: redis.Redis, flow: Flow) -> None:
@@ -355,7 +355,7 @@ def test_a_check_that_hangs(redis_client: redis.Redis, flow: Flow) -> None:
     findings = found(redis_client, hanging, limit_seconds=0.5)
     release.set()
     assert findings["mail.answers"].summary == "slowly"
-    assert findings["examined.hangs"].level is Level.FAILURE
+    assert findings["doctor.hangs"].level is Level.FAILURE
 
 
 def test_settings_that_contradict_each_other(redis_client: redis.Redis, flow: Flow) -> None:
@@ -387,7 +387,9 @@ def doctor(valkey: Valkey, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
 @pytest.mark.usefixtures("flow")
 def test_the_exit_status_is_that_of_the_worst(doctor: Doctor, queue: DelayQueue) -> None:
-    assert doctor(FLOWS, status=0)["queue.workers"].level == "ok"
+    well = doctor(FLOWS, status=0)
+    assert (well["queue.workers"].level, well["queue.workers"].queue) == ("ok", "examined")
+    assert well["redis.role"].queue == ""
     queue.schedule("a", 1)
     queue.dead_letter([(queue.claim(1, 1000).tasks[0], "bad", None)])
     assert doctor(FLOWS, status=1)["queue.dead"].level == "warning"

@@ -199,7 +199,8 @@ def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: s
 
 
 def _has_filter(options: argparse.Namespace) -> bool:
-    return any((options.reason, options.error, options.older_than, options.newer_than))
+    filters = (options.reason, options.error, options.older_than, options.newer_than)
+    return any(each is not None for each in filters)  # 0 s is a filter too
 
 
 def _chosen(queue: DelayQueue, options: argparse.Namespace) -> Iterator[list[str]]:
@@ -222,7 +223,8 @@ def _counted(queue: DelayQueue, options: argparse.Namespace) -> int:
 
 def _filter(queue: DelayQueue, options: argparse.Namespace) -> Matches:
     """Whether a letter is one of those that the options ask for, by the server's clock."""
-    now_ms = queue.server_time_ms() if options.older_than or options.newer_than else 0
+    is_timed = options.older_than is not None or options.newer_than is not None
+    now_ms = queue.server_time_ms() if is_timed else 0
 
     def matches(letter: Letter) -> bool:
         story = letter.story

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import redis
 
@@ -16,6 +17,9 @@ from .server import server_findings
 
 #: A group of checks that takes longer is reported as hanging. Most take milliseconds.
 LIMIT_SECONDS = 30.0
+
+#: The group of checks that is about no queue. No flow has such a name.
+SERVER = "the server"
 
 Clock = Callable[[], float]
 
@@ -40,7 +44,7 @@ def examine(
     if isinstance(reached, Finding):
         yield reached
     else:
-        groups.append(("redis", lambda: server_findings(client, delay_queues, clock)))
+        groups.append((SERVER, lambda: server_findings(client, delay_queues, clock)))
         groups += [
             (queue.name, _queue_group(queue, by_name.get(queue.name))) for queue in delay_queues
         ]
@@ -90,22 +94,25 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
             found.extend(group())
         except redis.exceptions.NoPermissionError as error:
             advice = "Give this user +@all -@dangerous +info on the queue's keys: see the ACL in docker-compose.yml."
-            found.append(failure(f"{name}.acl", f"Redis refused a command: {error}", advice))
+            found.append(
+                failure("redis.refused", f"{name}: Redis refused a command: {error}", advice)
+            )
         except redis.RedisError as error:
             advice = "Look into the server's log. A WRONGTYPE means that another program uses the queue's keys."
-            found.append(failure(f"{name}.redis", f"Redis: {described(error)}", advice))
+            found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))
         except FAILURES as error:  # the application's code may fail in any way
             advice = "This is an error in a check of the application."
-            found.append(failure(f"{name}.checks", described(error), advice))
+            found.append(failure("flow.checks", f"{name}: {described(error)}", advice))
 
     thread = threading.Thread(target=run, name=f"doctor {name}", daemon=True)
     thread.start()
     thread.join(seconds)
-    hangs = thread.is_alive()
-    yield from [*found]
-    if hangs:
-        yield failure(
-            f"{name}.hangs",
-            f"A check did not return within {seconds:g} s",
+    if thread.is_alive():
+        hangs = failure(
+            "doctor.hangs",
+            f"{name}: a check did not return within {seconds:g} s",
             "What it asks does not answer. The findings above say how far it came.",
         )
+        found.append(hangs)
+    queue = "" if name == SERVER else name
+    yield from (replace(finding, queue=queue) for finding in [*found])
