@@ -195,8 +195,13 @@ def test_depths_are_read_when_scraped_and_kept_for_a_moment(
 ) -> None:
     looks: list[str] = []
     live = [WorkerStatus("w", ago, {}) for ago in (0, 45_000, 45_001)]
+
+    def look(name: str) -> Stats:
+        looks.append(name)
+        return STATS
+
     for queue in scraped.metrics._queues:
-        monkeypatch.setattr(queue, "stats", lambda name=queue.name: looks.append(name) or STATS)
+        monkeypatch.setattr(queue, "stats", lambda name=queue.name: look(name))
         monkeypatch.setattr(queue, "workers", lambda: live)
     for _ in range(100):
         scraped.text()
