@@ -120,7 +120,9 @@ def _server(
 def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:
     page = pages.get(path)
     if page is None:
-        return Reply(f"There are {' and '.join(pages)}.\n".encode(), status=HTTPStatus.NOT_FOUND)
+        return Reply(
+            f"This port has {' and '.join(pages)}.\n".encode(), status=HTTPStatus.NOT_FOUND
+        )
     try:
         return page(accept)
     except FAILURES:  # an application may add metrics of its own

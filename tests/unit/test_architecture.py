@@ -85,6 +85,11 @@ RULES = [
     Rule("worker.rebuild", only=(STANDARD, *_worker("flow", "queue"))),
     Rule("worker.findings", only=(STANDARD,)),
     Rule("worker.tally", only=(STANDARD, "worker.events")),
+    Rule("orders.*", never=("prometheus_client",), but_not=("orders.counters", "orders.metrics")),
+    # Both are imported only when somebody may ask, and not before it is known where they count.
+    Rule("orders.*", never=("orders.counters",), but_not=("orders.bootstrap",)),
+    Rule("orders.*", never=("orders.metrics",), but_not=("orders.measured",)),
+    Rule("orders.counters", only=("prometheus_client",)),
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
@@ -274,6 +279,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/webhooks.py", "import httpcore"),
         ("orders/webhook_sender.py", "import sqlalchemy"),
         ("orders/webhook_urls.py", "import socket, httpcore"),
+        ("orders/service.py", "from orders.counters import count"),
+        ("orders/service.py", "import prometheus_client"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:
