@@ -60,7 +60,11 @@ RULES = [
     Rule("worker.monitoring", only=(STANDARD, "structlog", "worker.errors")),
     # It looks, and nothing that works knows of it.
     Rule("worker.liveness", only=(STANDARD, *_worker("lane", "outages", "station", "sweep"))),
-    Rule("worker.*", never=("worker.liveness",), but_not=_worker("worker", "metrics", "exposure")),
+    Rule(
+        "worker.*",
+        never=("worker.liveness",),
+        but_not=_worker("__init__", "worker", "metrics", "exposure"),
+    ),
     Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS)),
     # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
     Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
