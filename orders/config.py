@@ -61,6 +61,8 @@ class Settings:
     #: Where the API and the worker serve /metrics; None: nowhere.
     metrics_port: int | None = _at_least(1, None)
     metrics_host: str = "127.0.0.1"
+    #: Where the API's processes count together; empty: a directory of this port under /tmp.
+    metrics_dir: str = ""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":

@@ -15,7 +15,8 @@ from flask import Flask
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics
 from orders.errors import SettingsInvalid
 
-#: prometheus-client's own variable, which it reads when it is imported.
+#: prometheus-client's own variable, which it reads when it is imported. It is set here and not by
+#: operators: a worker that has it would count in the API's files, too.
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -29,7 +30,7 @@ def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
     """Wire a process that starts here, and serve its metrics. Raises SettingsInvalid."""
     settings = process_settings(environ)
     default = Path(tempfile.gettempdir()) / f"order-timeout-metrics-{settings.metrics_port}"
-    os.environ[DIRECTORY] = str(prepared(Path(environ.get(DIRECTORY) or default)))
+    os.environ[DIRECTORY] = str(prepared(Path(settings.metrics_dir or default)))
     try:
         from orders.metrics import ApiMetrics  # noqa: PLC0415  reads the variable
     except ModuleNotFoundError as error:
@@ -49,7 +50,7 @@ def prepared(directory: Path) -> Path:
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if directory.stat().st_uid != os.geteuid():
-            raise SettingsInvalid(f"{DIRECTORY}: {directory} belongs to another user.")
+            raise SettingsInvalid(f"METRICS_DIR: {directory} belongs to another user.")
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,5 +62,5 @@ def prepared(directory: Path) -> Path:
         # Whoever empties the directory meanwhile finds nothing of this process yet.
         fcntl.flock(lock, fcntl.LOCK_SH)
     except OSError as error:
-        raise SettingsInvalid(f"{DIRECTORY}: {error}") from error
+        raise SettingsInvalid(f"METRICS_DIR: {error}") from error
     return directory

@@ -35,7 +35,7 @@ class Site:
             "DATABASE_URL": f"sqlite:///{folder}/orders.db",
             "REDIS_URL": valkey.url,
             "METRICS_PORT": str(self.metrics_port),
-            "PROMETHEUS_MULTIPROC_DIR": str(self.directory),
+            "METRICS_DIR": str(self.directory),
         }
         upgrade(self.env["DATABASE_URL"])
         self.key = processes.create_key(self.env, "shop", "orders", "ops")
@@ -220,5 +220,5 @@ def test_the_directory_is_emptied_by_the_first_process_alone(tmp_path: Path) -> 
 
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsInvalid, match="PROMETHEUS_MULTIPROC_DIR"):
+    with pytest.raises(SettingsInvalid, match="METRICS_DIR"):
         prepared(tmp_path / "file")
