@@ -67,7 +67,7 @@ COUNTERS = {
 #: Each histogram's name, what it measures, and its buckets.
 HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "worker_task_lateness_seconds": (
-        "How late a task was when the call of its handler ended. Without Redis: how late the latest was.",
+        "How late a task that had not failed before was when its handler's call ended.",
         SECONDS,
     ),
     "worker_handler_seconds": ("How long one call of the handler took.", SECONDS),
@@ -213,12 +213,19 @@ class Tally:
 def add_lateness(
     histogram: Histogram, late_ms: int, tasks: Sequence[Task], *, each_alike: bool
 ) -> None:
-    """Observe how late each task was, given the lateness of the earliest. A fraction of a µs for each."""
-    if each_alike or len(tasks) == 1:
+    """Observe how late each task was, given the lateness of the earliest. A fraction of a µs for each.
+
+    One that has failed before is late because of its backoff, so it does not count.
+    """
+    if each_alike:
         histogram.observe(late_ms / 1000, len(tasks))
         return
-    due = sorted([task.due_at_ms for task in tasks])
-    ended_at = due[0] + late_ms
+    ended_at = min([task.due_at_ms for task in tasks]) + late_ms
+    due = sorted([task.due_at_ms for task in tasks if not task.failures])
+    if len(due) <= 1:
+        for at in due:
+            histogram.observe((ended_at - at) / 1000)
+        return
     # A bucket has those that were due at a certain time or later.
     up_to_bound = [
         len(due) - bisect_left(due, ended_at - 1000 * bound) for bound in histogram.buckets
