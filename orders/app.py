@@ -9,7 +9,7 @@ from flask import send_from_directory
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from orders import cli, door, openapi, problems
+from orders import cli, door, measured, openapi, problems
 from orders.bootstrap import bootstrap, bootstrap_process
 from orders.config import Settings
 from orders.routes.health import health
@@ -47,7 +47,12 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
     )
-    app.extensions["orders"] = bootstrap(settings) if settings else bootstrap_process(os.environ)
+    if settings is None and measured.wanted(os.environ):
+        app.extensions["orders"] = measured.bootstrap_measured(app, os.environ)
+    else:
+        app.extensions["orders"] = (
+            bootstrap(settings) if settings else bootstrap_process(os.environ)
+        )
     proxies = app.extensions["orders"].settings.trusted_proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     door.install(app)

@@ -1,10 +1,11 @@
 """Wires the service from its settings. Both processes, the API and the worker, start here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import redis
 import sqlalchemy as sa
+import structlog
 
 from orders.bulkhead import Bulkhead
 from orders.clients import Clients
@@ -14,11 +15,14 @@ from orders.errors import ServerBusy, SettingsInvalid, StockBusy
 from orders.holdings import Limits
 from orders.providers import Providers
 from orders.rate_limits import RateLimits
-from orders.service import OrderService, Timeouts
+from orders.service import Observer, OrderService, Timeouts, nobody
 from orders.stock import StockService
 from orders.webhooks import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
+from worker.monitoring import MonitoringServer, Page, PortUnavailable, Reply
+
+log = structlog.get_logger("orders")
 
 #: The queue of the checks on unpaid orders. An order's id is its check's id.
 QUEUE = "order-timeout"
@@ -58,7 +62,7 @@ class Services:
         self.redis.close()
 
 
-def bootstrap(settings: Settings) -> Services:
+def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     """Wire the service. Opens no connection."""
     engine = create_engine(settings)
     # Scheduling twice is harmless, so a connection found closed is worth a second try; more than
@@ -88,6 +92,7 @@ def bootstrap(settings: Settings) -> Services:
         placing,
         webhooks=webhook_scheduler,
         reminders=settings.webhook_expiring_minutes > 0,
+        observe=observe,
     )
     return Services(
         settings=settings,
@@ -110,9 +115,41 @@ def bootstrap_process(environ: Mapping[str, str]) -> Services:
 
     Raises SettingsInvalid.
     """
+    settings = process_settings(environ)
+    return bootstrap(settings)
+
+
+def process_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings of a process that starts here, whose log is set up. Raises SettingsInvalid."""
     settings = Settings.from_env(environ)
     try:
         configure_logging(environ.get("LOG_LEVEL", ""))
     except ValueError as error:
         raise SettingsInvalid(str(error)) from error
-    return bootstrap(settings)
+    return settings
+
+
+def counting() -> Observer:
+    """Counts for Prometheus in this process; where its client is not installed, nobody counts."""
+    try:
+        # Not before the API has said where its processes share what they count.
+        from orders.counters import count  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return nobody
+    return count
+
+
+def serve_metrics(settings: Settings, page: Callable[[str], tuple[bytes, str]]) -> None:
+    """Serve /metrics until the process ends, on the port that all processes of the API share.
+
+    A port that cannot be used is logged: orders matter more.
+    """
+    pages: dict[str, Page] = {"/metrics": lambda accept: Reply(*page(accept))}
+    try:
+        server = MonitoringServer(
+            settings.metrics_host, settings.metrics_port or 0, pages, shared=True
+        )
+    except PortUnavailable as error:
+        log.error("no metrics", error=str(error))
+        return
+    server.start()

@@ -8,6 +8,7 @@ from orders.errors import SettingsInvalid
 
 #: What a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
+MAX_PORT = 65_535
 
 
 def _at_least(minimum: float, default: Any) -> Any:
@@ -57,6 +58,11 @@ class Settings:
     webhook_expiring_minutes: float = _at_least(0, 0.0)
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
+    #: Where the API and the worker serve /metrics; None: nowhere.
+    metrics_port: int | None = _at_least(1, None)
+    metrics_host: str = "127.0.0.1"
+    #: Where the API's processes count together; empty: a directory of this port under /tmp.
+    metrics_dir: str = ""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
@@ -128,6 +134,7 @@ def _contradictions(settings: Settings) -> list[str]:
             settings.retry_base_seconds <= settings.retry_cap_seconds,
             "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
         ),
+        ((settings.metrics_port or 1) <= MAX_PORT, f"METRICS_PORT <= {MAX_PORT}"),
         (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
         (
             settings.database_url.startswith(("postgresql", "sqlite:///")),
@@ -140,4 +147,6 @@ def _contradictions(settings: Settings) -> list[str]:
 def _parsed(text: str, kind: Any) -> Any:
     if kind is bool:
         return {"0": False, "1": True}[text]
+    if kind == int | None:
+        return int(text)
     return kind(text) if kind in (int, float) else text

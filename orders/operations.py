@@ -495,7 +495,8 @@ def expire(step: Step) -> sa.Select[Any]:
     One that somebody is paying at this moment is skipped, not waited for; one that was paid
     between the beginning of the statement and the lock is not unpaid any more. Returns those that
     are unpaid and were not cancelled, with the milliseconds until each expires: negative when it
-    was skipped; and after them the webhook deliveries, without milliseconds.
+    was skipped; the webhook deliveries, without milliseconds; and without an id how many were
+    cancelled.
     """
     overdue = step(
         "overdue",
@@ -517,4 +518,6 @@ def expire(step: Step) -> sa.Select[Any]:
     unpaid = sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
         one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN
     )
-    return sa.select(sa.union_all(unpaid, sa.select(deliveries.c.id, sa.null())).subquery("found"))
+    count = sa.select(sa.null(), sa.func.count()).select_from(cancelled)
+    sent = sa.select(deliveries.c.id, sa.null())
+    return sa.select(sa.union_all(unpaid, sent, count).subquery("found"))

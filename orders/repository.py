@@ -35,6 +35,7 @@ from orders.expressions import Instant, ids, later, ms_until, now, one_of, read_
 from orders.holdings import Held
 from orders.models import (
     UNPAID,
+    api_clients,
     order_events,
     order_items,
     orders,
@@ -87,6 +88,24 @@ class Extended(NamedTuple):
 
     order: Order
     expires_in_ms: int
+
+
+class Expired(NamedTuple):
+    """How many of a batch of orders were cancelled, and those that are still unpaid."""
+
+    cancelled: int
+    #: In how many ms each expires: negative when it is overdue, and was skipped because somebody has
+    #: it locked.
+    unpaid: dict[str, int]
+
+
+class RefundsDue(NamedTuple):
+    """Money in one currency that is due back, and for how long the oldest of it has been."""
+
+    currency: str
+    payments: int
+    amount_minor: int
+    oldest_ms: int
 
 
 class Waiting(NamedTuple):
@@ -177,6 +196,29 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, whoever's it is.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
+# The deadline that passed longest ago, of an unpaid order: the first entry of a partial index.
+OLDEST_OVERDUE = (
+    sa.select(ms_until(orders.c.expires_at).label("ms"))
+    .where(orders.c.status == UNPAID, orders.c.expires_at <= now())
+    .order_by(orders.c.expires_at, orders.c.id)
+    .limit(1)
+)
+_some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
+_some_due = (
+    sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
+    .where(one_of(payments.c.customer_id, _some_clients), payments.c.status == p("for_status"))
+    .limit(p("most_payments"))
+    .subquery("some_due")
+)
+# What is due back in each currency, of a bounded number of clients and payments: as many lookups in
+# the index of a client's payments as there are clients, and those payments.
+SUM_REFUNDS_DUE = sa.select(
+    _some_due.c.currency,
+    sa.func.count().label("payments"),
+    sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
+    ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
+).group_by(_some_due.c.currency)
+
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
     sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
@@ -261,15 +303,13 @@ class Repository(Statements):
         rows = self._run(GET_ORDER_OF_KEY, for_customer=customer_id, for_key=key).all()
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
-    def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
-        """Cancel those that are unpaid past their deadline.
-
-        Returns those that are unpaid still, and in how many ms each expires: negative when it is
-        overdue, and was skipped because somebody has it locked.
-        """
+    def expire(self, order_ids: Sequence[str]) -> Expired:
+        """Cancel those that are unpaid past their deadline."""
         rows = operations.expire(self._connection, ids=order_ids)
         self.deliveries += [row.id for row in rows if row.ms is None]
-        return {row.id: row.ms for row in rows if row.ms is not None}
+        [cancelled] = (row.ms for row in rows if row.id is None)
+        unpaid = {row.id: row.ms for row in rows if row.id is not None and row.ms is not None}
+        return Expired(cancelled, unpaid)
 
     def cancel(self, order_id: str, customer_id: str) -> Order | None:
         """Cancel an unpaid order; None when there is none."""
@@ -465,6 +505,27 @@ class Repository(Statements):
         except sa.exc.IntegrityError as error:
             raise ReferenceReused from error
         return _payment(rows[0]) if rows else None
+
+    # -- for metrics --
+
+    def oldest_overdue_ms(self) -> int:
+        """How long the oldest overdue order has been; 0 when none is."""
+        row = self._run(OLDEST_OVERDUE).one_or_none()
+        return 0 if row is None else -row.ms
+
+    def refunds_due(self, *, most_clients: int, most_payments: int) -> list[RefundsDue]:
+        """What is due back, by currency, of so many clients and payments at most."""
+        status = PaymentStatus.REFUND_DUE
+        rows = self._run(
+            SUM_REFUNDS_DUE,
+            most_clients=most_clients,
+            most_payments=most_payments,
+            for_status=status,
+        )
+        return [
+            RefundsDue(row.currency, row.payments, row.amount_minor, max(0, -row.ms))
+            for row in rows
+        ]
 
     # -- events --
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from orders.bulkhead import Bulkhead
 from orders.database import reading, writing
 from orders.domain import (
+    CancelReason,
     Event,
     Order,
     OrderStatus,
@@ -56,6 +57,16 @@ class Scheduler(Protocol):
     def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
 
     def cancel(self, order_id: str, /) -> None: ...
+
+
+class Observer(Protocol):
+    """Counts what happened, after its commit, by the type of its event. Neither raises nor waits."""
+
+    def __call__(self, event: str, reason: str = "", count: int = 1, /) -> None: ...
+
+
+def nobody(_event: str, _reason: str = "", _count: int = 1, /) -> None:
+    """An observer that counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +125,10 @@ class OrderService:
         *,
         webhooks: Scheduler | None = None,
         reminders: bool = False,
+        observe: Observer = nobody,
     ) -> None:
         """``webhooks`` looks after deliveries; ``reminders`` says whether they remind of deadlines."""
+        self._observe = observe
         self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
@@ -190,7 +203,9 @@ class OrderService:
                 if not known.is_for(fingerprint, quantities):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
+        self._observe("order.created")
         if order.status is OrderStatus.PAID:  # it costs nothing
+            self._observe("order.paid")
             return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before
         # the answer was here, so it is never too short.
@@ -278,7 +293,9 @@ class OrderService:
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
                 return Paid(known, replayed=True)
+        self._observe(f"payment.{payment.status}")
         if payment.status is PaymentStatus.APPLIED:
+            self._observe("order.paid")
             self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
 
@@ -290,9 +307,10 @@ class OrderService:
         """
         with self._writing() as repository:
             payment = repository.refund(payment_id, customer_id, reference)
-            if payment is not None:
-                return Paid(payment, replayed=False)
-            known = repository.own_payment(payment_id, customer_id)
+            known = payment or repository.own_payment(payment_id, customer_id)
+        if payment is not None:
+            self._observe("payment.refunded")
+            return Paid(payment, replayed=False)
         if known is None:
             raise PaymentNotFound
         if known.status is PaymentStatus.APPLIED:
@@ -338,12 +356,15 @@ class OrderService:
         """
         with self._writing() as repository:
             order = repository.cancel(order_id, customer_id)
+            was_open = order is not None
             if order is None:
                 order = repository.order(order_id, customer_id)
             if order is None:
                 raise OrderNotFound
             if order.status is OrderStatus.PAID:
                 raise AlreadyPaid
+        if was_open:
+            self._observe("order.cancelled", CancelReason.REQUESTED)
         self._scheduler.cancel(order_id)
         return order
 
@@ -407,8 +428,10 @@ class OrderService:
         milliseconds from now to look again.
         """
         with self._writing() as repository:
-            unpaid = repository.expire(order_ids)
-        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid.items()}
+            expired = repository.expire(order_ids)
+        self._observe("order.cancelled", CancelReason.EXPIRED, expired.cancelled)
+        unpaid = expired.unpaid.items()
+        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
 
     def waiting(
         self, after_seconds: float | None, before_seconds: float, page_size: int

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from orders.bootstrap import QUEUE, bootstrap
+from orders.bootstrap import QUEUE, bootstrap, counting
 from orders.config import Settings
 from orders.doctor import Doctor
 from orders.domain import is_order_id
@@ -17,7 +17,7 @@ from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retr
 def flows() -> list[Flow]:
     """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
     settings = Settings.from_env(os.environ)
-    services = bootstrap(settings)
+    services = bootstrap(settings, counting())
     timeouts = timeout_flow(services.orders, settings, Doctor(services.engine))
     return [timeouts, webhook_flow(services)]
 

@@ -32,6 +32,7 @@ from .flow import (
     Task,
     one_at_a_time,
 )
+from .liveness import FlowHealth, WorkerHealth
 from .queue import (
     Cancelled,
     Claim,
@@ -65,6 +66,7 @@ __all__ = [
     "Failed",
     "Finding",
     "Flow",
+    "FlowHealth",
     "FlowImportFailed",
     "FlowNotFound",
     "Handler",
@@ -88,6 +90,7 @@ __all__ = [
     "UnsafeServer",
     "Worker",
     "WorkerError",
+    "WorkerHealth",
     "WorkerStatus",
     "connect",
     "connect_async",

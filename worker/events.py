@@ -141,7 +141,7 @@ class FlowUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class Hangs(Event):
-    """The flow's probe or sweep has not returned for 10 s. It is not called again until it has."""
+    """The flow's probe or sweep has made no progress for 10 s. It is not called again until it returns."""
 
     #: "probe" or "sweep".
     what: str

@@ -23,6 +23,9 @@ from .queue import Claim, DelayQueue
 from .renewal import SHARE_SECONDS, Held
 from .station import ServerCheck, Station, handled_event
 
+#: How long one look at a queue may take. Each call to Redis ends within a second, but looking up its
+#: host's name may take longer.
+STALLED_SECONDS = 30.0
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that waits
 #: for nothing else may sleep forever.
 SLOW_POLL_SECONDS = 5.0
@@ -50,6 +53,14 @@ class Lane:
         self._emit = emit
         self._stopping = stopping
         self._claim_lock = threading.Lock()
+        #: When the thread that waits and claims must have gone on, on the monotonic clock; None while
+        #: all threads handle.
+        self._due_on: float | None = None
+
+    def stalled(self, now: float) -> float | None:
+        """For how many seconds claims have made no progress, if they should have. ``now`` is monotonic."""
+        due_on = self._due_on
+        return None if due_on is None or now <= due_on else now - due_on + STALLED_SECONDS
 
     def add(
         self,
@@ -87,6 +98,7 @@ class Lane:
         try:
             return self._next(limit, until)
         finally:
+            self._due_on = None
             self._claim_lock.release()
 
     def _next(self, limit: int | None, until: float) -> Batch | None:
@@ -95,6 +107,7 @@ class Lane:
             wait = math.inf
             for station in self.stations:
                 claimed_at = time.monotonic()
+                self._due_on = claimed_at + STALLED_SECONDS
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
                     with suppress(redis.RedisError):
@@ -117,6 +130,7 @@ class Lane:
             if left <= 0 or self._stopping.is_set():
                 return None
             wait = min(wait, left)
+            self._due_on = time.monotonic() + wait + STALLED_SECONDS
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
             self.alarm.wait(wait)
         return None

@@ -11,7 +11,7 @@ from .flow import Flow
 
 #: How long to wait before each probe.
 PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
-#: A probe or a sweep that takes longer is reported as hanging.
+#: A probe or a sweep that makes no progress for longer is reported as hanging.
 HANGS_SECONDS = 10.0
 
 
@@ -20,23 +20,38 @@ class HangDetector:
 
     def __init__(self, queue: str, what: str, emit: events.Listener) -> None:
         self._queue = queue
-        self._what = what
+        #: "probe" or "sweep".
+        self.what = what
         self._emit = emit
-        self._began_at: float | None = None
+        #: When the call began or made progress, and how long it may take from then on; None between calls.
+        self._since: tuple[float, float] | None = None
         self._reported = False
 
     def __enter__(self) -> None:
-        self._began_at, self._reported = time.monotonic(), False
+        self._reported = False
+        self.progress()
 
     def __exit__(self, *_: object) -> None:
-        self._began_at = None
+        self._since = None
+
+    def progress(self, allowed_seconds: float | None = None) -> None:
+        """Note that the call goes on, and may take that long, or `HANGS_SECONDS`, until it does again."""
+        allowed = HANGS_SECONDS if allowed_seconds is None else allowed_seconds
+        self._since = time.monotonic(), allowed
+
+    def hanging(self, now: float) -> float | None:
+        """For how many seconds a call has made no progress, if it hangs. ``now`` is monotonic."""
+        if (since := self._since) is None:
+            return None
+        began_at, allowed = since
+        return now - began_at if now - began_at > allowed else None
 
     def report(self, now: float) -> None:
         """Emit an event if a call hangs. ``now`` is on the monotonic clock, in seconds."""
-        began_at = self._began_at
-        if began_at is not None and now - began_at > HANGS_SECONDS and not self._reported:
+        seconds = self.hanging(now)
+        if seconds is not None and not self._reported:
             self._reported = True
-            self._emit(events.Hangs(self._queue, self._what, now - began_at))
+            self._emit(events.Hangs(self._queue, self.what, seconds))
 
 
 class Health:

@@ -187,6 +187,8 @@ class Stats:
     #: None when nothing is scheduled, 0 when something is due already.
     next_due_in_ms: int | None
     oldest_due_age_ms: int
+    #: How long ago the oldest dead letter died; 0 when there is none.
+    oldest_dead_age_ms: int = 0
 
 
 class Keys:
@@ -738,7 +740,7 @@ def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
 
 def stats_in(reply: Iterable[Any]) -> Stats:
     """What `stats.lua` replied."""
-    scheduled, due, within_minute, leased, dead, paused, next_due = reply
+    scheduled, due, within_minute, leased, dead, paused, oldest_dead_age_ms, next_due = reply
     return Stats(
         scheduled=scheduled,
         due=due,
@@ -748,6 +750,7 @@ def stats_in(reply: Iterable[Any]) -> Stats:
         paused=bool(paused),
         next_due_in_ms=None if next_due is None else max(0, next_due),
         oldest_due_age_ms=max(0, -(next_due or 0)),
+        oldest_dead_age_ms=max(0, oldest_dead_age_ms),
     )
 
 

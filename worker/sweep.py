@@ -76,7 +76,8 @@ class Sweeper:
         self._ask_at = 0.0
         #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
-        self._records_answer = True
+        #: Whether the last look at the records succeeded.
+        self.records_answer = True
         #: When to read everything again, including what is due soon.
         self._look_ahead_at = 0.0
         #: Everything that was due by then is parked.
@@ -103,18 +104,18 @@ class Sweeper:
             self._resign()
             return
         try:
-            if not self._records_answer:  # take the turn only once they do
+            if not self.records_answer:  # take the turn only once they do
                 next(iter(self._waiting(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
-            if self._records_answer:
+            if self.records_answer:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
-            self._records_answer = False
+            self.records_answer = False
             self._resign()
         except FAILURES:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
-            self._records_answer = True
+            self.records_answer = True
 
     def _sweep(self, now: float) -> None:
         must_ask = (
@@ -138,6 +139,7 @@ class Sweeper:
     def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
         """What the records list, page by page. Raises what they raise, and TypeError for no payload."""
         for page in self._records(after_seconds, before_seconds):
+            self.hang_detector.progress()
             # A database may count in Decimal, which does not add up with the clock's floats.
             rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
             for due in rows:
@@ -280,10 +282,13 @@ class Sweeper:
         def keep_going(_: Sequence[Task]) -> bool:
             nonlocal began_at
             began_at = time.monotonic()
+            # It is the handler's call, which may take longer than a look at the records.
+            self.hang_detector.progress(self._flow.max_runtime_seconds)
             return not self._stopping.is_set()
 
         for part in handle(self._flow, tasks, keep_going):
             ended_at = time.monotonic()
+            self.hang_detector.progress()
             if part.outage:
                 self._station.health.take_down(part.outage)
             self._postpone(part)

@@ -15,6 +15,7 @@ from .errors import described
 from .flow import Flow
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
+from .liveness import Liveness, Watched, WorkerHealth
 from .logs import log_event
 from .queue import DelayQueue
 from .station import ServerCheck, Station
@@ -73,8 +74,10 @@ class Worker:
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
         self._sweepers: list[Sweeper] = []
+        watched: list[Watched] = []
+        self._liveness = Liveness(self.id, watched, self._stopping)
         for pool, size in zip(pools, sizes, strict=True):
-            self._add_lane(pool, size)
+            watched += self._add_lane(pool, size)
 
     def run(self) -> None:
         """Work until `stop`. Raises whatever else ended the worker, such as UnsafeServer."""
@@ -84,8 +87,10 @@ class Worker:
             station.health.check()
         # These are joined; the helpers end when their connections are closed.
         workers = [*self._handlers, *self._background()]
-        for thread in [*self._helpers(), *workers]:
+        threads = [*self._helpers(), *workers]
+        for thread in threads:
             thread.start()
+        self._liveness.watch(threads)
         self._stopping.wait()
         deadline = time.monotonic() + DRAIN_SECONDS
         for thread in workers:
@@ -108,13 +113,17 @@ class Worker:
         for lane in self._lanes:
             lane.alarm.set()
 
+    def health(self) -> WorkerHealth:
+        """Whether it does its work, and why not. Any thread may ask, at any time; it takes no time."""
+        return self._liveness.report(time.monotonic())
+
     # -- assembly --------------------------------------------------------------------------
 
     @property
     def _stations(self) -> list[Station]:
         return [station for lane in self._lanes for station in lane.stations]
 
-    def _add_lane(self, pool: Sequence[Flow], size: int) -> None:
+    def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
         lane = Lane(emit=self._emit, stopping=self._stopping)
         for flow in pool:
             lane.add(
@@ -127,22 +136,27 @@ class Worker:
         self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
-        for station in lane.stations:
-            if station.flow.sweep is not None:
-                client = connect(self._redis_url, timeout_seconds=SWEEP_TIMEOUT_SECONDS)
-                self._clients.append(client)
-                self._sweepers.append(
-                    Sweeper(
-                        station,
-                        station.flow.sweep,
-                        queue=DelayQueue(client, station.flow.name),
-                        worker_id=self.id,
-                        alarm=lane.alarm,
-                        stopping=self._stopping,
-                        counts=self.counts,
-                        emit=self._emit,
-                    )
-                )
+        return [
+            Watched(station, lane, self._add_sweeper(station, lane)) for station in lane.stations
+        ]
+
+    def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
+        if station.flow.sweep is None:
+            return None
+        client = connect(self._redis_url, timeout_seconds=SWEEP_TIMEOUT_SECONDS)
+        self._clients.append(client)
+        sweeper = Sweeper(
+            station,
+            station.flow.sweep,
+            queue=DelayQueue(client, station.flow.name),
+            worker_id=self.id,
+            alarm=lane.alarm,
+            stopping=self._stopping,
+            counts=self.counts,
+            emit=self._emit,
+        )
+        self._sweepers.append(sweeper)
+        return sweeper
 
     def _background(self) -> list[threading.Thread]:
         watched = [station.health.hang_detector for station in self._stations]
@@ -174,6 +188,7 @@ class Worker:
                 run()
             except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
                 self._crash = self._crash or error
+                self._liveness.died(name)
                 self.stop()
                 log.critical("thread died", thread=name, error=described(error))
 

@@ -323,6 +323,7 @@ def test_the_stats_of_an_empty_queue_are_zeros(queue: DelayQueue) -> None:
         paused=False,
         next_due_in_ms=None,
         oldest_due_age_ms=0,
+        oldest_dead_age_ms=0,
     )
 
 
@@ -342,6 +343,7 @@ def test_the_stats_count_each_place(queue: DelayQueue) -> None:
         paused=True,
         next_due_in_ms=0,
         oldest_due_age_ms=100,
+        oldest_dead_age_ms=999,
     )
     assert queue.stats(now_ms=800).next_due_in_ms == 100
     assert queue.stats(now_ms=800).oldest_due_age_ms == 0

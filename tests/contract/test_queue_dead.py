@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts
@@ -44,6 +45,23 @@ def test_the_times_in_a_letter_are_exact(queue: DelayQueue) -> None:
     assert letter.story["due_at_ms"] == 1234567890123456
     assert letter.story["died_at_ms"] == 1234567890123457
     assert letter.story["error"] is None
+
+
+def test_the_stats_tell_the_age_of_the_oldest_letter(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    bury(queue, "a", "b")
+    queue.schedule("c", 1)
+    [task] = queue.claim(1, 1000, now_ms=50).tasks
+    queue.dead_letter([(task, "bad", ValueError('"died_at_ms":7}'))], now_ms=60)
+    client.rpush(queue.keys.dead, *(f"left behind {n}" for n in range(99)))
+    assert queue.stats(now_ms=100).oldest_dead_age_ms == 99
+    queue.purge(["a", "b"])
+    client.ltrim(queue.keys.dead, 0, 0)
+    assert queue.stats(now_ms=100).oldest_dead_age_ms == 40
+    assert queue.stats(now_ms=10).oldest_dead_age_ms == 0, "a clock that was set back"
+    queue.requeue(["c"])
+    assert queue.stats(now_ms=100).oldest_dead_age_ms == 0
 
 
 def test_a_long_error_is_cut(queue: DelayQueue) -> None:

@@ -239,6 +239,27 @@ def test_the_recurring_flow_runs_as_it_is_pasted(
     assert worker.stop() == 0
 
 
+def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_path: Path) -> None:
+    ports = {"9100": free_port(), "9101": free_port()}
+    serve = the_block("sh", "METRICS_PORT=9100", OPERATIONS).replace(
+        "granian ", f"granian --port {free_port()} "
+    )
+    serve = re.sub(r"^(.+)$", r"\1 &", serve, flags=re.MULTILINE)
+    script = f"""
+    trap 'kill $(jobs -p); wait' EXIT
+    {serve}
+    until curl -sf localhost:9100/metrics | grep ^orders_; do sleep 0.2; done
+    until {the_block("sh", "worker health", OPERATIONS).strip()}; do sleep 0.2; done
+    curl -sf localhost:9101/metrics | grep ^worker_queue_readable
+    """
+    for written, port in ports.items():
+        script = script.replace(written, str(port))
+    output = bash(script, {**service.env, "METRICS_DIR": f"{tmp_path}/metrics"})
+    assert "orders_database_readable 1.0" in output
+    assert '"status": "ok"' in output
+    assert 'worker_queue_readable{queue="order-timeout"} 1.0' in output
+
+
 def test_the_table_of_settings_is_complete() -> None:
     table = README[README.index("## Settings") : README.index("## When things break")]
     documented = set(re.findall(r"`([A-Z_]{6,})`", table)) - {"LOG_LEVEL"}

@@ -8,7 +8,18 @@ from typing import Any
 
 import redis
 
-from worker import Backoff, Due, Flow, Recurring, Task, Unavailable, connect, lane, one_at_a_time
+from worker import (
+    Backoff,
+    Due,
+    Flow,
+    Recurring,
+    Task,
+    Unavailable,
+    connect,
+    lane,
+    one_at_a_time,
+    outages,
+)
 
 HANDLED = "handled"
 DOWN = "down"
@@ -134,3 +145,43 @@ def ticking() -> list[Flow]:
 
     settings: Any = {"lease_seconds": 3, "backoff": QUICK}
     return [Recurring("tick", cron="* * * * * *", timezone="UTC", handler=handler, **settings)]
+
+
+def hanging(what: str) -> list[Flow]:
+    """Its probe or its sweep waits for `unblock`."""
+    outages.HANGS_SECONDS = 0.1
+    client = connect(os.environ["REDIS_URL"], timeout_seconds=60)
+
+    def hang() -> None:
+        client.rpush("blocked", what)
+        client.blpop(["unblock"], timeout=0)
+
+    def sweep(_after: float | None, _before: float) -> Iterator[list[Due]]:
+        hang()
+        yield []
+
+    if what == "probe":
+        return [Flow(name="hanging", handler=lambda _: None, probe=hang)]
+    return [Flow(name="hanging", handler=lambda _: None, sweep=sweep)]
+
+
+def hanging_probe() -> list[Flow]:
+    """A probe that does not return."""
+    return hanging("probe")
+
+
+def hanging_sweep() -> list[Flow]:
+    """A sweep that does not return."""
+    return hanging("sweep")
+
+
+def torn() -> list[Flow]:
+    """Waits on the task block, and its sweep leaves once `leave` is there."""
+    client = connect(os.environ["REDIS_URL"])
+
+    def sweep(_after: float | None, _before: float) -> Iterator[list[Due]]:
+        if client.exists("leave"):
+            raise SystemExit
+        yield []
+
+    return frail(lease_seconds=2, sweep=sweep, sweep_seconds=0.1)

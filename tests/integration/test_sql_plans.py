@@ -47,7 +47,7 @@ from orders.models import (
     webhook_subscriptions,
 )
 from orders.providers import Providers
-from orders.repository import new_id
+from orders.repository import Repository, new_id
 from orders.signatures import signed
 from orders.webhooks import WebhookPolicy, Webhooks
 from tests.conftest import Shop, opened, upgrade
@@ -450,6 +450,20 @@ def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -
             assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
 
     assert_alike(pair, use)
+
+
+def test_what_metrics_read_is_bounded_without_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        with reading(shop.engine) as connection:
+            repository = Repository(connection)
+            assert repository.oldest_overdue_ms() > 0
+            repository.refunds_due(most_clients=1000, most_payments=10_000)
+
+    assert_alike(pair, use)
+    for shop in pair:
+        with watched(shop.engine) as reads:
+            use(shop)
+        assert max(read.cost for read in reads) <= 20
 
 
 def counted(shop: Shop, customer: str, most: int) -> tuple[Held, int]:

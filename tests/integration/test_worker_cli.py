@@ -75,6 +75,7 @@ def queue(redis_client: redis.Redis) -> DelayQueue:
 def test_stats_are_one_json_object_for_each_queue(command: Command) -> None:
     stats: dict[str, Any] = json.loads(command("stats", FLOWS, "--json"))
     assert stats.pop("next_due_in_ms") > 2**51
+    assert stats.pop("oldest_dead_age_ms") > 10**12, "died in 1970"
     assert stats == {
         "queue": "operated",
         "scheduled": 1,

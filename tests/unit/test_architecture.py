@@ -51,6 +51,20 @@ RULES = [
         never=("worker.logs",),
         but_not=("worker.worker", "worker.consumer", "worker.cli.*"),
     ),
+    # Whoever has no prometheus-client does without metrics, and without nothing else.
+    Rule("worker.*", never=("prometheus_client",), but_not=("worker.metrics",)),
+    Rule("worker.*", never=("worker.metrics",), but_not=("worker.exposure",)),
+    Rule("worker.*", never=("worker.exposure",), but_not=("worker.cli.run",)),
+    Rule("worker.metrics", never=_worker("worker", "lane", "station", "sweep", "logs")),
+    # The API serves its metrics with it, too.
+    Rule("worker.monitoring", only=(STANDARD, "structlog", "worker.errors")),
+    # It looks, and nothing that works knows of it.
+    Rule("worker.liveness", only=(STANDARD, *_worker("lane", "outages", "station", "sweep"))),
+    Rule(
+        "worker.*",
+        never=("worker.liveness",),
+        but_not=_worker("__init__", "worker", "metrics", "exposure"),
+    ),
     Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS)),
     # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
     Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
@@ -58,7 +72,7 @@ RULES = [
     Rule("orders.*", never=("httpcore",), but_not=("orders.webhook_sender",)),
     Rule("orders.webhooks", never=(*WEB, "redis", "worker", "orders.routes", "orders.schemas")),
     Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__", "worker.cli.*")),
-    Rule("worker.*", never=("worker.worker",), but_not=("worker.__init__", "worker.cli.run")),
+    Rule("worker.*", never=("worker.worker",), but_not=_worker("__init__", "cli.run", "exposure")),
     # Whoever has no rich does without tables and bars, and without nothing else.
     Rule("worker.*", never=("rich",), but_not=("worker.cli.terminal",)),
     Rule("worker.*", never=("worker.cli.terminal",), but_not=("worker.cli.output",)),
@@ -75,6 +89,11 @@ RULES = [
     Rule("worker.rebuild", only=(STANDARD, *_worker("flow", "queue"))),
     Rule("worker.findings", only=(STANDARD,)),
     Rule("worker.tally", only=(STANDARD, "worker.events")),
+    Rule("orders.*", never=("prometheus_client",), but_not=("orders.counters", "orders.metrics")),
+    # Both are imported only when somebody may ask, and not before it is known where they count.
+    Rule("orders.*", never=("orders.counters",), but_not=("orders.bootstrap",)),
+    Rule("orders.*", never=("orders.metrics",), but_not=("orders.measured",)),
+    Rule("orders.counters", only=("prometheus_client",)),
     Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
@@ -128,7 +147,7 @@ RULES = [
     Rule("worker.settling", never=_worker("station", "outages", "renewal")),
     # What a flow has in this process is put together here, and the threads that use it know only that.
     Rule("worker.station", never=_worker("lane", "heartbeat", "sweep", "waker")),
-    Rule("worker.*", never=_worker("lane"), but_not=_worker("worker", "consumer")),
+    Rule("worker.*", never=_worker("lane"), but_not=_worker("worker", "consumer", "liveness")),
     Rule("worker.lane", never=_worker("heartbeat", "sweep", "waker")),
     # It puts the same parts together as the worker does.
     Rule("worker.*", never=("worker.consumer",), but_not=("worker.__init__",)),
@@ -242,6 +261,10 @@ def test_every_import_follows_the_arrows() -> None:
         ("worker/station.py", "from .doctor import examine"),
         ("worker/doctor/flows.py", "from ..worker import Worker"),
         ("worker/worker.py", "import sqlalchemy.orm"),
+        ("worker/lane.py", "import prometheus_client"),
+        ("worker/worker.py", "from .metrics import Metrics"),
+        ("worker/lane.py", "from .liveness import Liveness"),
+        ("worker/monitoring.py", "from .worker import Worker"),
         ("worker/__init__.py", "from . import records"),
         ("worker/__init__.py", "from .records import Records"),
         ("worker/records.py", "from .sweep import Sweeper"),
@@ -260,6 +283,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/webhooks.py", "import httpcore"),
         ("orders/webhook_sender.py", "import sqlalchemy"),
         ("orders/webhook_urls.py", "import socket, httpcore"),
+        ("orders/service.py", "from orders.counters import count"),
+        ("orders/service.py", "import prometheus_client"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:
@@ -308,14 +333,14 @@ def test_every_rule_is_about_a_module_that_exists() -> None:
 #: Imports every module there is, and reads what they read, where nothing is called `worker`.
 EVERYTHING = """
 import sys
-sys.modules["worker"] = None
+sys.modules["worker"] = sys.modules["prometheus_client"] = None
 
 from importlib import import_module
 from pkgutil import iter_modules
 
 package = import_module(sys.argv[1])
 for module in iter_modules(package.__path__):
-    if module.name not in ("__main__", "records"):
+    if module.name not in ("__main__", "records", "metrics"):
         import_module(f"{package.__name__}.{module.name}")
 
 import redis

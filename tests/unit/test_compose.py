@@ -56,8 +56,13 @@ def service(name: str) -> str:
 
 def test_nothing_but_the_proxy_can_be_reached() -> None:
     published = re.findall(r"^    ports: (.*)$", COMPOSE, re.MULTILINE)
-    assert published == ['["127.0.0.1:${API_PORT:-8000}:8000"]']
+    assert published[0] == '["127.0.0.1:${API_PORT:-8000}:8000"]'
     assert published[0] in service("proxy")
+    # What shows metrics is for this machine, and only there when it is asked for.
+    for name, port in zip(("prometheus", "grafana"), published[1:], strict=True):
+        assert port in service(name)
+        assert port.startswith('["127.0.0.1:')
+        assert "    profiles: [monitoring]\n" in service(name)
     assert "TRUSTED_PROXIES: 1" in COMPOSE
 
 

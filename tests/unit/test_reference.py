@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import worker
+import worker.metrics
 import worker.records
 from devtools.processes import ROOT
 from worker import events
@@ -77,6 +78,18 @@ def test_records_are_documented_with_their_parameters() -> None:
     }
     written = documented("method of `Records`")
     assert {name: names_in(parameters or "") for name, parameters in written.items()} == methods
+
+
+def test_metrics_are_documented_with_their_parameters() -> None:
+    [(name, parameters)] = documented("name in `worker.metrics`").items()
+    assert names_in(parameters or "") == parameters_of(getattr(worker.metrics, name))
+    methods = {
+        name: parameters_of(method)
+        for name, method in vars(worker.metrics.Metrics).items()
+        if inspect.isfunction(method) and not name.startswith("_")
+    }
+    written = documented("method of `Metrics`")
+    assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods
 
 
 def test_every_setting_of_a_flow_is_documented_with_its_default() -> None:

@@ -187,7 +187,7 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
     worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)
     worker.stop()
     worker.run()
-    assert {(detector._queue, detector._what) for detector in watched} == {
+    assert {(detector._queue, detector.what) for detector in watched} == {
         ("a", "probe"),
         ("b", "probe"),
         ("a", "sweep"),

@@ -35,6 +35,7 @@ class Commands(Protocol):
         examples: str = "",
         ids: bool = False,
         json: bool = True,
+        of_queues: bool = True,
     ) -> argparse.ArgumentParser: ...
 
     def group(self, name: str, doc: str) -> "Commands": ...
@@ -138,6 +139,17 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
+
+
+LOCALHOST = "127.0.0.1"
+MAX_PORT = 65_535
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 is any that is free."""
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_PORT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from ..errors import WorkerError
-from . import dead, doctor, monitor, rebuild, run, stats, tasks
+from . import dead, doctor, health, monitor, rebuild, run, stats, tasks
 
 PACKAGE = (__package__ or "").rpartition(".")[0]
 #: The command that is installed with the order service.
@@ -40,6 +40,7 @@ exit status:
   2    the command line is wrong
   130  ended by Ctrl-C
   doctor: 0 all is well, 1 warnings, 2 failures
+  health: 0 leave the worker alone, 1 restart it, 3 it does not answer
 """
 
 FLOWS: Any = {
@@ -80,8 +81,12 @@ class Commands:
         examples: str = "",
         ids: bool = False,
         json: bool = True,
+        of_queues: bool = True,
     ) -> argparse.ArgumentParser:
-        """A command described by its function's docstring. With ``ids`` its arguments are theirs, else flows."""
+        """A command described by its function's docstring. With ``ids`` its arguments are theirs, else flows.
+
+        One that is not ``of_queues`` takes neither flows nor a queue.
+        """
         made = self._within.add_parser(
             name,
             help=(function.__doc__ or "").split("\n")[0],
@@ -89,7 +94,9 @@ class Commands:
             epilog=f"examples:\n{_indented(examples)}" if examples else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        made.set_defaults(command=function)
+        made.set_defaults(command=function, json=False)
+        if not of_queues:
+            return made
         if not ids:
             made.add_argument("flows", nargs="?", **FLOWS)
         made.add_argument("-f", "--flows", dest="flows_option", **FLOWS)
@@ -99,8 +106,6 @@ class Commands:
         )
         if json:
             made.add_argument("--json", action="store_true", help="print JSON, one object a line")
-        else:
-            made.set_defaults(json=False)
         return made
 
     def group(self, name: str, doc: str) -> "Commands":
@@ -124,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         help="default: the environment variable REDIS_URL",
     )
     commands = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    for module in (run, stats, monitor, doctor, dead, tasks, rebuild):
+    for module in (run, health, stats, monitor, doctor, dead, tasks, rebuild):
         module.add_to(commands)
     return parser
 

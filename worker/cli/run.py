@@ -6,6 +6,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from ..errors import WorkerError, described
+from ..exposure import exposed
 from ..logs import configure_logging
 from ..worker import Worker
 from . import arguments
@@ -19,6 +20,7 @@ def add_to(commands: arguments.Commands) -> None:
         examples="""
 run orders.timeouts:flows
 run orders.timeouts:flows --threads 4
+run orders.timeouts:flows --metrics-port 9100
 run reminders:flows --queue reminders""",
     )
     run.add_argument(
@@ -27,14 +29,35 @@ run reminders:flows --queue reminders""",
         default=1,
         help="per flow that does not set its own (default: 1)",
     )
+    run.add_argument(
+        "--metrics-port",
+        type=arguments.port,
+        metavar="PORT",
+        default=os.environ.get("METRICS_PORT") or None,
+        help="serve /metrics and /healthz there; default: METRICS_PORT, otherwise nothing is served",
+    )
+    run.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        default=os.environ.get("METRICS_HOST") or arguments.LOCALHOST,
+        help=f"the address to listen on; default: METRICS_HOST or {arguments.LOCALHOST}",
+    )
 
 
 def _run(options: argparse.Namespace) -> None:
     """Run the tasks of some flows until SIGTERM or SIGINT."""
     configure_logging(os.environ.get("LOG_LEVEL", ""))
-    flows = arguments.selected_flows(options)
-    worker = Worker(flows, arguments.redis_url(options), threads=options.threads)
+    with exposed(
+        arguments.selected_flows(options),
+        arguments.redis_url(options),
+        threads=options.threads,
+        host=options.metrics_host,
+        port=options.metrics_port,
+    ) as worker:
+        _run_until_stopped(worker)
 
+
+def _run_until_stopped(worker: Worker) -> None:
     def stop(*_: object) -> None:
         for again in (signal.SIGTERM, signal.SIGINT):
             signal.signal(again, signal.SIG_DFL)  # a second signal does not wait

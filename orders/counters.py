@@ -1,0 +1,32 @@
+"""What happens to orders, counted for Prometheus in the API and in the worker. Needs prometheus-client.
+
+Each process counts what it did: add them up.
+"""
+
+from prometheus_client import Counter, disable_created_metrics
+
+# Otherwise each counter has another metric that says since when it counts.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+CREATED = Counter("orders_created", "Orders placed.")
+PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
+CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
+PAYMENTS = Counter("orders_payments", "Payments, by the status that they got.", ["status"])
+
+# Zero, rather than absent, before the first of each: otherwise a rate misses it.
+for reason in ("expired", "requested"):
+    CANCELLED.labels(reason)
+for status in ("applied", "refund_due", "refunded"):
+    PAYMENTS.labels(status)
+
+
+def count(event: str, reason: str = "", times: int = 1, /) -> None:
+    """Count what happened: an `Observer`."""
+    match event.split("."):
+        case ["order", "created"]:
+            CREATED.inc(times)
+        case ["order", "paid"]:
+            PAID.inc(times)
+        case ["order", "cancelled"]:
+            CANCELLED.labels(reason).inc(times)
+        case ["payment", status]:
+            PAYMENTS.labels(status).inc(times)

@@ -1,0 +1,66 @@
+"""An API process that counts for Prometheus, together with the others on its port.
+
+Each process counts in files of its own, which are added up by whichever of them is asked. So the files
+belong in memory: in containers /tmp is.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from flask import Flask
+
+from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics
+from orders.errors import SettingsInvalid
+
+#: prometheus-client's own variable, which it reads when it is imported. It is set here and not by
+#: operators: a worker that has it would count in the API's files, too.
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def wanted(environ: Mapping[str, str]) -> bool:
+    """Whether this process serves metrics: an API does, and a ``flask`` command does not."""
+    has_port = bool(environ.get("METRICS_PORT", "").strip())
+    return has_port and environ.get("FLASK_RUN_FROM_CLI") != "true"
+
+
+def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
+    """Wire a process that starts here, and serve its metrics. Raises SettingsInvalid."""
+    settings = process_settings(environ)
+    default = Path(tempfile.gettempdir()) / f"order-timeout-metrics-{settings.metrics_port}"
+    os.environ[DIRECTORY] = str(prepared(Path(settings.metrics_dir or default)))
+    try:
+        from orders.metrics import ApiMetrics  # noqa: PLC0415  reads the variable
+    except ModuleNotFoundError as error:
+        raise SettingsInvalid("METRICS_PORT needs prometheus-client.") from error
+    services = bootstrap(settings, counting())
+    metrics = ApiMetrics(settings, services.engine)
+    metrics.install(app)
+    serve_metrics(settings, metrics.page)
+    return services
+
+
+def prepared(directory: Path) -> Path:
+    """The directory, emptied of what processes left that are all gone. Raises SettingsInvalid.
+
+    Each process keeps a shared lock until it ends. So one that gets the lock for itself is the first.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_uid != os.geteuid():
+            raise SettingsInvalid(f"METRICS_DIR: {directory} belongs to another user.")
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        else:
+            for file in directory.glob("*.db"):
+                file.unlink(missing_ok=True)
+        # Whoever empties the directory meanwhile finds nothing of this process yet.
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except OSError as error:
+        raise SettingsInvalid(f"METRICS_DIR: {error}") from error
+    return directory

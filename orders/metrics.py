@@ -1,0 +1,183 @@
+"""What the API tells Prometheus beside `orders.counters`. Needs prometheus-client.
+
+Requests are timed. What the database holds is read when the API is scraped.
+"""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import sqlalchemy as sa
+from flask import Flask, Response, g, request
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+
+from orders.config import Settings
+from orders.database import create_engine, reading
+from orders.errors import StorageUnavailable
+from orders.repository import RefundsDue, Repository
+
+HTTP_SECONDS = Histogram(
+    "http_request_duration_seconds",
+    "How long the application took to answer.",
+    ["method", "route", "status"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+IN_USE = Gauge(
+    "sql_pool_connections_in_use",
+    "SQL connections that requests hold.",
+    multiprocess_mode="livesum",
+)
+POOL_SIZE = Gauge(
+    "sql_pool_max_connections",
+    "SQL connections that requests can hold.",
+    multiprocess_mode="livesum",
+)
+# -- what the database holds ---------------------------------------------------------------
+
+#: What was read is kept for so long, so that scrapes cannot be used to load the database.
+CACHE_SECONDS = 5.0
+#: One statement of a scrape may take no longer.
+STATEMENT_SECONDS = 1.0
+#: Refunds are summed up to so many clients and payments: what a scrape may cost.
+MOST_CLIENTS = 1_000
+MOST_PAYMENTS = 10_000
+
+
+class Figures(Collector):
+    """What is read from the database when it is asked for, and kept for a moment. Any thread may ask."""
+
+    def __init__(self, engine: sa.Engine, *, cache_seconds: float = CACHE_SECONDS) -> None:
+        self._engine = engine
+        self._cache_seconds = cache_seconds
+        self._lock = threading.Lock()
+        self._read_at = -cache_seconds
+        self._read: tuple[int, list[RefundsDue]] | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: a registry would read the database to find out."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            if monotonic() >= self._read_at + self._cache_seconds:
+                self._read = self._look()
+                self._read_at = monotonic()
+            found = self._read
+        readable = GaugeMetricFamily(
+            "orders_database_readable", "Whether the database answered for these metrics."
+        )
+        readable.add_metric([], float(found is not None))
+        yield readable
+        if found is not None:
+            yield from _figures(*found)
+
+    def _look(self) -> tuple[int, list[RefundsDue]] | None:
+        try:
+            with reading(self._engine) as connection:
+                repository = Repository(connection)
+                return repository.oldest_overdue_ms(), repository.refunds_due(
+                    most_clients=MOST_CLIENTS, most_payments=MOST_PAYMENTS
+                )
+        except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
+            return None
+
+
+def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metric]:
+    overdue = GaugeMetricFamily(
+        "orders_oldest_overdue_age_seconds",
+        "How long ago the oldest unpaid order should have been cancelled; 0 when none should.",
+    )
+    overdue.add_metric([], oldest_overdue_ms / 1000)
+    bound = f"of {MOST_PAYMENTS:,} payments of {MOST_CLIENTS:,} clients at most."
+    payments = GaugeMetricFamily(
+        "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]
+    )
+    amount = GaugeMetricFamily(
+        "orders_refunds_due_minor_units",
+        f"Money that is due back, in minor units of its currency, {bound}",
+        labels=["currency"],
+    )
+    oldest = GaugeMetricFamily(
+        "orders_oldest_refund_due_age_seconds",
+        f"For how long the oldest of them has been due back, {bound}",
+        labels=["currency"],
+    )
+    for due in refunds:
+        payments.add_metric([due.currency], due.payments)
+        amount.add_metric([due.currency], due.amount_minor)
+        oldest.add_metric([due.currency], due.oldest_ms / 1000)
+    yield from (overdue, payments, amount, oldest)
+
+
+# -- the API -------------------------------------------------------------------------------
+
+#: Others, which a client may make up, are one.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+
+
+class ApiMetrics:
+    """The metrics of an API process, and of all that share its directory."""
+
+    def __init__(self, settings: Settings, engine: sa.Engine) -> None:
+        """``engine`` is the requests'; what is read from the database has a connection of its own."""
+        statement = min(STATEMENT_SECONDS, settings.statement_timeout_seconds)
+        own = replace(
+            settings,
+            database_pool_size=1,
+            statement_timeout_seconds=statement,
+            lock_timeout_seconds=min(statement, settings.lock_timeout_seconds),
+        )
+        self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        self._registry = CollectorRegistry() if self._directory else REGISTRY
+        if self._directory:
+            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+        self.figures = Figures(create_engine(own))
+        self._registry.register(self.figures)
+        POOL_SIZE.set(settings.database_pool_size)
+        IN_USE.set(0)
+        sa.event.listen(engine, "checkout", lambda *_: IN_USE.inc())
+        sa.event.listen(engine, "checkin", lambda *_: IN_USE.dec())
+
+    def install(self, app: Flask) -> None:
+        """Have ``app`` time its requests. First of all: what others do to a request counts too."""
+        app.before_request(_begin)
+        app.after_request(_end)
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """What a scrape gets, given its Accept header, and its type."""
+        if self._directory:
+            _forget_dead_processes(Path(self._directory))
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+
+def _begin() -> None:
+    g.began_at = perf_counter()
+
+
+def _end(response: Response) -> Response:
+    method = request.method if request.method in METHODS else "other"
+    route = request.url_rule.rule if request.url_rule else "none"  # a path may be anything
+    labels: Any = (method, route, str(response.status_code))
+    HTTP_SECONDS.labels(*labels).observe(perf_counter() - g.began_at)
+    return response
+
+
+def _forget_dead_processes(directory: Path) -> None:
+    """What a process that was killed held, nobody holds."""
+    for file in directory.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            mark_process_dead(pid, str(directory))  # type: ignore[no-untyped-call]
+        except PermissionError:
+            pass  # it lives

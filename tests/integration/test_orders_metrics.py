@@ -1,0 +1,194 @@
+"""What the order service counts, and what a scrape reads from the database."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry
+
+from orders.database import reading
+from orders.errors import AlreadyPaid, OutOfStock
+from orders.metrics import Figures
+from orders.models import payments
+from orders.repository import RefundsDue, Repository, new_id
+from tests.conftest import Shop
+
+Counted = list[tuple[str, str, int]]
+
+
+@pytest.fixture
+def counted(shop: Shop) -> Counted:
+    """What the service has told its observer."""
+    told: Counted = []
+
+    def observe(event: str, reason: str = "", count: int = 1, /) -> None:
+        told.append((event, reason, count))
+
+    shop.service._observe = observe
+    return told
+
+
+def test_an_order_counts_once_however_often_it_is_sent(shop: Shop, counted: Counted) -> None:
+    shop.stock()
+    shop.place(key="k")
+    shop.place(key="k")
+    with pytest.raises(OutOfStock):
+        shop.place(tea=10_000)
+    assert counted == [("order.created", "", 1)]
+
+
+def test_an_order_that_costs_nothing_counts_as_paid(shop: Shop, counted: Counted) -> None:
+    shop.stock(price_minor=0)
+    shop.place()
+    assert counted == [("order.created", "", 1), ("order.paid", "", 1)]
+
+
+def test_each_payment_counts_once_by_what_became_of_it(shop: Shop, counted: Counted) -> None:
+    shop.stock()
+    order = shop.place()
+    counted.clear()
+    for _ in range(2):
+        shop.pay(order, "first")
+    assert counted == [("payment.applied", "", 1), ("order.paid", "", 1)]
+    counted.clear()
+    twice = shop.pay(order, "second").payment
+    for _ in range(2):
+        shop.service.refund(shop.customer, twice.id, reference="back")
+    assert counted == [("payment.refund_due", "", 1), ("payment.refunded", "", 1)]
+
+
+def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted) -> None:
+    shop.stock()
+    requested, paid, *expired = (shop.place() for _ in range(5))
+    counted.clear()
+    for _ in range(2):
+        shop.service.cancel(shop.customer, requested.id)
+    assert counted == [("order.cancelled", "requested", 1)]
+    shop.pay(paid)
+    with pytest.raises(AlreadyPaid):
+        shop.service.cancel(shop.customer, paid.id)
+    shop.expire_in(-1000, *expired[:2], requested, paid)
+    counted.clear()
+    batch = [order.id for order in (requested, paid, *expired)]
+    assert {*shop.service.expire([*batch, new_id()])} == {expired[2].id}
+    shop.service.expire(batch)
+    assert counted == [("order.cancelled", "expired", 2), ("order.cancelled", "expired", 0)]
+
+
+# -- what a scrape reads -------------------------------------------------------------------
+
+
+def oldest_overdue_ms(shop: Shop) -> int:
+    with reading(shop.engine) as connection:
+        return Repository(connection).oldest_overdue_ms()
+
+
+def refunds_due(
+    shop: Shop, most_clients: int = 10, most_payments: int = 10
+) -> dict[str, RefundsDue]:
+    with reading(shop.engine) as connection:
+        found = Repository(connection).refunds_due(
+            most_clients=most_clients, most_payments=most_payments
+        )
+    return {due.currency: due for due in found}
+
+
+def test_only_an_unpaid_order_past_its_deadline_is_overdue(shop: Shop) -> None:
+    shop.stock()
+    assert oldest_overdue_ms(shop) == 0
+    paid, newer, older, waiting = (shop.place() for _ in range(4))
+    shop.pay(paid)
+    assert oldest_overdue_ms(shop) == 0
+    shop.expire_in(-3_600_000, paid)
+    shop.expire_in(-60_000, newer)
+    shop.expire_in(-120_000, older)
+    assert 120_000 <= oldest_overdue_ms(shop) < 3_000_000
+    shop.service.expire([newer.id, older.id, waiting.id])
+    assert oldest_overdue_ms(shop) == 0
+
+
+def test_what_is_due_back_is_summed_by_currency_over_all_clients(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.pay(order)
+    assert refunds_due(shop) == {}
+    for n in range(3):
+        shop.pay(order, f"again {n}", amount_minor=100 + n)
+    due = shop.service.payments(shop.customer, status="refund_due", page_size=10)
+    add_refunds_due(shop, shop.other, "USD", 7, 8)
+    found = refunds_due(shop)
+    assert found["EUR"][:3] == ("EUR", 3, 303)
+    assert found["USD"][:3] == ("USD", 2, 15)
+    assert found["EUR"].oldest_ms >= 0
+    shop.service.refund(shop.customer, due[0].id, reference="back")
+    assert refunds_due(shop)["EUR"].payments == 2
+
+
+def test_the_sum_of_what_is_due_back_is_bounded(shop: Shop) -> None:
+    shop.stock()
+    add_refunds_due(shop, shop.customer, "EUR", *[1] * 30)
+    add_refunds_due(shop, shop.other, "EUR", *[1] * 30)
+    assert refunds_due(shop, most_payments=20)["EUR"].payments == 20
+    assert refunds_due(shop, most_payments=100)["EUR"].payments == 60
+    assert refunds_due(shop, most_payments=100, most_clients=1)["EUR"].payments == 30
+
+
+def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> None:
+    order = shop.place(client)
+    rows = [
+        {
+            "id": new_id(),
+            "order_id": order.id,
+            "customer_id": client,
+            "provider": "bank",
+            "reference": new_id(),
+            "amount_minor": amount,
+            "currency": currency,
+            "status": "refund_due",
+            "created_at": order.created_at,
+        }
+        for amount in amounts
+    ]
+    with shop.engine.begin() as connection:
+        connection.execute(sa.insert(payments), rows)
+
+
+@pytest.fixture
+def scraped(shop: Shop) -> tuple[CollectorRegistry, list[Any]]:
+    """A registry with the figures, and the statements that the database is sent."""
+    shop.stock()
+    sent: list[Any] = []
+    sa.event.listen(shop.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    registry = CollectorRegistry()
+    registry.register(Figures(shop.engine, cache_seconds=3600))
+    return registry, sent
+
+
+def test_scrapes_do_not_load_the_database(
+    shop: Shop, scraped: tuple[CollectorRegistry, list[Any]]
+) -> None:
+    registry, sent = scraped
+    assert sent == [], "nothing is read before it is asked for"
+    order = shop.place()
+    shop.expire_in(-60_000, order)
+    add_refunds_due(shop, shop.other, "USD", 7, 8)
+    sent.clear()
+    for _ in range(100):
+        assert registry.get_sample_value("orders_database_readable") == 1
+    assert len([statement for statement in sent if "SELECT" in statement]) == 2
+    age = registry.get_sample_value("orders_oldest_overdue_age_seconds")
+    assert age is not None
+    assert age >= 60
+    usd = {"currency": "USD"}
+    assert registry.get_sample_value("orders_refunds_due", usd) == 2
+    assert registry.get_sample_value("orders_refunds_due_minor_units", usd) == 15
+    assert registry.get_sample_value("orders_oldest_refund_due_age_seconds", usd) is not None
+
+
+def test_without_the_database_a_scrape_says_so_and_no_more(database_url: str) -> None:
+    engine = sa.create_engine(database_url)  # there is no table in it
+    registry = CollectorRegistry()
+    registry.register(Figures(engine))
+    assert registry.get_sample_value("orders_database_readable") == 0
+    assert registry.get_sample_value("orders_oldest_overdue_age_seconds") is None
+    engine.dispose()

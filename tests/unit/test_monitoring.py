@@ -1,0 +1,180 @@
+"""ops/monitoring: rules that promtool accepts, a dashboard, and a page that says what to do."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devtools.processes import ROOT
+
+FOLDER = ROOT / "ops" / "monitoring"
+PROMETHEUS = FOLDER / "prometheus"
+ALERTS = (PROMETHEUS / "rules" / "alerts.yml").read_text()
+RECORDING = (PROMETHEUS / "rules" / "recording.yml").read_text()
+TESTS = (PROMETHEUS / "tests.yml").read_text()
+DASHBOARD: dict[str, Any] = json.loads(
+    (FOLDER / "grafana" / "dashboards" / "order-timeout.json").read_text()
+)
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+
+NAMES = re.findall(r"- alert: (\w+)", ALERTS)
+#: PromQL without what is no metric: strings, selectors, ranges and lists of labels.
+NOISE = re.compile(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring) *\([^)]*\)')
+WORDS = {"or", "and", "unless", "bool", "offset", "by", "without"}
+
+
+def metrics_in(query: str) -> set[str]:
+    """The names of the metrics that a query reads."""
+    names = re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?! *\(|[a-zA-Z0-9_:])", NOISE.sub("", query))
+    return {*names} - WORDS
+
+
+def rules() -> list[str]:
+    """Every rule's expression."""
+    return re.findall(r"^ +expr: (.+)$", ALERTS + RECORDING, re.MULTILINE)
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def queries() -> list[str]:
+    """Every query of the dashboard."""
+    return [target["expr"] for panel in panels() for target in panel["targets"]]
+
+
+RECORDED = {*re.findall(r"- record: (\S+)", RECORDING)}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("max(a_b) > 60", {"a_b"}),
+        ('absent(up{job="worker"} == 1)', {"up"}),
+        ("histogram_quantile(0.5, sum by (q, le) (rate(x_bucket[5m])))", {"x_bucket"}),
+        ('sum(a{x=~"5.."}) or vector(0) / (job:b:rate5m > 0)', {"a", "job:b:rate5m"}),
+        ("max by (q) (a) > 60 unless max by (q) (b) > 0", {"a", "b"}),
+    ],
+)
+def test_metrics_are_found_in_a_query(query: str, names: set[str]) -> None:
+    assert metrics_in(query) == names
+
+
+# -- rules ---------------------------------------------------------------------------------
+
+
+def promtool(*arguments: str) -> None:
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("there is no promtool on PATH: install Debian's package prometheus")
+    done = subprocess.run(
+        [program, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_configuration_and_the_rules() -> None:
+    promtool("check", "config", "prometheus.yml")
+    promtool("check", "rules", "--lint-fatal", "rules/alerts.yml", "rules/recording.yml")
+
+
+def test_promtool_finds_each_alert_when_it_should_and_else_silence() -> None:
+    promtool("test", "rules", "tests.yml")
+
+
+def test_a_rule_that_never_fires_is_found(tmp_path: Path) -> None:
+    copy = tmp_path / "prometheus"
+    shutil.copytree(PROMETHEUS, copy)
+    deaf = copy / "rules" / "alerts.yml"
+    deaf.write_text(ALERTS.replace("age_seconds) > 60", "age_seconds) > 6000", 1))
+    with pytest.raises(AssertionError, match="OrdersOverdue"):
+        promtool("test", "rules", str(copy / "tests.yml"))
+
+
+def test_every_alert_is_tested_documented_and_complete() -> None:
+    assert len({*NAMES}) == len(NAMES) > 15
+    blocks = re.split(r"^ +- alert: ", ALERTS, flags=re.MULTILINE)[1:]
+    for name, block in zip(NAMES, blocks, strict=True):
+        assert re.search(rf"^  - name: {name}$", TESTS, re.MULTILINE), f"{name} is not tested"
+        assert re.search(r"severity: (critical|warning)\}", block), name
+        assert {*re.findall(r"^ {10}(\w+):", block, re.MULTILINE)} == {
+            "summary",
+            "description",
+            "runbook",
+        }, name
+        assert f"runbook: docs/operations.md#{name.lower()}\n" in block
+
+
+def test_every_section_of_the_page_is_about_an_alert_and_says_something() -> None:
+    _, _, last = PAGE.partition("## If you see this, do that\n")
+    sections = re.split(r"^### ", last, flags=re.MULTILINE)[1:]
+    assert [section.split("\n", 1)[0] for section in sections] == NAMES, "in the same order"
+    assert min(len(section) for section in sections) > 150
+    headings = {heading.lower() for heading in re.findall(r"^#+ (\S+)$", PAGE, re.MULTILINE)}
+    assert {*re.findall(r"\]\(#(\w+)\)", PAGE)} <= headings
+
+
+# -- the dashboard -------------------------------------------------------------------------
+
+
+def test_the_dashboard_reads_what_rules_record_and_shows_every_recorded_metric() -> None:
+    used = {name for query in queries() for name in metrics_in(query)}
+    assert {name for name in used if ":" in name} == RECORDED
+
+
+def test_panels_have_titles_of_their_own_and_do_not_overlap() -> None:
+    places = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert x < 24, panel["title"]
+                assert (x, y) not in places, panel["title"]
+                places.add((x, y))
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert all(panel["title"] and panel["targets"] for panel in panels())
+
+
+# -- containers ----------------------------------------------------------------------------
+
+
+def test_nothing_of_it_is_public_or_needs_a_secret() -> None:
+    published = re.findall(r"^ +ports: \[(.*)\]$", COMPOSE, re.MULTILINE)
+    assert len(published) == 3
+    assert all(port.startswith('"127.0.0.1:') for port in published)
+    assert not [port for port in published if "9100" in port]
+
+
+def test_files_that_containers_mount_exist() -> None:
+    mounted = re.findall(r"^ +- \./(\S+?):(\S+):ro$", COMPOSE, re.MULTILINE)
+    assert {path for path, _ in mounted} == {
+        "ops/monitoring/prometheus",
+        "ops/monitoring/grafana/provisioning",
+        "ops/monitoring/grafana/dashboards",
+    }
+    assert all((ROOT / path).is_dir() for path, _ in mounted)
+    for _, path in mounted:
+        assert path == "/etc/prometheus" or path.startswith("/etc/grafana/")
+    provider = (FOLDER / "grafana/provisioning/dashboards/dashboards.yml").read_text()
+    assert "path: /etc/grafana/dashboards" in provider
+    source = (FOLDER / "grafana/provisioning/datasources/prometheus.yml").read_text()
+    uids = {panel["datasource"]["uid"] for panel in panels()}
+    assert uids == {*re.findall(r"uid: (\w+)", source)}
+
+
+def test_the_ports_are_those_that_prometheus_scrapes() -> None:
+    [port] = re.findall(r'METRICS_PORT: "(\d+)"', COMPOSE)
+    config = (PROMETHEUS / "prometheus.yml").read_text()
+    assert {*re.findall(r"port: (\d+)", config)} == {port}
+    for service in re.findall(r"names: \[(\w+)\]", config):
+        assert f"\n  {service}:\n" in COMPOSE
+
+
+def test_the_workers_health_check_asks_whether_it_works() -> None:
+    worker = COMPOSE.partition("\n  worker:\n")[2].partition("\n\n")[0]
+    assert "test: [CMD, python, -m, worker, health]" in worker

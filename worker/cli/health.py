@@ -1,0 +1,47 @@
+"""``health``"""
+
+import argparse
+import os
+import sys
+from http import HTTPStatus
+
+from ..monitoring import ask
+from . import arguments
+
+#: The exit status when there is nobody to ask.
+NO_ANSWER = 3
+
+
+def add_to(commands: arguments.Commands) -> None:
+    health = commands.add(
+        "health",
+        _health,
+        json=False,
+        of_queues=False,
+        examples="""
+health                                    of the worker on port METRICS_PORT
+health http://10.0.0.7:9100/healthz""",
+    )
+    health.add_argument(
+        "url", nargs="?", help="default: port METRICS_PORT of this machine", metavar="URL"
+    )
+
+
+def _health(options: argparse.Namespace) -> int:
+    """Ask a worker whether it does its work.
+
+    Exit status: 0 if it does, or waits for something that is away; 1 if it should be restarted;
+    3 if it does not answer.
+    """
+    port = os.environ.get("METRICS_PORT")
+    if not (options.url or port):
+        raise ValueError("name the worker's URL, or set METRICS_PORT as for the worker")
+    url = options.url or f"http://{arguments.LOCALHOST}:{arguments.port(port or '')}/healthz"
+    try:
+        status, body = ask(url)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        print(f"worker: {url} does not answer: {reason}", file=sys.stderr)
+        return NO_ANSWER
+    print(body.strip())
+    return 0 if status == HTTPStatus.OK else 1

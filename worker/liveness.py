@@ -1,0 +1,136 @@
+"""Whether a worker does its work: what `Worker.health` reports and ``/healthz`` serves.
+
+An outage is no failure. While Redis is away the sweep goes on from the records, and while the database is
+away nothing can be done but wait. Restarting the worker would help neither, so both are only reported, as
+degraded. What fails is what a restart mends: a thread that died, and code that does not return.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .lane import Lane
+from .outages import HangDetector
+from .station import Station
+from .sweep import Sweeper
+
+#: Beyond ``max_runtime_seconds``: a call may end, and be settled, just then.
+GRACE_SECONDS = 1.0
+
+Status = Literal["ok", "degraded", "failing"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowHealth:
+    """One flow in one worker."""
+
+    queue: str
+    status: Status
+    #: Why it is failing: what a restart would mend.
+    failures: tuple[str, ...]
+    #: What it waits for.
+    outages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """One worker."""
+
+    worker: str
+    status: Literal["starting", "ok", "degraded", "failing", "stopping"]
+    #: Of the worker itself, and not of one of its flows.
+    failures: tuple[str, ...]
+    flows: tuple[FlowHealth, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether to leave it alone: a supervisor should restart it otherwise."""
+        return self.status in ("ok", "degraded", "stopping")
+
+
+class Watched(NamedTuple):
+    """A flow and who works for it."""
+
+    station: Station
+    lane: Lane
+    sweeper: Sweeper | None
+
+    @property
+    def detectors(self) -> Iterator[HangDetector]:
+        """Of its probe, and of its sweep if it has one."""
+        yield self.station.health.hang_detector
+        if self.sweeper is not None:
+            yield self.sweeper.hang_detector
+
+
+class Liveness:
+    """Looks at what the threads of a worker note anyway. It never waits and asks nobody.
+
+    Any thread may ask it.
+    """
+
+    def __init__(
+        self, worker_id: str, watched: Sequence[Watched], stopping: threading.Event
+    ) -> None:
+        self._worker_id = worker_id
+        self._watched = watched
+        self._stopping = stopping
+        self._threads: tuple[threading.Thread, ...] = ()
+        self._died: list[str] = []
+
+    def watch(self, threads: Sequence[threading.Thread]) -> None:
+        """Expect these threads to live until the worker stops."""
+        self._threads = (*threads,)
+
+    def died(self, thread: str) -> None:
+        """Note that a thread was ended by an error."""
+        self._died.append(thread)
+
+    def report(self, now: float) -> WorkerHealth:
+        """``now`` is on the monotonic clock, in seconds."""
+        flows = tuple(_flow_health(each, now) for each in self._watched)
+        failures = tuple(f"the thread {name!r} died" for name in self._dead())
+        statuses = {flow.status for flow in flows}
+        status: Literal["starting", "ok", "degraded", "failing", "stopping"] = "ok"
+        if failures or "failing" in statuses:
+            status = "failing"
+        elif self._stopping.is_set():
+            status = "stopping"
+        elif not self._threads:
+            status = "starting"
+        elif "degraded" in statuses:
+            status = "degraded"
+        return WorkerHealth(self._worker_id, status, failures, flows)
+
+    def _dead(self) -> list[str]:
+        gone = [
+            thread.name
+            for thread in self._threads
+            if not thread.is_alive() and not self._stopping.is_set()
+        ]
+        return [*dict.fromkeys([*self._died, *gone])]
+
+
+def _flow_health(watched: Watched, now: float) -> FlowHealth:
+    station = watched.station
+    failures = [
+        f"its {detector.what} has made no progress for {seconds:.0f} s"
+        for detector in watched.detectors
+        if (seconds := detector.hanging(now)) is not None
+    ]
+    if (seconds := watched.lane.stalled(now)) is not None:
+        failures.append(f"claims have made no progress for {seconds:.0f} s")
+    limit = station.flow.max_runtime_seconds + GRACE_SECONDS
+    longest = max((now - held.began_at for held in station.renewer.held()), default=0.0)
+    if longest > limit:
+        failures.append(f"its handler has run for {longest:.0f} s")
+    outages = []
+    if station.failing:
+        outages.append("Redis does not serve claims")
+    if not station.health.up:
+        outages.append("something its handler needs is unavailable")
+    elif watched.sweeper is not None and not watched.sweeper.records_answer:
+        outages.append("its records cannot be read")
+    status: Status = "failing" if failures else "degraded" if outages else "ok"
+    return FlowHealth(station.queue.name, status, tuple(failures), tuple(outages))
