@@ -143,7 +143,7 @@ TAKEN: dict[str, dict[str, Any]] = {
         "in": "header",
         "description": "*, to create it only if it is new.",
         "required": False,
-        "schema": {"type": "string", "const": "*"},
+        "schema": {"type": "string", "pattern": r"^\*$", "maxLength": 1, "examples": ["*"]},
     },
 }
 #: What signs a message to a webhook.

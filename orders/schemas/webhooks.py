@@ -25,8 +25,7 @@ EventType = Literal[
     "payment.refunded",
 ]
 assert set(EventType.__args__) == set(WEBHOOK_TYPES)  # type: ignore[attr-defined]
-
-
+EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))]
 Url = Annotated[
     str,
     StringConstraints(min_length=1, max_length=2000),
@@ -39,7 +38,7 @@ class WebhookIn(In):
 
     url: Url
     events: Annotated[
-        Annotated[list[EventType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))] | None,
+        EventTypes | None,
         Field(
             description="Which events, each once; all, unless named.",
             examples=[["order.paid", "order.cancelled"]],
@@ -97,7 +96,7 @@ class WebhookOut(Out):
     id: Id
     url: Annotated[str, Shown(Url)]
     events: Annotated[
-        Annotated[list[str], Shown(list[EventType])] | None,
+        Annotated[list[str], Shown(EventTypes)] | None,
         Field(description="Which events; null for all."),
     ]
     created_at: Annotated[Moment, Field(description="When it was made.")]

@@ -96,8 +96,11 @@ def shop(package: str, service: Service) -> Iterator[Shop]:
     """A shop with ten mugs."""
     made = Shop(package, service)
     with made.client:
-        body = made.model("StockIn", on_hand=10, price_minor=1250, currency="EUR")
-        assert made.call("put_stock", "mug", body=body).status_code == 200
+        found = made.call("get_stock", "mug")
+        euro = made.model("StockInCurrency", value="EUR")
+        body = made.model("StockIn", on_hand=10, price_minor=1250, currency=euro)
+        tag = {"if_match": found.headers["ETag"]} if found.status_code == 200 else {}
+        assert made.call("put_stock", "mug", body=body, **tag).status_code == 200
         yield made
 
 

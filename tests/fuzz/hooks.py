@@ -28,6 +28,8 @@ BEYOND_A_SCHEMA = (
     "two items have the same SKU",
     "do not go together",
     "name a client too",
+    "or If-None-Match with *",
+    "an event is named twice",
     "and may have 4096",
     "it has a NUL character",
     "it has a surrogate without its other half",
@@ -84,7 +86,12 @@ class Signed(AuthBase):  # type: ignore[misc]
 
 @schemathesis.hook  # type: ignore[untyped-decorator]
 def before_call(context: Any, case: Case, kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-    """Signs what takes a signature in place of a key, unless it is wrong in what is signed."""
+    """Signs what takes a signature in place of a key, unless it is wrong in what is signed.
+
+    An empty Content-Length goes: the HTTP server refuses it before the application sees it.
+    """
+    if case.headers and case.headers.get("Content-Length") == "":
+        del case.headers["Content-Length"]
     if case.operation.label != "POST /v1/providers/{endpoint_id}/webhook" or case.meta is None:
         return
     wrong = map(case.meta.is_negative_at, (ParameterLocation.HEADER, ParameterLocation.PATH))

@@ -40,8 +40,22 @@ def make_payment(api: Api, client: str) -> str:
     return str(json.loads(api.send("POST", path, body, key=client).get_data())["id"])
 
 
+def make_webhook(api: Api, client: str) -> str:
+    made = api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"}, key=client)
+    return str(json.loads(made.get_data())["id"])
+
+
+def make_delivery(api: Api, client: str) -> str:
+    path = f"/v1/webhooks/{make_webhook(api, client)}/deliveries"
+    make_order(api, client)
+    [first, *_] = json.loads(api.send("GET", path, key=client).get_data())["data"]
+    return str(first["id"])
+
+
 #: How a client comes by what such an id names.
 MAKERS: dict[str, Callable[[Api, str], str]] = {
+    "delivery_id": make_delivery,
+    "webhook_id": make_webhook,
     "order_id": make_order,
     "payment_id": make_payment,
 }
@@ -186,13 +200,13 @@ def test_nothing_of_another_client_is_in_a_list(api: Api, operation: Operation) 
 
 
 #: The lists in which the things of `MAKERS` are.
-SHOWING = {"list_orders", "list_payments"}
+SHOWING = {"list_orders", "list_payments", "list_webhooks"}
 
 
 def test_every_route_of_clients_is_tested() -> None:
     """Or makes something new."""
     tested = {each.name for each in (*ON_THINGS, *LISTS)}
-    assert {each.name for each in OF_CLIENTS} - tested == {"create_order"}
+    assert {each.name for each in OF_CLIENTS} - tested == {"create_order", "create_webhook"}
 
 
 def test_every_route_without_a_key_is_of_nobody_or_signed() -> None:
