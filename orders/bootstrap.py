@@ -44,8 +44,9 @@ class Services:
     clients: Clients
     providers: Providers
     rate_limits: RateLimits
-    #: Where requests are while their bodies are read.
+    #: Where requests are while their bodies are read; those without a key apart.
     receiving: Bulkhead
+    receiving_signed: Bulkhead
     webhooks: Webhooks
 
     def redis_answers(self) -> bool:
@@ -106,6 +107,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         providers=Providers(engine),
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
+        receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
         webhooks=Webhooks(engine, webhook_scheduler, policy),
     )
 

@@ -130,6 +130,15 @@ class Providers:
                 return Sender(endpoint_id, endpoint.client_id, endpoint.provider)
         raise SignatureInvalid
 
+    def knows(self, endpoint_id: str) -> bool:
+        """Whether there is such an endpoint, as far as is known without a query."""
+        return self._cached_endpoint(endpoint_id) is not None
+
+    def check(self, endpoint_id: str) -> None:
+        """Look up an endpoint. Raises SignatureInvalid if there is none."""
+        if self._look_up(endpoint_id) is None:
+            raise SignatureInvalid
+
     def ignore(self, sender: Sender, kind: str, message_id: str) -> None:
         """Log the first message of a type that nothing is done for: a provider may add any."""
         if (sender.endpoint_id, kind) not in self._ignored and len(self._ignored) < MAX_TYPES:

@@ -35,16 +35,16 @@ class RateLimits:
             raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))
         return self.policy | {"RateLimit": _header(result.state)}
 
-    def admit_stranger(self, address: str | None) -> None:
+    def admit_stranger(self, address: str | None, at: str = "") -> None:
         """Raises TooManyRequests when too many wrong keys or signatures came from this address."""
-        if self._wrong_keys.peek(_network(address)).remaining < 1:
+        if self._wrong_keys.peek(_network(address) + at).remaining < 1:
             raise TooManyRequests(
                 "Too many wrong keys or signatures came from your address.", retry_after=1
             )
 
-    def count_stranger(self, address: str | None) -> None:
-        """Count a wrong key or signature against the address that it came from."""
-        self._wrong_keys.limit(_network(address))
+    def count_stranger(self, address: str | None, at: str = "") -> None:
+        """Count a wrong key or signature against the address that it came from, for one door if ``at`` names it."""
+        self._wrong_keys.limit(_network(address) + at)
 
 
 def _buckets(per_second: int, burst: int) -> Throttled:

@@ -176,8 +176,9 @@ class OrderService:
         """
         pieces = sum(quantities.values())
         with (
-            self._placing.enter(quantities),
+            # Before the SKU's: who waits for room must not take the place of another client there.
             self._holdings.placing(customer_id, pieces) as refusal,
+            self._placing.enter(quantities),
             self._writing() as repository,
         ):
             try:

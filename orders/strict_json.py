@@ -26,8 +26,8 @@ class StrictRequest(Request):
             raise UnsupportedMediaType("Send application/json.")
         return parse_object(self.whole_body())
 
-    def whole_body(self) -> bytes:
-        """The bytes that were sent, all of them.
+    def whole_body(self, gate: str = "receiving") -> bytes:
+        """The bytes that were sent, all of them. ``gate`` names the bulkhead in which they are read.
 
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """
@@ -35,7 +35,7 @@ class StrictRequest(Request):
         if "Transfer-Encoding" in self.headers:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no time-out either: whoever sends slowly keeps the thread that reads.
-        with current_app.extensions["orders"].receiving.enter(["body"]):
+        with getattr(current_app.extensions["orders"], gate).enter(["body"]):
             body = self.get_data()
         length = self.content_length
         if length is None and body:  # HTTP/2

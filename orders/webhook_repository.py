@@ -402,9 +402,10 @@ class WebhookRepository(Statements):
         owner: str | None = self._run(GET_OWNER, for_id=subscription_id).scalar_one_or_none()
         return owner
 
-    def redeliver(self, delivery_id: str) -> Delivery:
-        """Have a delivery sent again, with all of its attempts before it."""
-        return _delivery(self._run(REDELIVER, for_id=delivery_id).one())
+    def redeliver(self, delivery_id: str) -> Delivery | None:
+        """Have a delivery sent again, with all of its attempts before it; None if it is gone."""
+        row = self._run(REDELIVER, for_id=delivery_id).one_or_none()
+        return None if row is None else _delivery(row)
 
     def upcoming(
         self, after_ms: int | None, before_ms: int, page_size: int, last: Upcoming | None

@@ -184,6 +184,8 @@ class Webhooks:
             if owner is None or client_id not in (None, owner):
                 raise DeliveryNotFound
             again = repository.redeliver(delivery_id)
+            if again is None:  # dropped at this moment
+                raise DeliveryNotFound
         self._scheduler.schedule(delivery_id, delay_ms=0)
         return again
 

@@ -36,16 +36,30 @@ class Postponed:
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
+        self._since: dict[str, float] = {}
         self._full = TIDY_ABOVE
 
     def add(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
+        self._since[task_id] = time.monotonic()
         if len(self._until) > self._full:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
     def discard(self, task_id: str) -> None:
         self._until.pop(task_id, None)
+        self._since.pop(task_id, None)
+
+    def covers(self, task_id: str, due_at: float) -> bool:
+        """Whether a task that its records say is due at this moment is postponed.
+
+        If it became due only after it was postponed, the records have a new time for it: that counts, as
+        in restore.lua. One that is dead stays so.
+        """
+        until = self._until.get(task_id, 0.0)
+        if until == math.inf:
+            return True
+        return until > time.monotonic() and due_at <= self._since.get(task_id, math.inf)
 
     def __contains__(self, task_id: str) -> bool:
         return self._until.get(task_id, 0.0) > time.monotonic()

@@ -78,6 +78,8 @@ class Sweeper:
         self._silent_since: float | None = None
         #: Whether the last look at the records succeeded.
         self.records_answer = True
+        #: When the last page of records was asked for, on the monotonic clock.
+        self._read_at = 0.0
         #: When to read everything again, including what is due soon.
         self._look_ahead_at = 0.0
         #: Everything that was due by then is parked.
@@ -138,7 +140,12 @@ class Sweeper:
 
     def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
         """What the records list, page by page. Raises what they raise, and TypeError for no payload."""
-        for page in self._records(after_seconds, before_seconds):
+        pages = iter(self._records(after_seconds, before_seconds))
+        while True:
+            self._read_at = time.monotonic()
+            page = next(pages, None)
+            if page is None:
+                return
             self.hang_detector.progress()
             # A database may count in Decimal, which does not add up with the clock's floats.
             rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
@@ -308,8 +315,10 @@ class Sweeper:
             for due in page
             if due.delay_ms <= 0
             and due.id not in held_ids
-            and due.id not in self._postponed
-            and due.id not in self._station.settler.postponed
+            and not self._postponed.covers(due.id, self._read_at + due.delay_ms / 1000)
+            and not self._station.settler.postponed.covers(
+                due.id, self._read_at + due.delay_ms / 1000
+            )
         ]
 
     def _postpone(self, results: Results) -> None:

@@ -1,7 +1,8 @@
 """Webhooks of payment providers, which have no key: their messages are signed."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, cast
 
@@ -41,6 +42,21 @@ providers = APIBlueprint(
 )
 
 
+@contextmanager
+def _limited(endpoint: str = "") -> Iterator[None]:
+    """Count what is wrong against the address it comes from, for one endpoint or for unknown ones.
+
+    Raises TooManyRequests.
+    """
+    limits, address = services().rate_limits, request.remote_addr
+    limits.admit_stranger(address, endpoint)
+    try:
+        yield
+    except SignatureInvalid:
+        limits.count_stranger(address, endpoint)
+        raise
+
+
 def signed(view: Callable[..., Any]) -> Callable[..., Any]:
     """Have a view run for signed messages only, before anything else looks at them.
 
@@ -51,16 +67,17 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def authenticated(endpoint_id: object, **arguments: Any) -> Any:
         headers = {name.lower(): value for name, value in request.headers}
-        limits, address = services().rate_limits, request.remote_addr
-        limits.admit_stranger(address)
-        body = cast("StrictRequest", request).whole_body()
-        try:
+        endpoint = str(endpoint_id)
+        if not services().providers.knows(endpoint):
+            with _limited():
+                # Only its provider knows an endpoint's id: nobody else has a body read.
+                services().providers.check(endpoint)
+        # A provider sends for many clients: one's wrong secret must not shut out the others.
+        with _limited(endpoint):
+            body = cast("StrictRequest", request).whole_body("receiving_signed")
             sender = services().providers.authenticate(
-                str(endpoint_id), headers, body, now_seconds=time.time()
+                endpoint, headers, body, now_seconds=time.time()
             )
-        except SignatureInvalid:
-            limits.count_stranger(address)
-            raise
         try:
             return view(sender=sender, **arguments)
         except Exception as error:

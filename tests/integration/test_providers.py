@@ -589,8 +589,20 @@ def test_an_address_that_sends_many_wrong_signatures_is_limited(api: Api) -> Non
 
 
 def test_each_wrong_signature_counts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[str | None] = []
-    monkeypatch.setattr(api.services.rate_limits, "count_stranger", counted.append)
+    counted: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        api.services.rate_limits, "count_stranger", lambda *each: counted.append(each)
+    )
     for _ in range(3):
         api.send("POST", f"/v1/providers/{uuid4()}/webhook", {}, key=None)
-    assert counted == ["127.0.0.1"] * 3
+    assert counted == [("127.0.0.1", "")] * 3
+    endpoint, _ = api.services.providers.add("customer", "bank")
+    api.send("POST", f"/v1/providers/{endpoint.id}/webhook", {}, key=None)
+    # By endpoint: the provider's messages for others go on.
+    assert counted[3:] == [("127.0.0.1", endpoint.id)]
+
+
+def test_of_an_unknown_endpoint_no_body_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orders.strict_json.StrictRequest.whole_body", pytest.fail)
+    refused = api.send("POST", f"/v1/providers/{uuid4()}/webhook", {}, key=None)
+    assert problem(refused) == (401, "signature_invalid")
