@@ -128,7 +128,7 @@ def add_provider(client: str, provider: str) -> None:
     """Make an endpoint for webhooks of PROVIDER about orders of CLIENT.
 
     Prints its path and its secret, which it does not show again. Unlike an API key the secret is
-    stored as it is: verifying a signature takes the secret itself.
+    stored in plain text: verifying a signature requires the secret itself.
     """
     with _said():
         endpoint, secret = services().providers.add(client, provider)

@@ -155,9 +155,7 @@ def _autovacuum(server: Server) -> Callable[[DoctorRepository], Found]:
             return Found(name, "ok", "not needed by SQLite")
         if (server.oldest_transactions or 0) > MANY_TRANSACTIONS:
             summary = f"the oldest rows are {server.oldest_transactions:,} transactions old"
-            advice = (
-                "At 2 billion it stops taking writes: VACUUM FREEZE, and find what holds it back."
-            )
+            advice = "At 2 billion PostgreSQL stops taking writes. VACUUM FREEZE, and find what keeps autovacuum from it."
             return Found(name, "failure", summary, advice)
         tables = repository.tables()
         off = [row.name for row in tables if row.not_vacuumed]
@@ -165,7 +163,10 @@ def _autovacuum(server: Server) -> Callable[[DoctorRepository], Found]:
         if not server.autovacuum or off:
             where = ", ".join(off) if server.autovacuum else "everywhere"
             return Found(
-                name, "warning", f"it is off: {where}", "Turn it on: indexes grow without it."
+                name,
+                "warning",
+                f"it is off: {where}",
+                "Turn it on: tables and indexes bloat without it.",
             )
         if dead:
             advice = "VACUUM them; a long transaction or an old replication slot may hold autovacuum back."
@@ -196,12 +197,12 @@ def _indexes(repository: DoctorRepository) -> Found:
             if names
         ]
         advice = (
-            "Without them, statements read whole tables, or stop being unique. Drop an invalid one and "
+            "Without them, statements read whole tables, or duplicates get in. Drop an invalid one and "
             "create it again with CREATE INDEX CONCURRENTLY, as its migration does."
         )
         return Found(name, "failure", "; ".join(parts), advice)
     if found.unused:
-        advice = "It costs every write. Drop it if no query of yours needs it; migrations made some for lists."
+        advice = "It slows every write. Drop it only if no query needs it: some serve lists that are rarely read."
         return Found(name, "warning", f"not read for a week: {', '.join(found.unused)}", advice)
     return Found(name, "ok", "all there, and valid")
 

@@ -54,7 +54,7 @@ def _leave(response: Response) -> Response:
 
 def tags(blueprint: str | None) -> bool:
     """Whether what these routes return is tagged here."""
-    return blueprint != "stock"
+    return blueprint not in ("stock", "health")
 
 
 def _compare(response: Response) -> None:

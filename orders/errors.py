@@ -36,7 +36,7 @@ class OutOfStock(OrderError):
 
 
 class MixedCurrencies(OrderError):
-    """The items of one order share one currency."""
+    """All items of an order must have the same currency."""
 
 
 class TotalTooLarge(OrderError):
@@ -76,15 +76,15 @@ class TooManyHeldPieces(OrderError):
 
 
 class KeyReused(OrderError):
-    """This Idempotency-Key came with another request before."""
+    """This Idempotency-Key was already used for a different request."""
 
 
 class KeyInFlight(OrderError):
-    """A request with this Idempotency-Key is still at work."""
+    """A request with this Idempotency-Key is still being processed."""
 
 
 class ReferenceReused(OrderError):
-    """This reference came with another order, amount, currency or refund before."""
+    """This reference was already used for a different order, amount, currency or refund."""
 
 
 class PaymentNotFound(OrderError):
@@ -132,7 +132,7 @@ class WebhookUrlNotAllowed(OrderError):
 
 
 class TooManyWebhooks(OrderError):
-    """This client has as many webhook subscriptions as it may have."""
+    """This client has the maximum number of webhook subscriptions."""
 
 
 class KeyNotFound(OrderError):
@@ -152,7 +152,7 @@ class Forbidden(OrderError):
 
 
 class SettingsInvalid(OrderError, ValueError):
-    """The environment's settings do not make sense."""
+    """The settings in the environment are invalid."""
 
 
 class StorageUnavailable(OrderError):

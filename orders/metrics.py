@@ -96,7 +96,7 @@ def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metr
         "How long ago the oldest unpaid order should have been cancelled; 0 when none should.",
     )
     overdue.add_metric([], oldest_overdue_ms / 1000)
-    bound = f"of {MOST_PAYMENTS:,} payments of {MOST_CLIENTS:,} clients at most."
+    bound = f"among at most {MOST_PAYMENTS:,} payments of {MOST_CLIENTS:,} clients."
     payments = GaugeMetricFamily(
         "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]
     )
@@ -107,7 +107,7 @@ def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metr
     )
     oldest = GaugeMetricFamily(
         "orders_oldest_refund_due_age_seconds",
-        f"For how long the oldest of them has been due back, {bound}",
+        f"How long the oldest refund has been due, {bound}",
         labels=["currency"],
     )
     for due in refunds:

@@ -71,11 +71,11 @@ HEADERS: dict[str, dict[str, Any]] = {
         },
     },
     "Idempotent-Replayed": {
-        "description": "There when this response was given before.",
+        "description": "Present if this response repeats an earlier one.",
         "schema": {"type": "string", "const": "true"},
     },
     "ETag": {
-        "description": "Names this version: send it as If-Match to change no other.",
+        "description": "Identifies this version. Send it as If-Match to change only this version.",
         "required": True,
         "schema": {
             "type": "string",
@@ -85,12 +85,12 @@ HEADERS: dict[str, dict[str, Any]] = {
         },
     },
     "Retry-After": {
-        "description": "After how many seconds to come back.",
+        "description": "How many seconds to wait before trying again.",
         "required": True,
         "schema": {"type": "integer", "minimum": 1, "maximum": 3600, "examples": [2]},
     },
     "RateLimit": {
-        "description": "How many requests the key has left, and in how many seconds it has all.",
+        "description": "How many requests the key has left, and in how many seconds its quota is full again.",
         "required": True,
         "schema": {"type": "string", "maxLength": 100, "examples": ['"key";r=199;t=1']},
     },

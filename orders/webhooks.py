@@ -107,7 +107,7 @@ class Webhooks:
             else:
                 full = False
         if full:
-            raise TooManyWebhooks(f"These are {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
+            raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
         return made, secret
 
     def subscriptions(

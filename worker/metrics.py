@@ -60,14 +60,14 @@ COUNTERS = {
     "worker_restored_tasks": "Tasks that Redis had lost and that were scheduled again. Normally none.",
     "worker_tasks_without_redis": "Tasks handled by the sweep because Redis did not answer.",
     "worker_handler_overruns": "Calls of the handler that ran for longer than max_runtime_seconds.",
-    "worker_redis_outages": "Times that claims began to fail.",
-    "worker_dependency_outages": "Times that something the handler needs became unavailable.",
+    "worker_redis_outages": "How often claims began to fail.",
+    "worker_dependency_outages": "How often something the handler needs became unavailable.",
     "worker_hangs": "Probes and sweeps that made no progress for 10 seconds.",
 }
 #: Each histogram's name, what it measures, and its buckets.
 HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "worker_task_lateness_seconds": (
-        "How late a task that had not failed before was when its handler's call ended.",
+        "How late tasks were when their handler's call ended, except those that had failed before.",
         SECONDS,
     ),
     "worker_handler_seconds": ("How long one call of the handler took.", SECONDS),
@@ -289,7 +289,7 @@ class Metrics(Collector):
             )
         outcomes = CounterMetricFamily(
             "worker_handled_tasks",
-            "Tasks that the handler dealt with, by what became of them.",
+            "Tasks that the handler finished with, by outcome.",
             labels=["queue", "outcome"],
         )
         for queue, tally in self._tallies.items():
@@ -371,7 +371,7 @@ def _of_health(health: WorkerHealth) -> Iterator[Metric]:
     yield _family(
         GaugeMetricFamily,
         "worker_flow_healthy",
-        "Whether the flow does its work in this worker, or waits for something that is away.",
+        "0 if the flow is failing in this worker; 1 if it works, or waits for an outage to end.",
         {flow.queue: float(flow.status != "failing") for flow in health.flows},
     )
     yield _family(

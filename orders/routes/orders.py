@@ -101,8 +101,8 @@ def list_orders(query: OrdersQuery) -> Any:
     """Your orders.
 
     Newest first, or with `expires_before` those with the latest deadline first. A key with the scope
-    `ops` names another client's with `client`, and without the scope `orders` lists all clients',
-    which take no filter.
+    `ops` can list another client's orders with `client`. Without `client`, and without the scope
+    `orders`, it lists all clients' orders, which cannot be filtered.
     """
     client_id = _listed(query.client)
     if client_id is None:

@@ -99,10 +99,10 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
 )
 @sends("Idempotent-Replayed")
 def receive_webhook(sender: Sender, header: WebhookHeaders, body: ReportIn) -> Any:
-    """Take a payment, or note a refund, that its provider reports.
+    """Record a payment or a refund that its provider reports.
 
-    The message is signed, as Standard Webhooks have it, and comes without a key. What is settled
-    already changes nothing. A provider should retry after any other status.
+    The message is signed as Standard Webhooks specifies, and needs no API key. Reporting the same
+    thing again changes nothing. A provider should retry after any status but 2xx.
     """
     message = body.root
     if isinstance(message, OtherMessage):

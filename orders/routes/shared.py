@@ -24,8 +24,9 @@ auth = KeyAuth(
     realm="orders",
     description=(
         "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
-        "orders, and has scopes: `orders` places, reads and cancels the client's orders, `payments` "
-        "reports payments and refunds, `ops` sets stock. `flask --app orders.app keys create NAME "
+        "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
+        "`payments` reports payments and refunds, `ops` sets and adjusts stock and reads every "
+        "client's orders. `flask --app orders.app keys create NAME "
         "--scope orders` makes one."
     ),
 )

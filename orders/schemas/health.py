@@ -10,7 +10,7 @@ from orders.schemas.types import Out
 class HealthOut(Out):
     """The process runs."""
 
-    status: Annotated[Literal["ok"], Field(description="It always is.")]
+    status: Annotated[Literal["ok"], Field(description="Always ok.")]
 
 
 class ReadinessOut(Out):

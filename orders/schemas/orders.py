@@ -82,7 +82,7 @@ class OrderIn(In):
     timeout_seconds: Annotated[
         int | None,
         Field(
-            description="How long it may stay unpaid, within the server's bounds; its own by default.",
+            description="How long it may stay unpaid, within the server's bounds. Default: the server's.",
             examples=[1800],
             json_schema_extra=_timeout_bounds,
         ),
@@ -185,7 +185,8 @@ class OrdersQuery(Query):
         ClientReference | None, Field(description="Only those with this reference.")
     ] = None
     client: Annotated[
-        ClientName | None, Field(description="Whose orders, by name. It takes the scope ops.")
+        ClientName | None,
+        Field(description="Only this client's, by its name. Needs the scope ops."),
     ] = None
 
     @model_validator(mode="after")
@@ -292,8 +293,8 @@ class EventOut(Out):
     data: Annotated[
         OrderOut | dict[str, Any],
         Field(
-            description="Of order.created, the order as it was placed; of the others, what is "
-            "known of the payment or the reason.",
+            description="For order.created, the order as it was placed; for the others, details "
+            "such as the payment or the reason.",
             examples=[{"reason": "expired"}],
         ),
     ]

@@ -11,7 +11,9 @@ from orders.schemas.types import Out, Sku
 class ProblemOut(Out):
     """An error, as RFC 9457 has it. ``code`` is stable, for programs; the rest is for people."""
 
-    type: Annotated[Literal["about:blank"], Field(description="Says that the status is the type.")]
+    type: Annotated[
+        Literal["about:blank"], Field(description="Means that there is no type beyond the status.")
+    ]
     title: Annotated[
         str, Field(description="The status in words.", max_length=50, examples=["Conflict"])
     ]

@@ -41,7 +41,7 @@ class WebhookHeaders(BaseModel):
         str,
         Field(
             alias="webhook-id",
-            description="The message's own name.",
+            description="The message's id, the same for every attempt.",
             examples=["msg-1"],
             json_schema_extra={"maxLength": 255},
         ),
@@ -87,7 +87,9 @@ class PaymentReport(Report):
 class RefundReport(Report):
     """Money that the provider sent back."""
 
-    payment_reference: Annotated[Reference, Field(description="That of the payment.")]
+    payment_reference: Annotated[
+        Reference, Field(description="The provider's own name for the payment.")
+    ]
     reference: Annotated[Reference, RefundReference]
 
 
@@ -106,7 +108,7 @@ class RefundSucceeded(Report):
 
 
 class OtherMessage(Report):
-    """Of a type that is acknowledged and ignored."""
+    """A message of any other type, which is acknowledged and ignored."""
 
     type: Annotated[
         str,
@@ -138,12 +140,12 @@ class ReportIn(
 
 
 class OutcomeOut(Out):
-    """What became of a message, and of which payment. Whatever it is, it need not be sent again."""
+    """What became of a message, and which payment it was about. It need not be sent again."""
 
     outcome: Annotated[
         Literal["applied", "refund_due", "refunded", "replayed", "ignored"],
         Field(description="Replayed: it was settled before."),
     ]
     payment_id: Annotated[
-        Id | None, Field(description="The payment's id; null of a message that is ignored.")
+        Id | None, Field(description="The payment's id; null if the message is ignored.")
     ]

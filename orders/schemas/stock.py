@@ -25,7 +25,7 @@ OnHand = Field(description="How many pieces there are, held ones included.", exa
 
 
 class StockIn(In):
-    """A SKU's stock, what orders hold included, and its price."""
+    """A SKU's stock, including what unpaid orders hold, and its price."""
 
     on_hand: Annotated[Count, OnHand]
     price_minor: Price
@@ -46,7 +46,7 @@ Delta = Annotated[
     Field(
         ge=-MAX_INT,
         le=MAX_INT,
-        description="How many pieces to add, or with a minus to remove.",
+        description="How many pieces to add; negative to remove some.",
         examples=[-3],
         json_schema_extra={"not": {"const": 0}},
     ),
@@ -60,7 +60,7 @@ Reason = Annotated[
 
 
 class AdjustmentIn(In):
-    """How much to add to what is on hand, or with a minus to remove, and why."""
+    """How many pieces to add to what is on hand, negative to remove some, and why."""
 
     delta: Delta
     reason: Reason

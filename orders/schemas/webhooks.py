@@ -54,7 +54,7 @@ class WebhookIn(In):
 
 
 class WebhookChangeIn(In):
-    """Paused: deliveries are kept for later."""
+    """Whether a subscription is paused. While it is, its deliveries are kept for later."""
 
     paused: Annotated[bool, Field(description="Whether to pause it.", examples=[True])]
 
@@ -103,11 +103,11 @@ class WebhookOut(Out):
     paused_at: Annotated[Moment | None, Field(description="When it was paused, if it is.")]
     pause_reason: Annotated[
         Annotated[str, WithJsonSchema({"type": "string", "enum": ["requested", "gone"]})] | None,
-        Field(description="Gone: the endpoint answered 410."),
+        Field(description="requested: by PATCH; gone: the endpoint answered 410."),
     ]
     previous_secret_expires_at: Annotated[
         Moment | None,
-        Field(description="Until then the secret before the last rotation signs too."),
+        Field(description="Until then messages are signed with the previous secret, too."),
     ]
 
 
@@ -179,7 +179,7 @@ class MessageOut(Out):
     sequence: Annotated[
         int,
         Field(
-            description="Of two events of one order the later has the greater one.",
+            description="The later of two events of an order has the greater number.",
             examples=[4711],
             json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
         ),

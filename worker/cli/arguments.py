@@ -185,5 +185,5 @@ def pattern(text: str) -> re.Pattern[str]:
         return re.compile(text, re.IGNORECASE)
     except re.error as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no regular expression ({error}): put a backslash before what means itself"
+            f"{text!r} is no regular expression ({error}): escape special characters with a backslash"
         ) from error

@@ -53,7 +53,7 @@ def _add_filters(to: argparse.ArgumentParser) -> None:
         "--reason",
         type=arguments.pattern,
         metavar="PATTERN",
-        help="part of the reason: a regular expression, in any case",
+        help="part of the reason: a regular expression, upper or lower case alike",
     )
     filters.add_argument("--error", metavar="CLASS", help="the error's class, such as ValueError")
     for name, meaning in (("older", "longer"), ("newer", "less")):
@@ -194,7 +194,7 @@ def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: s
     dead = sum(queue.stats().dead for queue in queues)
     names = " and ".join(queue.name for queue in queues)
     if _has_filter(options):
-        return f"{verb.capitalize()} those of {dead:,} dead letters that match of {names}?"
+        return f"{verb.capitalize()} those that match, of {dead:,} dead letters in {names}?"
     return f"{verb.capitalize()} all {dead:,} dead letters of {names}?"
 
 

@@ -54,7 +54,9 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         if not names:
             raise
     except FAILURES as error:  # such as settings that contradict each other
-        advice = "No worker starts with this. Mend what it names; the other checks of the flow were not made."
+        advice = (
+            "No worker can start until this is fixed. The other checks of the flow were skipped."
+        )
         yield failure("flows", described(error), advice)
     if not options.redis_url:
         yield failure("redis.url", "REDIS_URL is not set", "Set it, or pass --redis-url.")

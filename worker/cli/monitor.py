@@ -28,17 +28,17 @@ monitor --count 1 --json         one look, for programs""",
         type=arguments.duration_ms,
         default=1000,
         metavar="DURATION",
-        help="between two looks (1s)",
+        help="time between updates (1s)",
     )
     monitor.add_argument(
-        "--count", type=arguments.positive, metavar="N", help="end after so many looks"
+        "--count", type=arguments.positive, metavar="N", help="stop after N updates"
     )
 
 
 def _monitor(options: argparse.Namespace) -> None:
     """Watch queues: what waits, what becomes due, what workers do, and how late.
 
-    On a terminal it is drawn in place, elsewhere it is a line for each look. Throughput and lateness are
+    On a terminal it is redrawn in place, elsewhere each update is a line. Throughput and lateness are
     those of the last minute that was watched, as workers report them every two seconds. Lateness comes in
     steps, and a batch is as late as its latest task.
     """

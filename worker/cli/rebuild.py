@@ -24,13 +24,13 @@ rebuild --flows orders.timeouts:flows --queue order-timeout""",
 def _rebuild(options: argparse.Namespace) -> None:
     """Schedule everything that a flow's records list and Redis does not have.
 
-    Workers restore what is due within the next minute by themselves. Afterwards everything else is in Redis
-    too, as after a restore of Redis from nothing. It may run while workers do, and more than once.
+    Use it after Redis came back empty, for example. Workers restore what is due within the next minute by
+    themselves; this restores the rest, too. It may run while workers do, and more than once.
     """
     client = arguments.client_of(options)
     flows = [flow for flow in arguments.selected_flows(options) if flow.sweep is not None]
     if not flows:
-        raise ValueError("none of these flows has a sweep, so nothing says what should be there")
+        raise ValueError("none of these flows has a sweep, so there are no records to rebuild from")
     for flow in flows:
         _one(options, flow, DelayQueue(client, flow.name))
 

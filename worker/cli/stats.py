@@ -69,7 +69,7 @@ def _workers(options: argparse.Namespace) -> None:
             print_json(row)
         return
     if not rows and terminal():
-        print(f"No worker of {', '.join(arguments.queue_names(options))} runs.")
+        print(f"No worker is running for {', '.join(arguments.queue_names(options))}.")
         return
     print_table(
         ("queue", "worker", "started", "heard", "holds", "for", "handled", ""),

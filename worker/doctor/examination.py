@@ -111,7 +111,7 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
         hangs = failure(
             "doctor.hangs",
             f"{name}: a check did not return within {seconds:g} s",
-            "What it asks does not answer. The findings above say how far it came.",
+            "Something that it queries does not answer. The findings above show how far it got.",
         )
         found.append(hangs)
     queue = "" if name == SERVER else name

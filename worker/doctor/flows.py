@@ -59,7 +59,7 @@ def _probe(flow: Flow) -> Finding:
     try:
         flow.probe()
     except FAILURES as error:
-        advice = "Workers claim nothing while the probe fails. Mend what it names."
+        advice = "Workers claim nothing while the probe fails. Fix what it reports."
         return failure("flow.probe", f"{flow.name}: {described(error)}", advice)
     return ok("flow.probe", f"{flow.name}: what its handler needs answers")
 

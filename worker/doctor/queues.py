@@ -98,7 +98,7 @@ def _dead(queue: DelayQueue, stats: Stats) -> Finding:
     letters = queue.letters(newest, with_payloads=False)
     reasons = Counter(str(letter.story.get("reason")) for letter in letters)
     common = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(NAMED))
-    advice = "See why with `dead list`, mend the cause, then `dead requeue`, or `dead purge`."
+    advice = "See why with `dead list`, fix the cause, then `dead requeue` or `dead purge` them."
     return warning(
         "queue.dead", f"{queue.name}: {stats.dead:,} dead letters; the newest: {common}", advice
     )

@@ -89,7 +89,7 @@ def _eviction(info: Info) -> Iterator[Finding]:
     policy = info.get("maxmemory_policy")
     if policy is None:
         advice = "Ask whoever runs the server: it must be noeviction."
-        yield warning("redis.eviction", "the server does not tell its maxmemory-policy", advice)
+        yield warning("redis.eviction", "the server does not report its maxmemory-policy", advice)
     elif policy != "noeviction":
         yield failure(
             "redis.eviction",
@@ -111,7 +111,7 @@ def _memory(info: Info) -> Iterator[Finding]:
     elif limit and used > NEARLY_FULL * limit:
         yield warning("redis.memory", text, "Raise maxmemory before it is full.")
     elif not limit and machine and used > HALF * machine:
-        advice = "Set maxmemory: where memory runs out the kernel kills the server."
+        advice = "Set maxmemory: if the machine runs out of memory, the kernel kills the server."
         yield warning("redis.memory", f"{text}; the machine has {_mb(machine)}", advice)
     else:
         yield ok("redis.memory", text)
@@ -125,13 +125,15 @@ def _persistence(info: Info) -> Iterator[Finding]:
     on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
     failed = [what for name, what in on_disk.items() if info.get(name, "ok") != "ok"]
     if failed:
-        advice = "Look into its log: mostly the disk is full. Until then it may refuse all writes."
+        advice = (
+            "See its log: usually the disk is full. Until this is fixed it may refuse all writes."
+        )
         yield failure("redis.persistence", f"{' and '.join(failed)} failed", advice)
     elif "aof_enabled" in info and not info["aof_enabled"]:
         yield warning(
             "redis.persistence",
             f"appendonly is off: a crash loses what came after the last save, {_last_save(info)}",
-            "Set appendonly yes. A flow with a sweep restores what is lost; any other flow has lost it.",
+            "Set appendonly yes. A flow with a sweep restores what is lost; any other flow loses it for good.",
         )
     else:
         yield ok("redis.persistence", f"AOF on, last save {_last_save(info)}")
@@ -157,9 +159,7 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
         yield failure(check, f"no rights on the keys {pattern}: {error}", advice)
         return
     except redis.ResponseError as error:  # read-only, too few replicas, the disk is full, WRONGTYPE
-        advice = (
-            "Nothing can be claimed until it takes writes. Look into its log, or for a failover."
-        )
+        advice = "Nothing can be claimed until it takes writes. See its log, and whether a failover is under way."
         yield failure("redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice)
         return
     try:
@@ -173,7 +173,7 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
     except redis.exceptions.NoPermissionError:
         yield warning(
             check,
-            f"no rights on the channel {queue.keys.wake}: a task that is due early waits for a slow poll",
+            f"no rights on the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late",
             f"In its ACL, give this user &{pattern}.",
         )
         return
