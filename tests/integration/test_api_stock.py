@@ -155,7 +155,7 @@ def test_a_new_sku_needs_no_version_and_can_be_told_from_one_that_is_there(api: 
     for sku in ("cup", "jug"):
         problem(put(api, 5, NEW, sku=sku), 412, "precondition_failed")
         problem(put(api, 6, NEW, sku=sku), 412, "precondition_failed")
-    for header in ("*", '"5-250-EUR"', ""):
+    for header in ("*", '"5-250-EUR"'):
         problem(put(api, 5, {"If-Match": header}, sku="pot"), 412, "precondition_failed")
     problem(get(api, "pot"), 404, "sku_not_found")
 
@@ -166,10 +166,13 @@ def test_any_of_the_versions_will_do(api: Api, header: str) -> None:
 
 
 def test_a_version_is_compared_as_a_whole(api: Api) -> None:
-    wrong = ['W/"100-250-EUR"', '"100-250-eur"', '"100-250"', '"0100-250-EUR"', "", ",,,", '"\\"']
-    wrong += ['"\u0661\u0660\u0660-250-EUR"'.encode().decode("latin-1"), '"%00"', f'"{"x" * 5000}"']
-    for header in wrong:
+    others = ['W/"100-250-EUR"', '"100-250-eur"', '"100-250"', '"0100-250-EUR"', '"\\"', '"%00"']
+    for header in others:
         problem(put(api, 15, {"If-Match": header}), 412, "precondition_failed")
+    none = ["", ",,,", "100-250-EUR", f'"{"x" * 5000}"']
+    none += ['"\u0661\u0660\u0660-250-EUR"'.encode().decode("latin-1")]
+    for header in none:
+        problem(put(api, 15, {"If-Match": header}), 400, "bad_request")
     assert on_hand(api) == 100
 
 
@@ -342,7 +345,7 @@ def pages(api: Api, path: str) -> list[Any]:
 
 
 def test_skus_are_listed_in_byte_order(api: Api) -> None:
-    skus = ["a", "B", "b", "A", "_", "-", ".", "10", "9", "a-b", "ab", "a_b", "Z", "z", "a.b"]
+    skus = ["a", "B", "b", "A", "_", "-", "a.", "10", "9", "a-b", "ab", "a_b", "Z", "z", "a.b"]
     for sku in skus:
         put(api, 1, sku=sku)
     found = pages(api, "/v1/stock")
