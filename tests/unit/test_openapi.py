@@ -100,7 +100,6 @@ def api() -> Iterator[Api]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made.services.clients, "authenticate", client_of)
         patch.setattr(made.services.providers, "knows", lambda _: True)
-        patch.setattr(made.services.providers, "knows", lambda _: True)
         patch.setattr(made.services.providers, "authenticate", sender_of)
         yield made
     made.close()
