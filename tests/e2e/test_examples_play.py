@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -160,30 +161,34 @@ def mailbox(monkeypatch: pytest.MonkeyPatch) -> Any:
     server.stop()
 
 
-def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
-    mailbox: Mailbox, tmp_path: Path
-) -> None:
+@pytest.fixture
+def letters(tmp_path: Path) -> Iterator[sa.Engine]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/letters.db")
+    future_mail.letters.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
+    mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
+) -> None:
     with private_valkey(tmp_path / "redis") as server:
-        post = future_mail.post_office(engine, server.url)
-        future_mail.letters.metadata.create_all(engine)
+        post = future_mail.post_office(letters, server.url)
         flow = future_mail.flow(post)
         with working(server.url, flow), working(server.url, flow):
             server.kill()
-            with engine.begin() as connection:
+            with letters.begin() as connection:
                 for n in range(5):
                     letter = {"id": f"{n}", "recipient": "me@example.org", "text": "Dear me"}
                     future_mail.write(connection, post, letter, days=0)
-            wait_until(lambda: _unsent(engine) == 0, "all letters to be sent")
+            wait_until(lambda: _unsent(letters) == 0, "all letters to be sent")
     assert sorted(mailbox.ids) == [f"Message-ID: <{n}@example.org>" for n in range(5)]
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_a_letter_waits_in_sql_for_years(valkey: Valkey, tmp_path: Path) -> None:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/letters.db")
-    post = future_mail.post_office(engine, valkey.url)
-    future_mail.letters.metadata.create_all(engine)
-    with engine.begin() as connection:
+def test_a_letter_waits_in_sql_for_years(valkey: Valkey, letters: sa.Engine) -> None:
+    post = future_mail.post_office(letters, valkey.url)
+    with letters.begin() as connection:
         letter = {"id": "1", "recipient": "me@example.org", "text": "Dear me"}
         future_mail.write(connection, post, letter, days=3650)
         connection.exec_driver_sql("UPDATE letters SET send_at = datetime(send_at, '-3649 days')")
