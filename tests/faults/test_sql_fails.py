@@ -62,7 +62,10 @@ def assert_nothing_is_broken(site: Site, worker: Process, load: Load) -> None:
     """Every promise is kept, and nothing counted as a failure."""
     history = site.history(load.responses)
     assert violations(history, stocked=STOCKED, drained=True) == []
-    assert {response.status for response in load.responses} <= {200, 201, 202, 409, 412, 503}
+    told = {(response.request, response.status) for response in load.responses}
+    # A deadline may have changed, or passed, before the request to move it was answered.
+    late = {("extend", 412), ("extend", 422)}
+    assert {status for _, status in told - late} <= {200, 201, 202, 409, 503}
     assert "task failed" not in site.log(worker)
 
 
