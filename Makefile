@@ -59,7 +59,7 @@ openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the AP
 
 EXAMPLES ?= 500
 fuzz: $(VENV)/fuzz ## Requests that schemathesis makes of it, on both databases; EXAMPLES=2000 for more
-	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES)
+	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
 # One after another, on a machine with nothing else to do: time limits are strict.
 faults: $(VENV)/installed ## The fault tests, repeated, with strict time limits
