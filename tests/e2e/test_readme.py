@@ -52,6 +52,9 @@ def bash(script: str, env: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), free_port()) as running:
+        with redis.Redis.from_url(running.valkey.url) as client:
+            for name in ("order-timeout", "webhooks"):  # doctor looks for workers
+                wait_until(DelayQueue(client, name).workers, "a worker")
         yield running
 
 
