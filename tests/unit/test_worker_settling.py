@@ -323,6 +323,20 @@ def test_what_is_put_off_is_known_until_its_time_or_until_it_is_done(clock: Cloc
     assert "b" not in postponed
 
 
+def test_what_its_records_made_due_anew_is_not_put_off_any_more(clock: Clock) -> None:
+    postponed = Postponed()
+    postponed.add("a", clock.now + 3600)
+    postponed.add("dead", math.inf)
+    was_due, due_anew = clock.now - 1, clock.now + 1
+    clock.move(2)
+    assert postponed.covers("a", was_due)
+    assert not postponed.covers("a", due_anew)
+    assert postponed.covers("dead", due_anew)
+    assert not postponed.covers("other", was_due)
+    clock.move(3600)
+    assert not postponed.covers("a", was_due)
+
+
 def test_what_was_put_off_until_some_past_time_takes_no_memory(clock: Clock) -> None:
     postponed = Postponed()
     postponed.add("dead", math.inf)
