@@ -38,6 +38,7 @@ from orders.models import (
     order_events,
     order_items,
     orders,
+    payments,
     provider_endpoints,
     provider_secrets,
     stock_adjustments,
@@ -223,6 +224,25 @@ def fill(shop: Shop) -> None:
         {"order_id": row["id"], "type": "order.created", "at": row["created_at"], "data": {}}
         for row in placed
     ]
+    # Too late, and paid back. An analysed table without them would be thought small for ever.
+    late = [
+        {
+            "id": new_id(),
+            "order_id": row["id"],
+            "customer_id": shop.customer,
+            "provider": "bank",
+            "reference": row["id"],
+            "amount_minor": 750,
+            "currency": "EUR",
+            "status": "refunded",
+            "reason": "order_cancelled",
+            "created_at": row["expires_at"],
+            "refunded_at": row["expires_at"],
+            "refund_reference": row["id"],
+        }
+        for row in placed
+        if row["status"] == "cancelled"
+    ]
     endpoints = [new_id() for _ in range(COUNT // 10)]
     adjustments = [
         {
@@ -259,6 +279,7 @@ def fill(shop: Shop) -> None:
         connection.execute(sa.insert(orders), placed)
         connection.execute(sa.insert(order_items), lines)
         connection.execute(sa.insert(order_events), events)
+        connection.execute(sa.insert(payments), late)
 
 
 class Pair(NamedTuple):
