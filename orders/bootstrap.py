@@ -117,8 +117,7 @@ def bootstrap_process(environ: Mapping[str, str]) -> Services:
 
     Raises SettingsInvalid.
     """
-    settings = process_settings(environ)
-    return bootstrap(settings)
+    return bootstrap(process_settings(environ))
 
 
 def process_settings(environ: Mapping[str, str]) -> Settings:

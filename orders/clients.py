@@ -3,8 +3,8 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import NamedTuple
@@ -12,9 +12,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from orders.client_repository import ClientRepository, ValidKey
-from orders.database import reading, writing
 from orders.domain import ApiKey, Client, is_order_id
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
+from orders.transactional import Transactional
 
 #: How long a key is cached. Looking it up on each request costs half as much as reading an order.
 #: A revoked key may work for this much longer in other processes.
@@ -33,7 +33,7 @@ class _Cached(NamedTuple):
     until: float
 
 
-class Clients:
+class Clients(Transactional[ClientRepository]):
     """A client owns orders and has any number of keys. A key is ``ID.SECRET``.
 
     Only a hash of the secret is stored.
@@ -41,20 +41,12 @@ class Clients:
     Raises StorageUnavailable from every method while the database does not answer.
     """
 
+    _repository = ClientRepository
+
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         #: By the ids of keys.
         self._cached: dict[str, _Cached] = {}
-
-    @contextmanager
-    def _writing(self) -> Iterator[ClientRepository]:
-        with writing(self._engine) as connection:
-            yield ClientRepository(connection)
-
-    @contextmanager
-    def _reading(self) -> Iterator[ClientRepository]:
-        with reading(self._engine) as connection:
-            yield ClientRepository(connection)
 
     def create_key(
         self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None

@@ -162,6 +162,11 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
     return compiler.process(element.clauses, **kw)
 
 
+def text_literal(value: str) -> sa.ColumnClause[str]:
+    """A text that stands in the statement itself; of ours, never of a request's."""
+    return sa.literal_column(f"'{value}'", sa.String)
+
+
 class now(FunctionElement[datetime]):  # noqa: N801  reads as SQL does
     """The database's clock when the statement began, rounded down to milliseconds."""
 

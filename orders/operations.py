@@ -29,6 +29,7 @@ from orders.expressions import (
     now,
     one_of,
     rfc3339_text,
+    text_literal,
 )
 from orders.models import (
     UNPAID,
@@ -58,10 +59,6 @@ WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key 
 # -- what operations have in common --------------------------------------------------------
 
 
-def _text(value: str) -> sa.ColumnClause[str]:
-    return sa.literal_column(f"'{value}'", sa.String)
-
-
 def client_of(customer_id: sa.ColumnElement[str]) -> sa.Label[str]:
     """The name of an order's client."""
     return (
@@ -88,15 +85,17 @@ def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.
 def _is_of_version() -> sa.ColumnElement[bool]:
     """Whether an order's version stands between spaces in a parameter, which is "*" for any."""
     expected = p("for_versions", type_=sa.String)
-    version = _text(" ").concat(sa.cast(orders.c.version, sa.String)).concat(_text(" "))
+    version = (
+        text_literal(" ").concat(sa.cast(orders.c.version, sa.String)).concat(text_literal(" "))
+    )
     return (expected == "*") | expected.contains(version)
 
 
 def _cancel(reason: str) -> sa.Update:
     return sa.update(orders).values(
-        status=_text("cancelled"),
+        status=text_literal("cancelled"),
         cancelled_at=now(),
-        cancel_reason=_text(reason),
+        cancel_reason=text_literal(reason),
         version=orders.c.version + 1,
     )
 
@@ -143,7 +142,7 @@ def _change_stock(
         "on_hand": lines.c.quantity,
         "reserved": lines.c.quantity if held is None else held,
         "price_minor": sa.literal_column("0"),
-        "currency": _text(""),
+        "currency": text_literal(""),
     }
     change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
     more = added(change.excluded.on_hand, change.excluded.reserved)
@@ -221,9 +220,9 @@ def _event(
     *conditions: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
     """An event of each order."""
-    pairs = (each for name, value in data.items() for each in (_text(name), value))
+    pairs = (each for name, value in data.items() for each in (text_literal(name), value))
     facts = sa.func.json_build_object(*pairs)
-    return sa.select(order_id, _text(kind), at, facts).where(*conditions)
+    return sa.select(order_id, text_literal(kind), at, facts).where(*conditions)
 
 
 def _insert(
@@ -284,7 +283,7 @@ def place(step: Step) -> sa.Select[Any]:
     row = {
         "id": "order_id",
         "customer_id": "for_customer",
-        "status": sa.case((is_free, _text("paid")), else_=UNPAID),
+        "status": sa.case((is_free, text_literal("paid")), else_=UNPAID),
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
         "created_at": basket.c.moment,
@@ -399,12 +398,12 @@ def pay(step: Step) -> sa.Select[Any]:
         sa.select(
             orders.c.id,
             sa.case(
-                (orders.c.cancelled_at.is_not(None), _text("order_cancelled")),
-                (orders.c.paid_at.is_not(None), _text("already_paid")),
+                (orders.c.cancelled_at.is_not(None), text_literal("order_cancelled")),
+                (orders.c.paid_at.is_not(None), text_literal("already_paid")),
                 (
                     (orders.c.total_minor != p("for_amount"))
                     | (orders.c.currency != p("for_currency")),
-                    _text("wrong_amount"),
+                    text_literal("wrong_amount"),
                 ),
             ).label("reason"),
         )
@@ -420,7 +419,7 @@ def pay(step: Step) -> sa.Select[Any]:
         "reference": "for_reference",
         "amount_minor": "for_amount",
         "currency": "for_currency",
-        "status": sa.case((refused, _text("refund_due")), else_=_text("applied")),
+        "status": sa.case((refused, text_literal("refund_due")), else_=text_literal("applied")),
         "reason": order.c.reason,
         "created_at": now(),
     }
@@ -435,7 +434,7 @@ def pay(step: Step) -> sa.Select[Any]:
             one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
             *OPEN,
         )
-        .values(status=_text("paid"), paid_at=now(), version=orders.c.version + 1)
+        .values(status=text_literal("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
     )
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
@@ -468,10 +467,12 @@ def refund(step: Step) -> sa.Select[Any]:
         sa.update(payments)
         .where(
             *OWN_PAYMENT,
-            payments.c.status == _text("refund_due"),
+            payments.c.status == text_literal("refund_due"),
             one_of(payments.c.order_id, sa.select(order.c.id)),
         )
-        .values(status=_text("refunded"), refunded_at=now(), refund_reference=p("for_reference"))
+        .values(
+            status=text_literal("refunded"), refunded_at=now(), refund_reference=p("for_reference")
+        )
         .returning(payments),
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}

@@ -1,7 +1,7 @@
 """Payment providers: where each sends its signed webhooks, and which messages are its own."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 import structlog
 
-from orders.database import reading, writing
 from orders.domain import ProviderEndpoint, is_order_id
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
 from orders.provider_repository import ProviderRepository, ValidEndpoint
 from orders.signatures import new_secret, verify
+from orders.transactional import Transactional
 from orders.transient import retried
 
 log = structlog.get_logger("orders")
@@ -42,7 +42,7 @@ class _Cached(NamedTuple):
     until: float
 
 
-class Providers:
+class Providers(Transactional[ProviderRepository]):
     """A client has any number of endpoints, one for each provider, say. Each has a secret of its own.
 
     Secrets are stored readable: verifying an HMAC takes the secret itself. Whoever reads them can
@@ -51,24 +51,16 @@ class Providers:
     Raises StorageUnavailable from every method while the database does not answer.
     """
 
+    _repository = ProviderRepository
+
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         #: By the ids of endpoints.
         self._cached: dict[str, _Cached] = {}
         #: Nobody knows its secret, so no message to it is valid.
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
         #: Endpoints, and the types of messages that were ignored.
         self._ignored: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def _writing(self) -> Iterator[ProviderRepository]:
-        with writing(self._engine) as connection:
-            yield ProviderRepository(connection)
-
-    @contextmanager
-    def _reading(self) -> Iterator[ProviderRepository]:
-        with reading(self._engine) as connection:
-            yield ProviderRepository(connection)
 
     @retried
     def add(self, name: str, provider: str) -> tuple[ProviderEndpoint, str]:

@@ -48,6 +48,26 @@ from orders.transient import waited_for
 p = sa.bindparam
 
 
+class ByDue(NamedTuple):
+    """Rows that wait, by when they are due, from a page's end on: up to a time, and from another one on."""
+
+    until: sa.Select[Any]
+    between: sa.Select[Any]
+
+
+def by_due(due: sa.Column[Any], pending: sa.ColumnElement[bool]) -> ByDue:
+    """The statements for a table with ids. Two, because a null bound hides the index."""
+    row_id = due.table.c.id
+    last = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=row_id.type))
+    until = (
+        sa.select(row_id, due, ms_until(due).label("ms"))
+        .where(pending, due <= later(now(), "before_ms"), sa.tuple_(due, row_id) > last)
+        .order_by(due, row_id)
+        .limit(p("page_size"))
+    )
+    return ByDue(until, until.where(due > later(now(), "after_ms")))
+
+
 class Statements:
     """Statements on one connection."""
 
@@ -56,6 +76,20 @@ class Statements:
 
     def _run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, values)
+
+    def _run_due(
+        self,
+        statements: ByDue,
+        after_ms: int | None,
+        before_ms: int,
+        page_size: int,
+        last: Position,
+    ) -> sa.CursorResult[Any]:
+        values: dict[str, Any] = {"before_ms": before_ms, "page_size": page_size}
+        values |= {"last_at": last.at, "last_id": last.id}
+        if after_ms is None:
+            return self._run(statements.until, **values)
+        return self._run(statements.between, **values, after_ms=after_ms)
 
 
 def new_id() -> str:
@@ -116,19 +150,8 @@ class Waiting(NamedTuple):
     expires_in_ms: int
 
 
-# Unpaid orders by deadline, from a page's end on. Two queries: a null bound hides the index.
-UNPAID_UNTIL = (
-    sa.select(orders.c.id, orders.c.expires_at, ms_until(orders.c.expires_at).label("ms"))
-    .where(
-        orders.c.status == UNPAID,
-        orders.c.expires_at <= later(now(), "before_ms"),
-        sa.tuple_(orders.c.expires_at, orders.c.id)
-        > sa.tuple_(p("last_expires_at", type_=Instant), p("last_id", type_=orders.c.id.type)),
-    )
-    .order_by(orders.c.expires_at, orders.c.id)
-    .limit(p("page_size"))
-)
-UNPAID_BETWEEN = UNPAID_UNTIL.where(orders.c.expires_at > later(now(), "after_ms"))
+# Unpaid orders by deadline.
+UNPAID_BY_DEADLINE = by_due(orders.c.expires_at, orders.c.status == UNPAID)
 #: Before any row.
 FIRST = Position(
     datetime.fromisoformat("1970-01-01T00:00:00Z"), "00000000-0000-0000-0000-000000000000"
@@ -204,20 +227,24 @@ OLDEST_OVERDUE = (
     .limit(1)
 )
 _some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
+# By ids, which the index has: with other columns SQLite would read the whole table once it is analysed.
 _some_due = (
-    sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
+    sa.select(payments.c.id)
     .where(one_of(payments.c.customer_id, _some_clients), payments.c.status == p("for_status"))
     .limit(p("most_payments"))
-    .subquery("some_due")
 )
 # What is due back in each currency, of a bounded number of clients and payments: as many lookups in
 # the index of a client's payments as there are clients, and those payments.
-SUM_REFUNDS_DUE = sa.select(
-    _some_due.c.currency,
-    sa.func.count().label("payments"),
-    sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
-    ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
-).group_by(_some_due.c.currency)
+SUM_REFUNDS_DUE = (
+    sa.select(
+        payments.c.currency,
+        sa.func.count().label("payments"),
+        sa.cast(sa.func.sum(payments.c.amount_minor), sa.BigInteger).label("amount_minor"),
+        ms_until(sa.func.min(payments.c.created_at)).label("ms"),
+    )
+    .where(one_of(payments.c.id, _some_due))
+    .group_by(payments.c.currency)
+)
 
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
@@ -424,13 +451,8 @@ class Repository(Statements):
         self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
     ) -> list[Waiting]:
         """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
-        at, last_id = FIRST if last is None else (last.expires_at, last.id)
-        values: dict[str, Any] = {"before_ms": before_ms, "page_size": page_size}
-        values |= {"last_expires_at": at, "last_id": last_id}
-        if after_ms is None:
-            rows = self._run(UNPAID_UNTIL, **values)
-        else:
-            rows = self._run(UNPAID_BETWEEN, **values, after_ms=after_ms)
+        position = FIRST if last is None else Position(last.expires_at, last.id)
+        rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
         return [Waiting(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --

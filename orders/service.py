@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from orders.bulkhead import Bulkhead
-from orders.database import reading, writing
 from orders.domain import (
     CancelReason,
     Event,
@@ -45,6 +44,7 @@ from orders.errors import (
 from orders.holdings import Held, Holdings, Limits
 from orders.models import SCHEMA_VERSION
 from orders.repository import Repository, Waiting
+from orders.transactional import Transactional
 from orders.transient import retried
 
 #: When to look again at an overdue order that somebody was paying at that moment.
@@ -112,8 +112,10 @@ def _between_spaces(versions: frozenset[str]) -> str:
     return f" {' '.join(version for version in versions if version.isdecimal())} "
 
 
-class OrderService:
+class OrderService(Transactional[Repository]):
     """Raises StorageUnavailable from every method while the database does not answer."""
+
+    _repository = Repository
 
     def __init__(
         self,
@@ -128,8 +130,8 @@ class OrderService:
         observe: Observer = nobody,
     ) -> None:
         """``webhooks`` looks after deliveries; ``reminders`` says whether they remind of deadlines."""
+        super().__init__(engine)
         self._observe = observe
-        self._engine = engine
         self._scheduler = scheduler
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
@@ -141,17 +143,14 @@ class OrderService:
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
-        with writing(self._engine) as connection:
-            repository = Repository(connection, reminders=self._reminders)
+        with super()._writing() as repository:
             yield repository
         if self._webhooks is not None:
             for delivery_id in repository.deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Repository]:
-        with reading(self._engine) as connection:
-            yield Repository(connection)
+    def _opened(self, connection: sa.Connection) -> Repository:
+        return Repository(connection, reminders=self._reminders)
 
     # -- a customer's side -----------------------------------------------------------------
 
@@ -438,16 +437,7 @@ class OrderService:
         self, after_seconds: float | None, before_seconds: float, page_size: int
     ) -> Iterator[list[Waiting]]:
         """Pages of unpaid orders that expire within these bounds from now, soonest first."""
-        after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        before_ms = round(before_seconds * 1000)
-        page: list[Waiting] = []
-        while True:
-            with self._reading() as repository:  # no connection is held while a page is used
-                page = repository.unpaid(after_ms, before_ms, page_size, page[-1] if page else None)
-            if page:
-                yield page
-            if len(page) < page_size:
-                return
+        return self._due(Repository.unpaid, after_seconds, before_seconds, page_size)
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""

@@ -1,12 +1,7 @@
 """What can be done with stock: one method, one transaction."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
-import sqlalchemy as sa
-
-from orders.database import reading, writing
 from orders.domain import ANYTHING, Adjustment, Expected, StockItem
 from orders.errors import (
     KeyReused,
@@ -17,6 +12,7 @@ from orders.errors import (
     StockReserved,
 )
 from orders.stock_repository import StockRepository
+from orders.transactional import Transactional
 from orders.transient import retried
 
 
@@ -27,7 +23,7 @@ class Adjusted(NamedTuple):
     replayed: bool
 
 
-class StockService:
+class StockService(Transactional[StockRepository]):
     """What is on the shelf, and what changed it.
 
     What orders hold and sell of it is theirs; see `orders.operations`.
@@ -35,18 +31,7 @@ class StockService:
     Raises StorageUnavailable from every method while the database does not answer.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-
-    @contextmanager
-    def _writing(self) -> Iterator[StockRepository]:
-        with writing(self._engine) as connection:
-            yield StockRepository(connection)
-
-    @contextmanager
-    def _reading(self) -> Iterator[StockRepository]:
-        with reading(self._engine) as connection:
-            yield StockRepository(connection)
+    _repository = StockRepository
 
     def get(self, sku: str) -> StockItem:
         """Raises SkuNotFound."""

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQL
 
 from orders.domain import MAX_INT, Adjustment, Expected, StockItem
 from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
-from orders.expressions import bytewise, clock, one_of
+from orders.expressions import bytewise, clock, one_of, text_literal
 from orders.models import api_clients, stock_adjustments, stock_items
 from orders.repository import Statements, stock_item
 from orders.steps import Operation, Step
@@ -38,10 +38,6 @@ class Written(NamedTuple):
     refusal: str | None
 
 
-def _text(value: str) -> sa.ColumnClause[str]:
-    return sa.literal_column(f"'{value}'", sa.String)
-
-
 def _number(value: int) -> sa.ColumnClause[int]:
     return sa.literal_column(str(value), sa.Integer)
 
@@ -49,7 +45,7 @@ def _number(value: int) -> sa.ColumnClause[int]:
 def _version() -> sa.ColumnElement[str]:
     """`StockItem.version`"""
     on_hand, price, currency = (sa.cast(stock_items.c[name], sa.String) for name in _wanted)
-    return on_hand + _text("-") + price + _text("-") + currency
+    return on_hand + text_literal("-") + price + text_literal("-") + currency
 
 
 def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
@@ -73,8 +69,8 @@ def _refusal() -> sa.ColumnElement[str]:
         sa.select(versions.c.key).where(versions.c.key == _version())
     )
     return sa.case(
-        (~is_expected, _text("version")),
-        (stock_items.c.reserved > _wanted["on_hand"], _text("reserved")),
+        (~is_expected, text_literal("version")),
+        (stock_items.c.reserved > _wanted["on_hand"], text_literal("reserved")),
     )
 
 
@@ -84,7 +80,7 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
     row = {
         **_by_client(written.c.sku),
         "delta": delta,
-        "reason": _text("set"),
+        "reason": text_literal("set"),
         "on_hand": written.c.on_hand,
     }
     change = (

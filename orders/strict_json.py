@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 from flask import Request, current_app
 from werkzeug.exceptions import BadRequest, LengthRequired, UnsupportedMediaType
 
+from orders.bulkhead import Bulkhead
+
 #: How many levels deep a body may be nested. Valid ones have three: an order, its items, an item.
 #: The rest lets an invalid body reach validation, which names the wrong field. Python's parser has
 #: a limit too, but a different one in each version.
@@ -26,8 +28,8 @@ class StrictRequest(Request):
             raise UnsupportedMediaType("Send application/json.")
         return parse_object(self.whole_body())
 
-    def whole_body(self, gate: str = "receiving") -> bytes:
-        """The bytes that were sent, all of them. ``gate`` names the bulkhead in which they are read.
+    def whole_body(self, gate: Bulkhead | None = None) -> bytes:
+        """The bytes that were sent, all of them. They are read in ``gate``, or in the one for all requests with a key.
 
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """
@@ -35,7 +37,7 @@ class StrictRequest(Request):
         if "Transfer-Encoding" in self.headers:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no time-out either: whoever sends slowly keeps the thread that reads.
-        with getattr(current_app.extensions["orders"], gate).enter(["body"]):
+        with (gate or current_app.extensions["orders"].receiving).enter(["body"]):
             body = self.get_data()
         length = self.content_length
         if length is None and body:  # HTTP/2

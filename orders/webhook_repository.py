@@ -29,7 +29,7 @@ from orders.models import (
     webhook_interests,
     webhook_subscriptions,
 )
-from orders.repository import FIRST, Repository, Statements, new_id
+from orders.repository import FIRST, Repository, Statements, by_due, new_id
 from orders.steps import Operation, Step
 
 p = sa.bindparam
@@ -269,19 +269,8 @@ RECORD = (
         last_body=p("answer_body"),
     )
 )
-_last_due = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=deliveries.c.id.type))
-# Pending deliveries by due time, from a page's end on. Two queries: a null bound hides the index.
-DUE_UNTIL = (
-    sa.select(deliveries.c.id, deliveries.c.due_at, ms_until(deliveries.c.due_at).label("ms"))
-    .where(
-        deliveries.c.status == PENDING,
-        deliveries.c.due_at <= later(now(), "before_ms"),
-        sa.tuple_(deliveries.c.due_at, deliveries.c.id) > _last_due,
-    )
-    .order_by(deliveries.c.due_at, deliveries.c.id)
-    .limit(p("page_size"))
-)
-DUE_BETWEEN = DUE_UNTIL.where(deliveries.c.due_at > later(now(), "after_ms"))
+# Pending deliveries by due time.
+PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.status == PENDING)
 # One delivery.
 GET_DELIVERY = sa.select(deliveries).where(deliveries.c.id == p("for_id"))
 # Whose a subscription is that still exists.
@@ -380,7 +369,8 @@ class WebhookRepository(Statements):
             .where(
                 deliveries.c.subscription_id == p("for_subscription"),
                 deliveries.c.status == one,
-                sa.tuple_(deliveries.c.created_at, deliveries.c.id) > _last_due,
+                sa.tuple_(deliveries.c.created_at, deliveries.c.id)
+                > sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=deliveries.c.id.type)),
             )
             .order_by(deliveries.c.created_at, deliveries.c.id)
             .limit(p("page_size"))
@@ -411,13 +401,8 @@ class WebhookRepository(Statements):
         self, after_ms: int | None, before_ms: int, page_size: int, last: Upcoming | None
     ) -> list[Upcoming]:
         """A page of pending deliveries that are due within bounds from now, soonest first."""
-        at, last_id = FIRST if last is None else (last.due_at, last.id)
-        values: dict[str, Any] = {"before_ms": before_ms, "page_size": page_size}
-        values |= {"last_at": at, "last_id": last_id}
-        if after_ms is None:
-            rows = self._run(DUE_UNTIL, **values)
-        else:
-            rows = self._run(DUE_BETWEEN, **values, after_ms=after_ms)
+        position = FIRST if last is None else Position(last.due_at, last.id)
+        rows = self._run_due(PENDING_BY_DUE, after_ms, before_ms, page_size, position)
         return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
 
     def claim(self, delivery_id: str, lease_ms: int) -> Claimed | None:

@@ -6,13 +6,11 @@ conditional UPDATE sends it, and records the outcome only while that is still wh
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import sqlalchemy as sa
 
-from orders.database import reading, writing
 from orders.domain import (
     REMINDER,
     WEBHOOK_TYPES,
@@ -27,6 +25,7 @@ from orders.domain import (
 from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
 from orders.service import Scheduler
 from orders.signatures import new_secret
+from orders.transactional import Transactional
 from orders.transient import retried
 from orders.webhook_repository import Claimed, Upcoming, WebhookRepository
 from orders.webhook_urls import parsed
@@ -66,23 +65,15 @@ class WebhookPolicy:
         return round(MINUTE_MS * self.reminder_minutes)
 
 
-class Webhooks:
+class Webhooks(Transactional[WebhookRepository]):
     """Raises StorageUnavailable from every method while the database does not answer."""
 
+    _repository = WebhookRepository
+
     def __init__(self, engine: sa.Engine, scheduler: Scheduler, policy: WebhookPolicy) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._scheduler = scheduler
         self._policy = policy
-
-    @contextmanager
-    def _writing(self) -> Iterator[WebhookRepository]:
-        with writing(self._engine) as connection:
-            yield WebhookRepository(connection)
-
-    @contextmanager
-    def _reading(self) -> Iterator[WebhookRepository]:
-        with reading(self._engine) as connection:
-            yield WebhookRepository(connection)
 
     # -- a client's side -------------------------------------------------------------------
 
@@ -261,18 +252,7 @@ class Webhooks:
         self, after_seconds: float | None, before_seconds: float, page_size: int
     ) -> Iterator[list[Upcoming]]:
         """Pages of pending deliveries that are due within these bounds from now, soonest first."""
-        after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        before_ms = round(before_seconds * 1000)
-        page: list[Upcoming] = []
-        while True:
-            with self._reading() as repository:  # no connection is held while a page is used
-                page = repository.upcoming(
-                    after_ms, before_ms, page_size, page[-1] if page else None
-                )
-            if page:
-                yield page
-            if len(page) < page_size:
-                return
+        return self._due(WebhookRepository.upcoming, after_seconds, before_seconds, page_size)
 
 
 def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:

@@ -41,7 +41,7 @@ class Postponed:
 
     def add(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
-        self._since[task_id] = time.monotonic()
+        self._since[task_id] = math.inf if until == math.inf else time.monotonic()
         if len(self._until) > self._full:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
@@ -56,10 +56,7 @@ class Postponed:
         If it became due only after it was postponed, the records have a new time for it: that counts, as
         in restore.lua. One that is dead stays so.
         """
-        until = self._until.get(task_id, 0.0)
-        if until == math.inf:
-            return True
-        return until > time.monotonic() and due_at <= self._since.get(task_id, math.inf)
+        return task_id in self and due_at <= self._since.get(task_id, math.inf)
 
     def __contains__(self, task_id: str) -> bool:
         return self._until.get(task_id, 0.0) > time.monotonic()

@@ -310,14 +310,14 @@ class Sweeper:
     def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
         """The tasks that are due and that this process neither holds nor has postponed."""
         held_ids = {task.id for held in self._station.renewer.held() for task in held.tasks()}
+        postponed = (self._postponed, self._station.settler.postponed)
         return [
             due
             for due in page
             if due.delay_ms <= 0
             and due.id not in held_ids
-            and not self._postponed.covers(due.id, self._read_at + due.delay_ms / 1000)
-            and not self._station.settler.postponed.covers(
-                due.id, self._read_at + due.delay_ms / 1000
+            and not any(
+                each.covers(due.id, self._read_at + due.delay_ms / 1000) for each in postponed
             )
         ]
 

@@ -39,7 +39,6 @@ from orders.schemas.orders import (
     OrdersOut,
     OrdersQuery,
 )
-from orders.schemas.paging import encoded
 
 orders = APIBlueprint(
     "orders",
@@ -166,8 +165,7 @@ def list_events(order_id: object, query: EventsQuery) -> Any:
     found = services().orders.events(
         reader(), str(order_id), after_id=query.after_id, page_size=query.limit
     )
-    more = len(found) == query.limit
-    return {"data": found, "next_cursor": encoded(found[-1].id) if more else None}
+    return page(found, query)
 
 
 @orders.post("/orders/<uuid:order_id>/cancel")

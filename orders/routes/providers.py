@@ -74,7 +74,7 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
                 services().providers.check(endpoint)
         # A provider sends for many clients: one's wrong secret must not shut out the others.
         with _limited(endpoint):
-            body = cast("StrictRequest", request).whole_body("receiving_signed")
+            body = cast("StrictRequest", request).whole_body(services().receiving_signed)
             sender = services().providers.authenticate(
                 endpoint, headers, body, now_seconds=time.time()
             )

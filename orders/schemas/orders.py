@@ -16,8 +16,8 @@ from pydantic import (
 )
 from werkzeug.exceptions import BadRequest
 
-from orders.domain import MAX_INT, CancelReason, Order, OrderStatus, Position
-from orders.schemas.paging import Instant, NextCursor, Page, Query, cursor, decoded
+from orders.domain import MAX_INT, CancelReason, Event, Order, OrderStatus, Position
+from orders.schemas.paging import Instant, NextCursor, Page, Query, cursor, decoded, encoded
 from orders.schemas.types import (
     CurrencyOut,
     Deadline,
@@ -33,9 +33,6 @@ from orders.schemas.types import (
     SkuOut,
     Version,
 )
-
-#: How many items an order may have.
-MAX_ITEMS = 100
 
 #: How many items an order may have.
 MAX_ITEMS = 100
@@ -226,6 +223,10 @@ class EventsQuery(Query):
         if not (text.isascii() and text.isdecimal() and len(text) < 19):  # noqa: PLR2004  a bigint
             raise BadRequest("This cursor is none of ours.")
         return int(text)
+
+    def cursor_after(self, event: Event) -> str:
+        """The cursor of the page that follows this event."""
+        return encoded(event.id)
 
 
 class LineOut(Out):

@@ -5,12 +5,10 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 import redis
 
@@ -22,23 +20,6 @@ from ..queue import DelayQueue
 
 class FlowsNotNamed(FlowNotFound):
     """No flows were named, and none are configured."""
-
-
-class Commands(Protocol):
-    """What a module adds its commands to: see `parser`."""
-
-    def add(
-        self,
-        name: str,
-        function: Callable[[argparse.Namespace], int | None],
-        *,
-        examples: str = "",
-        ids: bool = False,
-        json: bool = True,
-        of_queues: bool = True,
-    ) -> argparse.ArgumentParser: ...
-
-    def group(self, name: str, doc: str) -> "Commands": ...
 
 
 # -- flows and queues ----------------------------------------------------------------------

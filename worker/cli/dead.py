@@ -6,6 +6,7 @@ from itertools import islice
 
 from ..queue import DelayQueue, Letter
 from . import arguments
+from .commands import Commands
 from .output import confirmed, duration, print_json, print_table, progress, shown, terminal
 
 #: More of a payload is not shown.
@@ -16,7 +17,7 @@ PAYLOADS = 10
 Matches = Callable[[Letter], bool]
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     group = commands.group("dead", "List, show, requeue or purge dead letters.")
     listing = group.add(
         "list",

@@ -10,12 +10,13 @@ from ..errors import FAILURES, described
 from ..findings import Finding, Level, failure
 from ..flow import Flow
 from . import arguments
+from .commands import Commands
 from .output import print_json, shown, terminal
 
 STATUS = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     commands.add(
         "doctor",
         _doctor,

@@ -7,12 +7,13 @@ from http import HTTPStatus
 
 from ..monitoring import ask
 from . import arguments
+from .commands import Commands
 
 #: The exit status when there is nobody to ask.
 NO_ANSWER = 3
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     health = commands.add(
         "health",
         _health,

@@ -10,11 +10,12 @@ from datetime import datetime
 import redis
 
 from . import arguments
+from .commands import Commands
 from .output import print_json, terminal
 from .watching import Sample, Watch
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     monitor = commands.add(
         "monitor",
         _monitor,

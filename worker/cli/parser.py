@@ -3,14 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import redis
 
 from ..errors import WorkerError
 from . import dead, doctor, health, monitor, rebuild, run, stats, tasks
+from .commands import Commands
 
 PACKAGE = (__package__ or "").rpartition(".")[0]
 #: The command that is installed with the order service.
@@ -43,11 +43,6 @@ exit status:
   health: 0 leave the worker alone, 1 restart it, 3 it does not answer
 """
 
-FLOWS: Any = {
-    "metavar": "MODULE:FUNCTION",
-    "help": "a function that returns flows; default: tool.worker.flows in pyproject.toml",
-}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
@@ -65,53 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 1
-
-
-class Commands:
-    """Adds commands, each with the options that all have."""
-
-    def __init__(self, within: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-        self._within = within
-
-    def add(
-        self,
-        name: str,
-        function: Callable[[argparse.Namespace], int | None],
-        *,
-        examples: str = "",
-        ids: bool = False,
-        json: bool = True,
-        of_queues: bool = True,
-    ) -> argparse.ArgumentParser:
-        """A command described by its function's docstring. With ``ids`` its arguments are theirs, else flows.
-
-        One that is not ``of_queues`` takes neither flows nor a queue.
-        """
-        made = self._within.add_parser(
-            name,
-            help=(function.__doc__ or "").split("\n")[0],
-            description=function.__doc__,
-            epilog=f"examples:\n{_indented(examples)}" if examples else None,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        made.set_defaults(command=function, json=False)
-        if not of_queues:
-            return made
-        if not ids:
-            made.add_argument("flows", nargs="?", **FLOWS)
-        made.add_argument("-f", "--flows", dest="flows_option", **FLOWS)
-        made.add_argument("-q", "--queue", metavar="NAME", help="only this queue")
-        made.add_argument(
-            "--redis-url", metavar="URL", default=argparse.SUPPRESS, help="default: REDIS_URL"
-        )
-        if json:
-            made.add_argument("--json", action="store_true", help="print JSON, one object a line")
-        return made
-
-    def group(self, name: str, doc: str) -> "Commands":
-        """Commands under a common name."""
-        made = self._within.add_parser(name, help=doc, description=doc)
-        return Commands(made.add_subparsers(required=True, metavar="COMMAND"))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,7 +80,3 @@ def _parser() -> argparse.ArgumentParser:
     for module in (run, health, stats, monitor, doctor, dead, tasks, rebuild):
         module.add_to(commands)
     return parser
-
-
-def _indented(examples: str) -> str:
-    return "\n".join(f"  {line}" for line in examples.strip().splitlines())

@@ -6,10 +6,11 @@ from .. import rebuild as engine
 from ..flow import Flow
 from ..queue import DelayQueue
 from . import arguments
+from .commands import Commands
 from .output import print_json, progress
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     rebuild = commands.add(
         "rebuild",
         _rebuild,

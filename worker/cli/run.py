@@ -10,9 +10,10 @@ from ..exposure import exposed
 from ..logs import configure_logging
 from ..worker import Worker
 from . import arguments
+from .commands import Commands
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     run = commands.add(
         "run",
         _run,

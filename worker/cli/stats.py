@@ -5,10 +5,11 @@ import dataclasses
 from typing import Any
 
 from . import arguments
+from .commands import Commands
 from .output import duration, print_json, print_table, shown, terminal
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     commands.add("stats", _stats, examples="stats\nstats --queue emails\nstats --json | jq .due")
     commands.add("workers", _workers, examples="workers\nworkers --json | jq 'select(.silent)'")
 

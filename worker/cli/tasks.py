@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from ..queue import Cancelled, DelayQueue, Scheduled
 from . import arguments
+from .commands import Commands
 from .output import print_json, shown
 
 
-def add_to(commands: arguments.Commands) -> None:
+def add_to(commands: Commands) -> None:
     schedule = commands.add(
         "schedule",
         _schedule,
