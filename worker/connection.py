@@ -75,6 +75,8 @@ def connect_async(
     """
     retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
+    # What else runs in the event loop counts: connecting in half a second is too much to ask of it.
+    settings["socket_connect_timeout"] = timeout_seconds
     limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_seconds}
     topology, plain = _topology(url)
     if topology == "sentinel":
