@@ -70,7 +70,7 @@ MINUTES ?= 10
 soak: $(VENV)/installed ## A random nemesis for MINUTES=10, then one table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-bench: $(VENV)/bench ## What the README's figures come from; PART=drain for one part
+bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 new: $(VENV)/installed ## A service for another timeout: NAME=seat-hold
