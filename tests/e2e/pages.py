@@ -20,6 +20,7 @@ PAYMENTS = page("docs/payments.md")
 WEBHOOKS = page("docs/webhooks.md")
 OPERATIONS = page("docs/operations.md")
 FLOWS = page("docs/writing-a-flow.md")
+COPY_IT = page("docs/copy-it.md")
 #: Every page whose blocks are run, and what it is called in a test.
 PAGES = {
     path: path.read_text()
@@ -29,6 +30,9 @@ PAGES = {
 #: A part of each block that no test runs, and why. Its targets are checked to exist.
 NOT_RUN = {
     "[ unpaid ]": "a drawing",
+    " customer         API process": "a drawing",
+    "make new NAME=seat-hold\n": "unit/test_devtools.py writes a service and checks it",
+    "python -m devtools.remove_orders\n": "it would remove the orders",
     "make demo    #": "test_examples.py plays the demo; the other is the test suite",
     "VALKEY_SERVER=redis-server make demo": ".ci/run does it",
     "docker compose up --build": "needs Docker; unit/test_compose.py tests the file",

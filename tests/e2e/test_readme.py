@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from devtools.valkey import Valkey
 from orders.config import Settings
 from tests.e2e.pages import (
     CONFIGURATION,
+    COPY_IT,
     FLOWS,
     HTTP_API,
     INDEX,
@@ -236,6 +238,31 @@ def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_
     wait_until(sent.exists, "the reminder")
     assert worker.stop() == 0
     assert sent.read_text() == "ada@example.org"
+
+
+def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Path) -> None:
+    folder, log = tmp_path / "shop", tmp_path / "worker.log"
+    copy = the_block("sh", "cp -r worker", COPY_IT).replace("../shop", str(folder))
+    bash(copy.partition("python -m pip")[0], {})
+    (folder / "reminders.py").write_text(the_block("python", "from timeouts import", COPY_IT))
+    script = the_block("sh", "python -m timeouts", COPY_IT).replace("in 5s", "in 0s")
+    script = script.replace("redis://localhost:6379/0", valkey.url)
+    script = script.replace("reminders:flows &", f"reminders:flows > {log} 2>&1 &")
+    script += f"until grep -q 'to ada@example.org' {log}; do sleep 0.1; done; kill $!; wait"
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    bash(f"cd {folder}\n{script}", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
+
+
+def test_a_copy_works_without_the_files_that_the_page_says_may_go(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "worker", tmp_path / "timeouts")
+    sentence = COPY_IT.partition("**What you may delete from the copy:**")[2].partition(".\n")[0]
+    init = tmp_path / "timeouts" / "__init__.py"
+    for file in re.findall(r"`(\w+)\.py`", sentence.partition("Nothing else")[0]):
+        (tmp_path / "timeouts" / f"{file}.py").unlink()
+        init.write_text(re.sub(rf"(?m)^from \.{file} import .*\n", "", init.read_text()))
+    help_ = [sys.executable, "-m", "timeouts", "run", "--help"]
+    subprocess.run(help_, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, check=True)
 
 
 def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
