@@ -29,7 +29,11 @@ $(VENV)/fuzz: $(VENV)/installed requirements-fuzz.lock
 	$(PIP) install --quiet --require-hashes -r requirements-fuzz.lock
 	@touch $@
 
-.PHONY: help install demo run test check openapi fuzz faults soak bench new env lock clean
+$(VENV)/docs: $(VENV)/installed requirements-docs.lock
+	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
+	@touch $@
+
+.PHONY: help install demo run test check docs openapi fuzz faults soak bench new env lock clean
 
 help: ## Show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -54,6 +58,11 @@ check: $(VENV)/installed ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/docs ## Make a site of README and docs/ in build/site: no warning, no dead link, no internet
+	rm -rf build/site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
+	@echo 'Open build/site/index.html'
+
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
 	$(BIN)/python -m orders.openapi
 
@@ -70,7 +79,7 @@ MINUTES ?= 10
 soak: $(VENV)/installed ## A random nemesis for MINUTES=10, then one table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
-bench: $(VENV)/bench ## What the README's figures come from; PART=drain for one part
+bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
 new: $(VENV)/installed ## A service for another timeout: NAME=seat-hold
@@ -85,6 +94,7 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements-dev.lock pyproject.toml -o requirements-docs.lock
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) data build *.egg-info

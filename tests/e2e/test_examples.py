@@ -21,6 +21,7 @@ from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
 from orders.signatures import new_secret, verify
 from tests.clock import bound
+from tests.e2e.pages import the_block
 
 
 @pytest.mark.clock
@@ -37,6 +38,13 @@ def test_the_demo_plays_and_every_outcome_is_right() -> None:
     assert done.stdout.count(" ok ") == 18
     assert "in a signed webhook" in done.stdout
     assert "All as it should be." in done.stdout
+    shown = the_block("", "kill -9")
+    assert {*without_figures(shown)} <= {*without_figures(done.stdout)}
+
+
+def without_figures(text: str) -> list[str]:
+    """The lines of the demo, without the figures that differ each time."""
+    return [re.sub(r"[0-9.]+", "N", line).strip() for line in text.splitlines()]
 
 
 def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,22 +19,26 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
 from devtools.valkey import Valkey
 from orders.config import Settings
+from tests.e2e.pages import (
+    CONFIGURATION,
+    COPY_IT,
+    FLOWS,
+    HTTP_API,
+    INDEX,
+    NOT_RUN,
+    OPERATIONS,
+    PAGES,
+    PAYMENTS,
+    README,
+    WEBHOOKS,
+    blocks,
+    the_block,
+    unaccounted,
+)
+from tests.receiver import receiving
 from worker import DelayQueue
 
-README = (ROOT / "README.md").read_text()
-PAYMENTS = (ROOT / "docs" / "payments.md").read_text()
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
-FLOWS = (ROOT / "docs" / "writing-a-flow.md").read_text()
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-
-
-def blocks(language: str, page: str = README) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-
-
-def the_block(language: str, containing: str, page: str = README) -> str:
-    [block] = [block for block in blocks(language, page) if containing in block]
-    return block
 
 
 def bash(script: str, env: dict[str, str]) -> str:
@@ -49,6 +54,44 @@ def bash(script: str, env: dict[str, str]) -> str:
     return done.stdout
 
 
+def test_every_block_is_run_by_a_test() -> None:
+    assert unaccounted(PAGES) == []
+
+
+def test_a_block_that_no_test_runs_is_found() -> None:
+    pages = {ROOT / "README.md": f"{README}\n```sh\npython -m new.command\n```\n"}
+    assert unaccounted(pages) == ["README.md: python -m new.command\n"]
+
+
+def test_every_reason_for_not_running_a_block_is_about_one() -> None:
+    texts = "".join(PAGES.values())
+    assert [part for part in NOT_RUN if part not in texts] == []
+
+
+def test_every_target_that_a_page_names_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {*re.findall(r"^([a-z]+):", makefile, flags=re.MULTILINE)}
+    for path, text in PAGES.items():
+        assert {*re.findall(r"(?:^|`)make ([a-z]+)", text, flags=re.MULTILINE)} <= targets, path
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_to_a_file_and_to_a_heading_that_exist() -> None:
+    for path, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match("[a-z]+:", target):
+                continue
+            file, _, fragment = target.partition("#")
+            found = (path.parent / file).resolve() if file else path
+            assert found.exists(), f"{path}: {target}"
+            assert not fragment or fragment in anchors(found.read_text()), f"{path}: {target}"
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), free_port()) as running:
@@ -60,7 +103,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
     key = processes.create_key(service.env, "readme", "orders", "payments", "ops")
-    *session, payment = re.split(r"\n\n", the_block("sh", "curl -X PUT").strip())
+    *session, payment = re.split(r"\n\n", the_block("sh", "curl -X PUT", INDEX).strip())
     local = service.base_url.removeprefix("http://")
 
     output = bash("\n".join(session).replace("localhost:8000", local), {"KEY": key})
@@ -73,7 +116,9 @@ def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
 
 
 def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None:
-    *create, listed, rotate, revoke = the_block("sh", "keys list shop").strip().splitlines()
+    *create, listed, rotate, revoke = (
+        the_block("sh", "keys list shop", HTTP_API).strip().splitlines()
+    )
     made = bash("\n".join(create), service.env).split()
     assert len(made) == 2
     new = bash(rotate.replace("ID", made[0]), service.env).strip()
@@ -86,7 +131,7 @@ def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None
 def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: Path) -> None:
     key = processes.create_key(service.env, "shop", "orders", "payments", "ops")
     local = service.base_url.removeprefix("http://")
-    session = re.split(r"\n\n", the_block("sh", "curl -X PUT").strip())
+    session = re.split(r"\n\n", the_block("sh", "curl -X PUT", INDEX).strip())
     number = iter(range(9))
 
     def paste(script: str, **values: str) -> str:
@@ -128,14 +173,6 @@ def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: 
     )
 
 
-def test_the_operators_commands_work(service: Service) -> None:
-    commands = the_block("sh", "python -m worker stats").replace("purge ID", "purge --all")
-    output = bash(commands, service.env)
-    assert "order-timeout" in output
-    assert "requeued 0" in output
-    assert "purged 0" in output
-
-
 def test_the_commands_of_the_operators_page_work(service: Service) -> None:
     scheduled = "python -m worker schedule ID --in 1h --queue order-timeout\n"
     output = bash(scheduled + the_block("sh", "worker monitor", OPERATIONS), service.env)
@@ -162,7 +199,7 @@ def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
 
 def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_url: str) -> None:
     port = free_port()
-    script = the_block("sh", "export DATABASE_URL")
+    script = the_block("sh", "export DATABASE_URL", OPERATIONS)
     script = re.sub(r"export DATABASE_URL=\S+", f"export DATABASE_URL={postgres_url}", script)
     script = re.sub(r"export REDIS_URL=\S+", f"export REDIS_URL={valkey.url}", script)
     script = re.sub(r"(?<=--backpressure 256)$", f" --port {port} &", script, flags=re.MULTILINE)
@@ -201,6 +238,31 @@ def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_
     wait_until(sent.exists, "the reminder")
     assert worker.stop() == 0
     assert sent.read_text() == "ada@example.org"
+
+
+def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Path) -> None:
+    folder, log = tmp_path / "shop", tmp_path / "worker.log"
+    copy = the_block("sh", "cp -r worker", COPY_IT).replace("../shop", str(folder))
+    bash(copy.partition("python -m pip")[0], {})
+    (folder / "reminders.py").write_text(the_block("python", "from timeouts import", COPY_IT))
+    script = the_block("sh", "python -m timeouts", COPY_IT).replace("in 5s", "in 0s")
+    script = script.replace("redis://localhost:6379/0", valkey.url)
+    script = script.replace("reminders:flows &", f"reminders:flows > {log} 2>&1 &")
+    script += f"until grep -q 'to ada@example.org' {log}; do sleep 0.1; done; kill $!; wait"
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+    bash(f"cd {folder}\n{script}", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
+
+
+def test_a_copy_works_without_the_files_that_the_page_says_may_go(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "worker", tmp_path / "timeouts")
+    sentence = COPY_IT.partition("**What you may delete from the copy:**")[2].partition(".\n")[0]
+    init = tmp_path / "timeouts" / "__init__.py"
+    for file in re.findall(r"`(\w+)\.py`", sentence.partition("Nothing else")[0]):
+        (tmp_path / "timeouts" / f"{file}.py").unlink()
+        init.write_text(re.sub(rf"(?m)^from \.{file} import .*\n", "", init.read_text()))
+    help_ = [sys.executable, "-m", "timeouts", "run", "--help"]
+    subprocess.run(help_, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, check=True)
 
 
 def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
@@ -264,25 +326,39 @@ def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_pa
 
 
 def test_the_table_of_settings_is_complete() -> None:
-    table = README[README.index("## Settings") : README.index("## When things break")]
-    documented = set(re.findall(r"`([A-Z_]{6,})`", table)) - {"LOG_LEVEL"}
+    documented = set(re.findall(r"`([A-Z_]{6,})`", CONFIGURATION)) - {"LOG_LEVEL"}
     assert documented == {setting.name.upper() for setting in fields(Settings)}
 
 
-def test_every_path_and_target_it_names_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"(?:^|`)make ([a-z]+)", README, flags=re.MULTILINE)):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / path).exists(), path
+def test_webhooks_are_received_as_the_page_says(tmp_path: Path) -> None:
+    pasted: dict[str, Any] = {}
+    exec(the_block("python", "is_genuine", WEBHOOKS), pasted)  # noqa: S102  our own page
+    subscribe = the_block("sh", "v1/webhooks", WEBHOOKS)
+    stock, place, *_ = the_block("sh", "curl -X PUT", INDEX).split("\n\n")
+    settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
+    with Service(tmp_path, free_port(), settings) as service, receiving() as endpoint:
+        key = processes.create_key(service.env, "page", "orders", "payments", "ops")
+        script = "\n".join([subscribe, stock, place.replace(":15}", ":1}")])
+        script = script.replace("localhost:8000", service.base_url.removeprefix("http://"))
+        output = bash(script.replace("https://shop.example/hooks", endpoint.url), {"KEY": key})
+        wait_until(lambda: endpoint.messages, "the order's cancellation")
+    [secret] = re.findall(r'"secret":"(\w+[^"]+)"', output)
+    message = endpoint.messages[0]
+    example = json.loads(the_block("json", "order.cancelled", WEBHOOKS))
+    assert message.type == example["type"]
+    assert message.json.keys() == example.keys()
+    assert message.json["data"].keys() == example["data"].keys()
+    assert pasted["is_genuine"](message.headers, message.body, secret)
+    assert not pasted["is_genuine"](message.headers, message.body + b" ", secret)
 
 
 def test_the_page_about_the_api_works_as_it_is_pasted(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "http-api.md").read_text()
+    keys = the_block("sh", "keys list shop", HTTP_API)
+    session = [block for block in blocks("sh", HTTP_API) if block != keys]
     settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
     with Service(tmp_path / "service", free_port(), settings) as service:
         key = processes.create_key(service.env, "page", "orders", "payments", "ops")
-        script = "\n".join(blocks("sh", page)).replace("kill %1;", "kill $!;")
+        script = "\n".join(session).replace("kill %1;", "kill $!;")
         script = script.replace("http://localhost:8000", service.base_url)
         script = script.replace("9000", str(free_port())).replace("received.txt", f"{tmp_path}/got")
         script = script.replace("$PWD/.venv/bin", str(Path(sys.executable).parent))

@@ -1,0 +1,66 @@
+"""How `make docs` makes a site of the pages. It needs no network, neither to build nor to read."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+project = "Order timeout"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+html_title = f"Order timeout {release}"
+root_doc = "docs/index"
+# Pages are where they are in the repository, so that links between them work in both places.
+include_patterns = ["*.md", "docs/*.md", "docs/*.rst", "tests/README.md", "tests/faults/README.md"]
+exclude_patterns = [".*", "build", "node_modules", "data"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "site_pages"]
+navigation = {
+    "Use it": ["docs/http-api", "docs/payments", "docs/webhooks"],
+    "Run it": [
+        "docs/operations",
+        "docs/configuration",
+        "docs/exposing",
+        "docs/failure-modes",
+        "docs/performance",
+        "docs/tested-on",
+    ],
+    "Copy it": [
+        "docs/writing-a-flow",
+        "docs/copy-it",
+        "docs/tour",
+        "docs/seeds",
+        "docs/reference",
+        "docs/api",
+    ],
+    "Change it": [
+        "docs/decisions",
+        "README </README>",
+        "CONTRIBUTING",
+        "SECURITY",
+        "CHANGELOG",
+        "tests/README",
+        "tests/faults/README",
+    ],
+}
+myst_heading_anchors = 4  # named as GitHub names them
+myst_linkify_fuzzy_links = False
+suppress_warnings = ["myst.header"]
+
+default_role = "py:obj"  # `Name` in a docstring
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 88
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+templates_path = ["templates"]
+html_additional_pages = {"index": "to_the_index.html"}
+html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
+pygments_style, pygments_dark_style = "friendly", "github-dark"

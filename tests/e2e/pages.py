@@ -1,0 +1,91 @@
+"""The README and the pages under docs/, and the blocks of code in them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from devtools.processes import ROOT
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+README = page("README.md")
+INDEX = page("docs/index.md")
+CONFIGURATION = page("docs/configuration.md")
+HTTP_API = page("docs/http-api.md")
+PAYMENTS = page("docs/payments.md")
+WEBHOOKS = page("docs/webhooks.md")
+OPERATIONS = page("docs/operations.md")
+FLOWS = page("docs/writing-a-flow.md")
+COPY_IT = page("docs/copy-it.md")
+#: Every page whose blocks are run, and what it is called in a test.
+PAGES = {
+    path: path.read_text()
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "README.md"]
+}
+
+#: A part of each block that no test runs, and why. Its targets are checked to exist.
+NOT_RUN = {
+    "[ unpaid ]": "a drawing",
+    " customer         API process": "a drawing",
+    "make new NAME=seat-hold\n": "unit/test_devtools.py writes a service and checks it",
+    "python -m devtools.remove_orders\n": "it would remove the orders",
+    "make demo    #": "test_examples.py plays the demo; the other is the test suite",
+    "VALKEY_SERVER=redis-server make demo": ".ci/run does it",
+    "docker compose up --build": "needs Docker; unit/test_compose.py tests the file",
+    "docker compose --profile monitoring": "needs Docker; unit/test_monitoring.py tests the files",
+    "promtool check rules": "unit/test_monitoring.py runs promtool, if there is one",
+    "SITE_ADDRESS=": "needs a domain",
+    "def release(connection": "integration/test_records.py finds it in the example, and runs that",
+    "make install        #": "how tests are run",
+    "make test N=3": "how tests are run",
+}
+
+
+def all_blocks(page: str) -> list[tuple[str, str]]:
+    """The language and the text of each block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str, page: str = README) -> list[str]:
+    """The blocks of this language, in the order of the page."""
+    return [block for found, block in all_blocks(page) if found == language]
+
+
+def the_block(language: str, containing: str, page: str = README) -> str:
+    """The only block of this language that contains this text."""
+    [block] = [block for block in blocks(language, page) if containing in block]
+    return block
+
+
+def blocks_in_tests() -> Iterator[str]:
+    """The blocks that some test names in a call of `blocks` or `the_block`."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id == "blocks":
+                    yield from blocks(*_values(node))
+                elif node.func.id == "the_block":
+                    yield the_block(*_values(node))
+
+
+def unaccounted(pages: dict[Path, str]) -> list[str]:
+    """The blocks that no test runs, without a reason for it."""
+    known = {*blocks_in_tests()}
+    return [
+        f"{path.relative_to(ROOT)}: {block}"
+        for path, text in pages.items()
+        for _, block in all_blocks(text)
+        if block not in known and not any(part in block for part in NOT_RUN)
+    ]
+
+
+def _values(call: ast.Call) -> list[str]:
+    """The arguments: texts, and the names of pages in this module."""
+    return [
+        str(globals()[each.id] if isinstance(each, ast.Name) else ast.literal_eval(each))
+        for each in call.args
+    ]
