@@ -67,7 +67,9 @@ def spread(late_ms: Sequence[float]) -> dict[str, float]:
     cuts = statistics.quantiles(late_ms, n=100)
     return {
         "min_ms": min(late_ms),
+        "p10_ms": cuts[9],
         "p50_ms": cuts[49],
+        "p90_ms": cuts[89],
         "p99_ms": cuts[98],
         "max_ms": max(late_ms),
     }

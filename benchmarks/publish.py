@@ -5,7 +5,9 @@ python -m benchmarks.publish
 
 import re
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
@@ -14,6 +16,9 @@ from benchmarks import report
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 OWN, OTHER = "#1f5a7a", "#b9b2a6"
+#: Rows whose 99th percentile is within this are shown again, close up.
+SOON_MS = 20
+Figures = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def main() -> None:
@@ -27,8 +32,8 @@ def main() -> None:
         text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)  # noqa: B023
         print(f"{path.stem}: {'in' if count else 'not in'} {PAGE.name}")
     PAGE.write_text(text)
-    _bars("drain", "orders_per_s", "orders let go per second")
-    _bars("lateness", "p99_ms", "99th percentile of lateness, ms")
+    _drain()
+    _lateness()
 
 
 def _figures(found: report.Report) -> str:
@@ -36,23 +41,78 @@ def _figures(found: report.Report) -> str:
     return f"{report.table(found.figures)}\n\nMeasured {found.measured}: {settings}."
 
 
-def _bars(part: str, column: str, label: str) -> None:
-    figures = report.load(part).figures
-    rows = [(name, row[column]) for name, row in figures.items() if column in row][::-1]
-    medians = [statistics.median(values) for _, values in rows]
-    errors = [
-        [median - min(values) for median, (_, values) in zip(medians, rows, strict=True)],
-        [max(values) - median for median, (_, values) in zip(medians, rows, strict=True)],
-    ]
-    colours = [OWN if name.startswith(("this", "orders")) else OTHER for name, _ in rows]
-    figure, axes = plt.subplots(figsize=(8, 0.4 * len(rows) + 1), layout="constrained")
-    bars = axes.barh([name for name, _ in rows], medians, xerr=errors, color=colours)
-    axes.bar_label(bars, [report.shown(median) for median in medians], padding=4)
-    axes.set_xscale("log")
+def _drain() -> None:
+    """This project beside other queues, and apart from them beside what the machine can do at most."""
+    figures = report.load("drain").figures
+    limits = {name: row for name, row in figures.items() if name.startswith("limit: ")}
+    own = {name: row for name, row in figures.items() if name.startswith("this project")}
+    best = max(own, key=lambda name: statistics.median(own[name]["orders_per_s"]))
+    peers = {name: row for name, row in figures.items() if name not in limits and name not in own}
+    fastest = sorted(peers, key=lambda name: -statistics.median(peers[name]["orders_per_s"]))
+    _bars("drain", {best: own[best], **{name: peers[name] for name in fastest}})
+    named = {name.removeprefix("limit: "): row for name, row in limits.items()}
+    _bars("drain-limits", {**own, **named})
+
+
+def _bars(name: str, figures: Figures) -> None:
+    """Orders per second, from 0."""
+    medians = {row: statistics.median(columns["orders_per_s"]) for row, columns in figures.items()}
+    figure, axes = plt.subplots(figsize=(8, 0.4 * len(figures) + 1), layout="constrained")
+    for row, columns in figures.items():
+        measured, median = columns["orders_per_s"], medians[row]
+        ends = [[median - min(measured)], [max(measured) - median]]
+        bar = axes.barh([row], [median], xerr=ends, color=_colour(row))
+        axes.bar_label(bar, [report.shown(median)], padding=4)
+    axes.invert_yaxis()
     axes.margins(x=0.15)
-    axes.set_xlabel(f"{label}; median, with min and max")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("due orders processed per second; median of the runs, with min and max")
+    _save(figure, axes, name)
+
+
+def _lateness() -> None:
+    """How late tasks start: all of them, and those within a few milliseconds again on a scale of their own."""
+    figures = report.load("lateness").figures
+    rows = {name: _medians(row) for name, row in figures.items() if "p50_ms" in row}
+    soon = {name: row for name, row in rows.items() if row["p99_ms"] <= SOON_MS}
+    same_rate = {name: row for name, row in rows.items() if name.endswith("100/s")}
+    for name, shown in (("lateness", same_rate), ("lateness-close", soon)):
+        figure, axes = plt.subplots(figsize=(8, 0.4 * len(shown) + 1.3), layout="constrained")
+        for row, quantiles in shown.items():
+            _distribution(axes, row, quantiles)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.invert_yaxis()
+        axes.xaxis.set_major_formatter("{x:,g}")
+        axes.set_xlabel(
+            "start of the task, ms after its due time\n"
+            "dot: median; bar: all but the latest 1%; line: earliest to latest"
+        )
+        _save(figure, axes, name)
+
+
+def _distribution(axes: Any, row: str, quantiles: dict[str, float]) -> None:
+    colour, low = _colour(row), quantiles["min_ms"]
+    axes.barh([row], [quantiles["p99_ms"] - low], left=low, height=0.5, color=colour, alpha=0.4)
+    if "p10_ms" in quantiles:  # the middle 80%
+        left, width = quantiles["p10_ms"], quantiles["p90_ms"] - quantiles["p10_ms"]
+        axes.barh([row], [width], left=left, height=0.5, color=colour)
+    axes.plot([low, quantiles["max_ms"]], [row, row], color=colour, linewidth=1)
+    axes.plot([quantiles["p50_ms"]], [row], "o", color="black", markersize=5)
+
+
+def _medians(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {column: statistics.median(values) for column, values in row.items()}
+
+
+def _colour(row: str) -> str:
+    return OWN if row.startswith(("this", "orders")) else OTHER
+
+
+def _save(figure: Any, axes: Any, name: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PAGE.parent / "plots" / f"{part}.png", dpi=120, metadata={"Software": None})
+    figure.savefig(PAGE.parent / "plots" / f"{name}.png", dpi=120, metadata={"Software": None})
+    plt.close(figure)
 
 
 if __name__ == "__main__":
