@@ -35,7 +35,7 @@ $(VENV)/docs: $(VENV)/installed requirements-docs.lock
 
 .PHONY: help install demo run test check docs openapi fuzz faults soak bench new env lock clean
 
-help: ## Show what there is
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 install: $(VENV)/installed ## Make .venv from the lock files
@@ -44,21 +44,21 @@ PATIENCE ?= 1
 demo: $(VENV)/demo ## Play the whole story in under a minute; PATIENCE=5 on a busy machine
 	$(BIN)/python -m examples.demo --patience $(PATIENCE)
 
-run: $(VENV)/demo ## API on port 8000, worker, Valkey, SQLite under data/
+run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey, and SQLite under data/
 	$(BIN)/python -m devtools.run
 
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.
 N ?= auto
-test: $(VENV)/installed ## All tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
+test: $(VENV)/installed ## Run all tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
 	$(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10 $(TESTS)
 
-check: $(VENV)/installed ## Lint, format and types
+check: $(VENV)/installed ## Check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/docs ## Make a site of README and docs/ in build/site: no warning, no dead link, no internet
+docs: $(VENV)/docs ## Build README and docs/ as a site in build/site, which needs no internet
 	rm -rf build/site
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
 	@echo 'Open build/site/index.html'
@@ -67,22 +67,22 @@ openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the AP
 	$(BIN)/python -m orders.openapi
 
 EXAMPLES ?= 500
-fuzz: $(VENV)/fuzz ## Requests that schemathesis makes of it, on both databases; EXAMPLES=2000 for more
+fuzz: $(VENV)/fuzz ## Send requests generated from that file, on both databases; EXAMPLES=2000 for more
 	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
 # One after another, on a machine with nothing else to do: time limits are strict.
-faults: $(VENV)/installed ## The fault tests, repeated, with strict time limits
+faults: $(VENV)/installed ## Run the fault tests repeatedly, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
 	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
 
 MINUTES ?= 10
-soak: $(VENV)/installed ## A random nemesis for MINUTES=10, then one table
+soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a table
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
-new: $(VENV)/installed ## A service for another timeout: NAME=seat-hold
+new: $(VENV)/installed ## Write a service for another timeout: NAME=seat-hold
 	@$(BIN)/python -m devtools.new "$(NAME)"
 
 env: ## Write .env with random secrets, once
@@ -96,5 +96,5 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements-dev.lock pyproject.toml -o requirements-docs.lock
 
-clean: ## Remove what was made here
+clean: ## Remove everything that was made here
 	rm -rf $(VENV) data build *.egg-info
