@@ -37,6 +37,7 @@ navigation = {
     "Change it": [
         "docs/decisions",
         "README </README>",
+        "README, 简体中文 </README.zh-CN>",
         "CONTRIBUTING",
         "SECURITY",
         "CHANGELOG",
@@ -48,6 +49,7 @@ myst_heading_anchors = 4  # named as GitHub names them
 myst_linkify_fuzzy_links = False
 suppress_warnings = ["myst.header"]
 
+highlight_language = "text"  # of a block that names none
 default_role = "py:obj"  # `Name` in a docstring
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

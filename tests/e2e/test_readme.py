@@ -31,7 +31,9 @@ from tests.e2e.pages import (
     PAYMENTS,
     README,
     WEBHOOKS,
+    all_blocks,
     blocks,
+    page,
     the_block,
     unaccounted,
 )
@@ -66,6 +68,21 @@ def test_a_block_that_no_test_runs_is_found() -> None:
 def test_every_reason_for_not_running_a_block_is_about_one() -> None:
     texts = "".join(PAGES.values())
     assert [part for part in NOT_RUN if part not in texts] == []
+
+
+def test_the_chinese_readme_has_the_same_blocks_commands_sections_and_links() -> None:
+    chinese = page("README.zh-CN.md")
+    assert all_blocks(chinese) == all_blocks(README)
+    in_line = re.compile("(?<!`)`([^`\n]+)`")
+    assert sorted(in_line.findall(chinese)) == sorted(in_line.findall(README))
+    assert chinese.count("\n## ") == README.count("\n## ")
+    assert chinese.count("\n- **") == README.count("\n- **")
+    links = re.compile(r"\]\(((?!README)[^)]+)\)")
+    assert [*links.findall(chinese)] == [*links.findall(README)]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 130
 
 
 def test_every_target_that_a_page_names_exists() -> None:
