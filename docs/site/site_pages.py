@@ -15,7 +15,7 @@ from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
+from sphinx.errors import SphinxError
 from sphinx.util.osutil import relative_uri
 
 import worker
@@ -86,11 +86,11 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def check_that_nothing_is_loaded(app: Sphinx, error: Exception | None) -> None:
-    """Raises ExtensionError for a page that needs the internet."""
+    """Raises SphinxError for a page that needs the internet."""
     pages = [] if error else [*app.outdir.rglob("*.html"), *app.outdir.rglob("*.css")]
     for page in pages:
         if found := FOREIGN.search(page.read_text()):
-            raise ExtensionError(f"{page} loads something from another server: {found[0]}")
+            raise SphinxError(f"{page} loads something from another server: {found[0]}")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
