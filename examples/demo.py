@@ -187,7 +187,7 @@ def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
     reply = shop.pay(first.body)
     story.check(
         (reply.status, reply.body["status"]) == (202, "refund_due"),
-        "the money is kept, and due back: 202, refund_due",
+        "the money is kept and marked for refund: 202, refund_due",
     )
     story.check(shop.look(first.body)["status"] == "cancelled", "the order stays cancelled")
 
@@ -199,7 +199,7 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
     service.valkey.kill()
     story.tell("Redis is killed with kill -9")
     reply = shop.order()
-    story.check(reply.status == 201, "a new order is accepted all the same")
+    story.check(reply.status == 201, "a new order is still accepted")
     late = shop.wait_for_cancellation([*orders, reply.body])
     story.check_late(
         late,
@@ -220,7 +220,7 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
         all(shop.cancellations(order) == 1 for order in orders), "each of them exactly once"
     )
 
-    story.act("The worker dies in mid-cancel")
+    story.act("The worker dies while it cancels an order")
     order = shop.order().body
     _kill_in_mid_cancel(service, story)
     service.worker = service.start_worker()

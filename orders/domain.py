@@ -16,7 +16,7 @@ MAX_INT = 2**31 - 1
 
 
 class OrderStatus(StrEnum):
-    """Unpaid until either of the others, which are final."""
+    """Paid and cancelled are final."""
 
     UNPAID = "unpaid"
     PAID = "paid"
@@ -24,7 +24,7 @@ class OrderStatus(StrEnum):
 
 
 class PaymentStatus(StrEnum):
-    """Money that came too late, twice, or in the wrong amount is kept, and due back."""
+    """Money that came too late, twice, or in the wrong amount is kept and marked for refund."""
 
     APPLIED = "applied"
     REFUND_DUE = "refund_due"
@@ -32,7 +32,7 @@ class PaymentStatus(StrEnum):
 
 
 class CancelReason(StrEnum):
-    """Why an order was let go."""
+    """Why an order was cancelled."""
 
     EXPIRED = "expired"
     REQUESTED = "requested"
@@ -87,7 +87,7 @@ class Payment:
     amount_minor: int
     currency: str
     status: PaymentStatus
-    #: Why it is due back, or was: order_cancelled, already_paid or wrong_amount.
+    #: Why it has to be refunded: order_cancelled, already_paid or wrong_amount.
     reason: str | None
     created_at: datetime
     refunded_at: datetime | None = None
@@ -156,7 +156,7 @@ class Event:
 
 
 class DeliveryStatus(StrEnum):
-    """Pending until either of the others. A dead one is not tried again unless somebody asks."""
+    """Pending, until it is delivered or dead. A dead one is not sent again unless you ask for it."""
 
     PENDING = "pending"
     DELIVERED = "delivered"

@@ -92,7 +92,7 @@ class PaymentNotFound(OrderError):
 
 
 class NotRefundable(OrderError):
-    """This payment is not due back: it was applied to its order."""
+    """This payment cannot be refunded: it was applied to its order."""
 
 
 class AlreadyRefunded(OrderError):
@@ -112,7 +112,7 @@ class PreconditionRequired(OrderError):
 
 
 class PreconditionFailed(OrderError):
-    """It is not as If-Match or If-None-Match expects: read it again."""
+    """If-Match or If-None-Match does not match the current version: read it again."""
 
 
 class SignatureInvalid(OrderError):

@@ -134,7 +134,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     "If-None-Match": {
         "name": "If-None-Match",
         "in": "header",
-        "description": "The ETag of what you have: 304 if it is still that. Anything else is ignored.",
+        "description": "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
         "required": False,
         "schema": {"type": "string"},
     },
@@ -468,7 +468,7 @@ def _headers(names: dict[str, bool]) -> Schema:
 
 
 NOT_MODIFIED = {
-    "description": "It is what you have.",
+    "description": "The version you have is current.",
     "headers": _headers({"X-Request-ID": True, "ETag": True, **LIMITED}),
 }
 

@@ -273,7 +273,7 @@ class OrderService(Transactional[Repository]):
         amount_minor: int,
         currency: str,
     ) -> Paid:
-        """Take a payment: the order is paid, or the money is noted as due back.
+        """Report a payment: the order is paid, or the money is kept and marked for refund.
 
         A payment after the deadline is good as long as the order was not cancelled: its stock
         is still held. Raises OrderNotFound, ReferenceReused.

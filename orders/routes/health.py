@@ -22,7 +22,7 @@ health = APIBlueprint(
 def healthz() -> ResponseReturnValue:
     """The process runs.
 
-    It answers without asking anything else, for whoever restarts processes that hang.
+    Checks nothing else; for a supervisor that restarts processes that hang.
     """
     return {"status": "ok"}
 
@@ -37,7 +37,7 @@ def healthz() -> ResponseReturnValue:
     )
 )
 def readyz() -> ResponseReturnValue:
-    """The database has the schema and takes writes.
+    """The database has the schema and accepts writes.
 
     Without Redis the service works, degraded.
     """

@@ -29,8 +29,8 @@ payments = APIBlueprint(
     url_prefix="/v1",
     tag={
         "name": "Payments",
-        "description": "What a provider took for an order, and sent back. Money that comes too "
-        "late, twice or in the wrong amount is kept, and due back.",
+        "description": "What a provider charged for an order, and refunded. Money that comes too "
+        "late, twice or in the wrong amount is kept and marked for refund.",
     },
 )
 
@@ -50,16 +50,16 @@ REFUNDED = {
 @payments.doc(
     responses=also(
         HTTPStatus.ACCEPTED,
-        "The money came too late, twice, or in the wrong amount: it is due back.",
+        "The money came too late, twice, or in the wrong amount: it has to be refunded.",
         LATE,
     )
 )
 @raises(OrderNotFound, ReferenceReused)
 @sends("Idempotent-Replayed")
 def create_payment(order_id: object, body: PaymentIn) -> Any:
-    """Take a payment.
+    """Report a payment.
 
-    Money that the order cannot take is kept, and due back. Repeating the request, with the same
+    Money that the order cannot take is kept and marked for refund. Repeating the request, with the same
     provider and reference, returns the original response.
     """
     paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
@@ -102,7 +102,7 @@ def list_payments(query: PaymentsQuery) -> Any:
 @raises(AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
 @sends("Idempotent-Replayed")
 def refund_payment(payment_id: object, body: RefundIn) -> Any:
-    """Record that money due back has been sent.
+    """Record a refund that you have sent.
 
     Repeating the request changes nothing.
     """

@@ -54,7 +54,7 @@ def list_stock(query: StockQuery) -> Any:
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price.
 
-    Its ETag changes with on_hand, price_minor and currency, and not with reserved.
+    Its ETag changes with on_hand, price_minor and currency, but not with reserved.
     """
     item = services().stock.get(checked_sku(sku))
     return item, HTTPStatus.OK, etag(item.version)
@@ -87,7 +87,7 @@ def put_stock(sku: str, body: StockIn) -> Any:
 @raises(KeyReused, SkuNotFound, StockReserved, StockTooLarge)
 @sends("Idempotent-Replayed")
 def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> Any:
-    """Add to a SKU's stock, or remove from it, whatever orders do at the same time."""
+    """Add to a SKU's stock or remove from it, whatever is sold meanwhile."""
     made = services().stock.adjust(
         checked_sku(sku), client_id=caller(), key=header.idempotency_key, **body.model_dump()
     )
@@ -100,7 +100,7 @@ def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> An
 @stock.output(AdjustmentsOut)
 @raises(SkuNotFound)
 def list_adjustments(sku: str, query: AdjustmentsQuery) -> Any:
-    """What changed a SKU's stock other than orders, newest first."""
+    """Changes of a SKU's stock that orders did not make, newest first."""
     found = services().stock.adjustments(
         checked_sku(sku), page_size=query.limit, before_id=query.before_id
     )

@@ -50,7 +50,7 @@ def _with_secret(found: tuple[Subscription, str]) -> dict[str, Any]:
 @raises(TooManyWebhooks, WebhookUrlNotAllowed)
 @sends("Location")
 def create_webhook(body: WebhookIn) -> Any:
-    """Have your events sent to a URL.
+    """Subscribe a URL to your events.
 
     The secret that signs them is shown only now.
     """

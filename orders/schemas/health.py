@@ -14,11 +14,13 @@ class HealthOut(Out):
 
 
 class ReadinessOut(Out):
-    """Whether the service can work, and what it lacks."""
+    """Whether the service can work, and what is missing."""
 
     status: Annotated[
         Literal["ready", "degraded", "unavailable"],
-        Field(description="Degraded without Redis: the service works, a little later."),
+        Field(
+            description="Degraded without Redis: the service works, but orders are cancelled a little later."
+        ),
     ]
     database: Annotated[
         str,

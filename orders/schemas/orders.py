@@ -63,7 +63,7 @@ def _timeout_bounds(schema: dict[str, Any]) -> None:
 
 
 class LineIn(In):
-    """Some of one SKU."""
+    """A quantity of one SKU."""
 
     sku: Sku
     quantity: Quantity
@@ -183,7 +183,7 @@ class OrdersQuery(Query):
     ] = None
     client: Annotated[
         ClientName | None,
-        Field(description="Only this client's, by its name. Needs the scope ops."),
+        Field(description="Only the orders of the client with this name. Needs the scope ops."),
     ] = None
 
     @model_validator(mode="after")
@@ -230,7 +230,7 @@ class EventsQuery(Query):
 
 
 class LineOut(Out):
-    """Some of one SKU, at its price when the order was placed."""
+    """A quantity of one SKU, at its price when the order was placed."""
 
     sku: SkuOut
     quantity: QuantityOut

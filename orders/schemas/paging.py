@@ -56,7 +56,7 @@ Cursor = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
     # Without an example, which the documentation's page would send.
-    Field(description="The next_cursor of the page before. Opaque: build nothing on it."),
+    Field(description="The next_cursor of the previous page. Opaque: do not parse it."),
 ]
 #: What a list returns.
 Page = Annotated[

@@ -27,7 +27,7 @@ RefundReason = WithJsonSchema(
     {
         "type": "string",
         "enum": ["order_cancelled", "already_paid", "wrong_amount"],
-        "description": "Why it is due back, or was.",
+        "description": "Why it has to be refunded.",
     }
 )
 
@@ -70,7 +70,7 @@ class PaymentsQuery(PaymentsOfOrderQuery):
 
 
 class PaymentOut(Out):
-    """A payment, and whether the order took it."""
+    """A payment, and whether it was applied to the order."""
 
     id: Id
     order_id: Annotated[Id, Field(description="The id of its order.")]

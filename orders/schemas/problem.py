@@ -9,10 +9,11 @@ from orders.schemas.types import Out, Sku
 
 
 class ProblemOut(Out):
-    """An error, as RFC 9457 has it. ``code`` is stable, for programs; the rest is for people."""
+    """An error in the format of RFC 9457. ``code`` is stable, for programs; the rest is for people."""
 
     type: Annotated[
-        Literal["about:blank"], Field(description="Means that there is no type beyond the status.")
+        Literal["about:blank"],
+        Field(description="about:blank: the status says what kind of error it is."),
     ]
     title: Annotated[
         str, Field(description="The status in words.", max_length=50, examples=["Conflict"])

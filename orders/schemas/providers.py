@@ -144,7 +144,7 @@ class OutcomeOut(Out):
 
     outcome: Annotated[
         Literal["applied", "refund_due", "refunded", "replayed", "ignored"],
-        Field(description="Replayed: it was settled before."),
+        Field(description="Replayed: it was recorded before."),
     ]
     payment_id: Annotated[
         Id | None, Field(description="The payment's id; null if the message is ignored.")

@@ -21,7 +21,9 @@ from orders.schemas.types import (
     SkuOut,
 )
 
-OnHand = Field(description="How many pieces there are, held ones included.", examples=[10])
+OnHand = Field(
+    description="How many pieces there are, including those held by unpaid orders.", examples=[10]
+)
 
 
 class StockIn(In):
@@ -55,7 +57,7 @@ Delta = Annotated[
 Reason = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
-    Field(description="Why, for people.", examples=["3 broken in transit"]),
+    Field(description="The reason, for people to read.", examples=["3 broken in transit"]),
 ]
 
 
@@ -98,7 +100,7 @@ class StockOut(Out):
 
     sku: SkuOut
     on_hand: Annotated[CountOut, OnHand]
-    reserved: Annotated[CountOut, Field(description="How many of those unpaid orders hold.")]
+    reserved: Annotated[CountOut, Field(description="How many of these pieces unpaid orders hold.")]
     price_minor: PriceOut
     currency: CurrencyOut
 
@@ -116,7 +118,7 @@ class AdjustmentOut(Out):
     id: Annotated[
         int,
         Field(
-            description="Its number, greater than those before.",
+            description="Its number, greater than any earlier one.",
             examples=[17],
             json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
         ),

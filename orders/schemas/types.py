@@ -134,7 +134,7 @@ Version = Annotated[
     int,
     Field(
         json_schema_extra={"minimum": 1, "maximum": MAX_INT},
-        description="Grows by one with each change.",
+        description="Increases by one with each change.",
         examples=[1],
     ),
 ]

@@ -29,7 +29,9 @@ EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=len(WEBHO
 Url = Annotated[
     str,
     StringConstraints(min_length=1, max_length=2000),
-    Field(description="https or http, without a user.", examples=["https://shop.example/hook"]),
+    Field(
+        description="An https or http URL, without a user.", examples=["https://shop.example/hook"]
+    ),
 ]
 
 
@@ -40,7 +42,7 @@ class WebhookIn(In):
     events: Annotated[
         EventTypes | None,
         Field(
-            description="Which events, each once; all, unless named.",
+            description="Which events to send, each once. Default: all.",
             examples=[["order.paid", "order.cancelled"]],
         ),
     ] = None
@@ -117,7 +119,7 @@ class WebhookWithSecretOut(WebhookOut):
     secret: Annotated[
         str,
         Field(
-            description="What signs the messages.",
+            description="The secret that messages are signed with.",
             examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
             json_schema_extra={"maxLength": 100, "pattern": "^whsec_[A-Za-z0-9+/=]+$"},
         ),
