@@ -41,7 +41,7 @@ class Consumer:
                     send_mail(task.payload)
 
     The queue named first goes first, as long as it has anything due. A wait ends as soon as a task is due, and
-    costs one look at each queue every five seconds. It goes on while Redis does not answer. A lease
+    costs one look at each queue every five seconds. It continues while Redis does not answer. A lease
     is extended until the block ends. Delivery is at least once.
 
     ``settings`` are those of a `Flow` for ``lease_seconds``, ``max_runtime_seconds``, ``max_failures``,
@@ -60,7 +60,7 @@ class Consumer:
 
         Nothing is sent before the first task is asked for. One connection then listens until `close`, so a
         client needs more connections than it has consumers.
-        ``listeners`` are told of `events`, after the log. Raises ValueError for settings that a
+        ``listeners`` get every event of `events`, after the log. Raises ValueError for settings that a
         `Flow` refuses.
         """
         names = [queues] if isinstance(queues, str) else [*queues]
@@ -103,7 +103,7 @@ class Consumer:
         At the end of the block the task is done. An exception means what it means in a handler: `Retry`,
         `Reschedule`, `DeadLetter` and `Failed` say what becomes of the task, and `Unavailable` gives it
         back uncounted and takes nothing for a while. None of these propagates. Any other exception means
-        that the task has failed, and does. Leaving the process (Ctrl-C, `sys.exit`) gives the task back
+        that the task has failed, and propagates. Leaving the process (Ctrl-C, `sys.exit`) gives the task back
         uncounted.
 
         Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer when Redis

@@ -66,7 +66,9 @@ def checked_delay(delay_ms: float) -> float:
 
 
 class Retry(Exception):
-    """Not now: run the same task again after ``delay_ms``. The appointment stays the same.
+    """Not now: run the same task again after ``delay_ms``. The appointment stays the same::
+
+        raise Retry(delay_ms=60_000)
 
     With ``counted`` it is a failure, and ``max_failures`` of them make a dead letter. Without, it is not,
     and earlier failures and deliveries are reset. Raises ValueError for an impossible delay.
@@ -79,7 +81,12 @@ class Retry(Exception):
 
 
 class Reschedule(Exception):
-    """Done, and due again after ``delay_ms``: a new appointment, as if just scheduled."""
+    """Done, and due again after ``delay_ms``: a new appointment, as if just scheduled::
+
+        raise Reschedule(delay_ms=86_400_000)
+
+    Raises ValueError for an impossible delay.
+    """
 
     def __init__(self, delay_ms: float) -> None:
         super().__init__(f"done, and due again in {delay_ms} ms")
@@ -87,7 +94,12 @@ class Reschedule(Exception):
 
 
 class DeadLetter(Exception):
-    """Do not try again: the task becomes a dead letter at once. The reason may be an exception."""
+    """Do not try again: the task becomes a dead letter at once. The reason may be an exception::
+
+        raise DeadLetter("customer 7 has no address")
+
+    It stays dead until somebody requeues or purges it.
+    """
 
     def __init__(self, reason: str | BaseException) -> None:
         self.reason = str(reason)
@@ -119,7 +131,12 @@ Probe = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A queue and the handler of its tasks.
+    """A queue and the handler of its tasks::
+
+        def remind(tasks: Sequence[Task]) -> dict[str, Outcome]:
+            return {task.id: Retry(60_000) for task in tasks if not send_mail(task.payload)}
+
+        Flow(name="reminders", handler=remind, max_failures=5)
 
     The handler gets a batch and returns what is *not* done: a mapping from task id to
     `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
@@ -215,7 +232,13 @@ class OneAtATime:
 
 
 def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
-    """Make a handler of a function for a single task.
+    """Make a handler of a function for a single task::
+
+        @one_at_a_time
+        def remind(task: Task) -> None:
+            send_mail(task.payload)
+
+        Flow(name="reminders", handler=remind)
 
     The function returns None when the task is done, or returns or raises an outcome. Any
     other exception counts against that task alone, if the flow's probe passes. Each task is

@@ -23,7 +23,7 @@ Status = Literal["ok", "degraded", "failing"]
 
 @dataclass(frozen=True, slots=True)
 class FlowHealth:
-    """One flow in one worker."""
+    """The health of one flow in one worker."""
 
     queue: str
     status: Status
@@ -35,7 +35,7 @@ class FlowHealth:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHealth:
-    """One worker."""
+    """The health of one worker."""
 
     worker: str
     status: Literal["starting", "ok", "degraded", "failing", "stopping"]
@@ -45,7 +45,7 @@ class WorkerHealth:
 
     @property
     def alive(self) -> bool:
-        """Whether to leave it alone: a supervisor should restart it otherwise."""
+        """Whether it works, or waits for an outage to end. If not, a supervisor should restart it."""
         return self.status in ("ok", "degraded", "stopping")
 
 

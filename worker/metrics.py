@@ -259,7 +259,7 @@ class Metrics(Collector):
             self._tallies[event.queue].add(event, now)
 
     def watch(self, health: Callable[[], WorkerHealth]) -> None:
-        """Tell whether a worker's flows do their work; ``health`` is its `Worker.health`."""
+        """Also report whether a worker's flows do their work; ``health`` is its `Worker.health`."""
         self._health = health
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class Metrics(Collector):
     # -- scraping --------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: a registry would collect everything to find out."""
+        """Return nothing, so that registering it does not collect everything."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

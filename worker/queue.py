@@ -221,7 +221,11 @@ class Keys:
 
 
 class DelayQueue:
-    """The queue called ``name`` on ``client``, for any number of threads and processes.
+    """The queue called ``name`` on ``client``, for any number of threads and processes::
+
+        queue = DelayQueue(connect("redis://localhost:6379/0"), "reminders")
+        queue.schedule("visit-7", delay_ms=86_400_000, payload=b"ada@example.org")
+        queue.cancel("visit-7")
 
     Every method raises `redis.RedisError` when the server does not do what was asked. Raises
     ValueError for a client that decodes responses.

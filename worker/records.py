@@ -3,6 +3,9 @@
 A record is a row with an id, a time at which it is due, and a condition that says whether it is still
 pending. `Records` makes a flow of such a table::
 
+    def release(connection, ids):
+        connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
+
     holds = Records(
         engine,
         id=seats.c.id,
@@ -11,9 +14,6 @@ pending. `Records` makes a flow of such a table::
         handle=release,
         queue=DelayQueue(client, "seat-holds"),
     )
-
-    def release(connection, ids):
-        connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
 
     with engine.begin() as connection:
         connection.execute(seats.insert().values(id="A1", held_until=holds.after(600)))
@@ -174,7 +174,7 @@ class Records:
         case: what Redis did not take is logged, and the sweep finds it. A record whose task is a dead letter is
         logged too: it is not handled until the letter is requeued or purged.
 
-        Raises TypeError and ValueError for what is no id.
+        Raises TypeError and ValueError for an invalid id.
         """
         if isinstance(connection, Session | scoped_session):
             connection.flush()

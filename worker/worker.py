@@ -32,7 +32,9 @@ SWEEP_TIMEOUT_SECONDS = 0.5
 
 
 class Worker:
-    """Runs flows until it is stopped.
+    """Runs flows until it is stopped, as ``python -m worker run`` does::
+
+        Worker([Flow(name="reminders", handler=remind)], "redis://localhost:6379/0").run()
 
     Each flow has threads of its own, ``threads`` unless it says how many, so that none delays another.
     Flows of the same pool share the threads of the one that has the most, in strict priority.
@@ -114,7 +116,7 @@ class Worker:
             lane.alarm.set()
 
     def health(self) -> WorkerHealth:
-        """Whether it does its work, and why not. Any thread may ask, at any time; it takes no time."""
+        """Whether the worker does its work, and if not, why. Any thread may call it; it returns at once."""
         return self._liveness.report(time.monotonic())
 
     # -- assembly --------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """docs/reference.md names what is public, with its parameters, and nothing else."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -116,6 +118,35 @@ def test_every_public_class_and_function_has_a_docstring() -> None:
             doc = thing.__doc__ or ""
             assert doc, name
             assert not doc.startswith(f"{name}("), name  # what dataclasses make up
+
+
+def examples() -> Iterator[tuple[str, ast.AST]]:
+    """The example in each docstring that has one, by the public name."""
+    for name, thing in PUBLIC.items():
+        text = inspect.getdoc(thing) if callable(thing) else None
+        for block in re.findall(r"::\n\n((?: {4}.*\n?|\n)+)", text or ""):
+            flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            yield name, compile(dedent(block), name, "exec", flags)
+
+
+def test_what_one_begins_with_has_an_example_in_its_docstring() -> None:
+    named = {name for name, _ in examples()}
+    begin = "AsyncDelayQueue BatchScheduler Consumer DelayQueue Flow Recurring Retry Worker"
+    assert {*begin.split(), "connect_async", "one_at_a_time"} <= named
+
+
+def test_examples_in_docstrings_use_names_and_parameters_that_exist() -> None:
+    calls = [
+        (node.func.id, [keyword.arg for keyword in node.keywords])
+        for _, example in examples()
+        for node in ast.walk(example)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    known = {name: keywords for name, keywords in calls if name in PUBLIC}
+    assert len(known) > 5
+    for name, keywords in known.items():
+        settings = {field.name for field in fields(worker.Flow)}
+        assert {*keywords} <= {*parameters_of(PUBLIC[name])} | settings, name
 
 
 def test_a_name_that_is_missing_or_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
