@@ -56,7 +56,7 @@ class Services:
             return False
 
     def close(self) -> None:
-        """Let go of everything, what is left to say to Redis said."""
+        """Send what is still to be scheduled, and close all connections."""
         self.scheduler.close()
         self.webhook_scheduler.close()
         self.engine.dispose()
@@ -131,7 +131,7 @@ def process_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def counting() -> Observer:
-    """Counts for Prometheus in this process; where its client is not installed, nobody counts."""
+    """Counts for Prometheus in this process; does nothing where its client is not installed."""
     try:
         # Not before the API has said where its processes share what they count.
         from orders.counters import count  # noqa: PLC0415

@@ -21,7 +21,7 @@ SCOPES = ["orders", "payments", "ops"]
 
 keys = AppGroup("keys", help="API keys.")
 providers = AppGroup("providers", help="Payment providers, which send signed webhooks.")
-stock = AppGroup("stock", help="What is on the shelf.")
+stock = AppGroup("stock", help="Stock on hand and prices.")
 
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:
@@ -47,8 +47,8 @@ def _time(moment: datetime | None) -> str:
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """What the service refuses is said in a line."""
+def _plain_errors() -> Iterator[None]:
+    """Turn an error of the service into one line without a traceback."""
     try:
         yield
     except OrderError as error:
@@ -73,7 +73,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
     if not 0 < len(name) <= MAX_NAME:
         raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
     expires_in = None if days is None else timedelta(days=days)
-    with _said():
+    with _plain_errors():
         click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
 
 
@@ -82,7 +82,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the keys of the client NAME, or of all clients."""
-    with _said():
+    with _plain_errors():
         found = services().clients.list_keys(name)
     if as_json:
         for key in found:
@@ -102,7 +102,7 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
 @click.argument("key_id", metavar="ID", callback=_id_of)
 def revoke_key(key_id: str) -> None:
     """Revoke the key ID. It is refused everywhere within seconds."""
-    with _said():
+    with _plain_errors():
         key = services().clients.revoke(key_id)
     click.echo(f"{key.id} of {key.client} is revoked")
 
@@ -117,7 +117,7 @@ def rotate_key(key_id: str, hours: int) -> None:
 
     The old one still works for --hours (24), unless it expires sooner.
     """
-    with _said():
+    with _plain_errors():
         click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
 
 
@@ -130,7 +130,7 @@ def add_provider(client: str, provider: str) -> None:
     Prints its path and its secret, which it does not show again. Unlike an API key the secret is
     stored in plain text: verifying a signature requires the secret itself.
     """
-    with _said():
+    with _plain_errors():
         endpoint, secret = services().providers.add(client, provider)
     click.echo(f"/v1/providers/{endpoint.id}/webhook\n{secret}")
 
@@ -140,7 +140,7 @@ def add_provider(client: str, provider: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
-    with _said():
+    with _plain_errors():
         found = services().providers.list_endpoints(client)
     if as_json:
         for endpoint in found:
@@ -165,7 +165,7 @@ def rotate_provider(endpoint_id: str, hours: int) -> None:
 
     Messages signed with the old one are still taken for --hours (24).
     """
-    with _said():
+    with _plain_errors():
         click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))
 
 
@@ -173,7 +173,7 @@ def rotate_provider(endpoint_id: str, hours: int) -> None:
 @click.argument("endpoint_id", metavar="ID", callback=_id_in)
 def revoke_provider(endpoint_id: str) -> None:
     """Revoke the endpoint ID and delete its secrets. It is refused everywhere within seconds."""
-    with _said():
+    with _plain_errors():
         endpoint = services().providers.revoke(endpoint_id)
     click.echo(f"{endpoint.id} of {endpoint.client} is revoked")
 

@@ -16,7 +16,7 @@ p = sa.bindparam
 
 
 class ValidKey(NamedTuple):
-    """What an API key is good for."""
+    """Whose an API key is, and what it may do."""
 
     client: Client
     secret_hash: str
@@ -148,7 +148,7 @@ class ClientRepository(Statements):
         return [_api_key(row) for row in rows]
 
     def valid_key(self, key_id: str) -> ValidKey | None:
-        """What a key is good for; None when it is not."""
+        """Whose a key is and what it may do; None if it is not valid."""
         row = self._run(GET_VALID_KEY, for_id=key_id).one_or_none()
         if row is None:
             return None
@@ -170,16 +170,16 @@ class ClientRepository(Statements):
         return self._run(ADD_SUCCESSOR, **values).scalar_one_or_none()
 
     def forget_secret(self, key_id: str) -> None:
-        """Have the previous version refuse a key that it knows too."""
+        """Make the previous version of the code refuse this key, too."""
         self._run(FORGET_SECRET, for_id=key_id)
 
     def expire_key(self, key_id: str, after_ms: int) -> ApiKey:
-        """Have a key expire in so many ms, unless it does sooner."""
+        """Make a key expire in so many ms, unless it expires sooner."""
         self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
         return _api_key(self._run(GET_KEY, for_id=key_id).one())
 
     def note_use(self, key_id: str, every_ms: int) -> None:
-        """Note that a key is used now, unless that was noted lately."""
+        """Record that a key is used now, unless that was recorded recently."""
         self._run(NOTE_USE, for_id=key_id, for_ms=every_ms)
 
 

@@ -97,7 +97,7 @@ class Clients(Transactional[ClientRepository]):
         return key
 
     def _expire(self, key_id: str, after: timedelta) -> ApiKey:
-        """Have a key expire this long from now, unless it expires sooner."""
+        """Make a key expire this long from now, unless it expires sooner."""
         with self._writing() as repository:
             key = repository.expire_key(key_id, _ms(after))
         self._cached.pop(key_id, None)
@@ -116,7 +116,7 @@ class Clients(Transactional[ClientRepository]):
         return self.recall(api_key) or self._authenticate(api_key)
 
     def recall(self, api_key: str) -> Client | None:
-        """The client whose key this is, if that is known without a query."""
+        """The client whose key this is, if the cache knows it."""
         key_id, _, secret = api_key.partition(".")
         known = self._cached.get(key_id)
         if known is not None and monotonic() <= known.until and _is(secret, known.secret_hash):

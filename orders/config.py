@@ -87,15 +87,15 @@ class Settings:
             elif setting.name in ("database_url", "redis_url"):
                 problems.append(f"{name} is not set")
         if not problems:
-            settings = _giving_way(cls(**values), values)
+            settings = _fitting_defaults(cls(**values), values)
             problems = _contradictions(settings)
             if not problems:
                 return settings
         raise SettingsInvalid("; ".join(problems))
 
 
-def _giving_way(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """Defaults that what was set leaves room for: a short lease needs shorter time-outs."""
+def _fitting_defaults(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Defaults that fit what was set: a short lease needs shorter timeouts."""
     least, most = settings.order_timeout_min_seconds, settings.order_timeout_max_seconds
     timeout = given.get(
         "order_timeout_seconds", max(least, min(settings.order_timeout_seconds, most))

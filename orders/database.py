@@ -18,7 +18,7 @@ from orders.transient import READ_ONLY, translated
 def create_engine(settings: Settings) -> sa.Engine:
     """An engine whose every wait is bounded. Opens no connection yet.
 
-    Raises SettingsInvalid when the URL is none.
+    Raises SettingsInvalid for an invalid URL.
     """
     try:
         url = sa.make_url(settings.database_url)
@@ -97,7 +97,7 @@ FRESH_SECONDS = 1.0
 
 
 class PatientConnection(psycopg.Connection[Any]):
-    """A connection on which no wait is for ever.
+    """A connection on which every wait ends.
 
     A backend that is frozen cannot end a statement that takes too long, and its kernel goes on
     acknowledging, so neither the server's time-outs nor TCP's ever fire.
@@ -108,7 +108,7 @@ class PatientConnection(psycopg.Connection[Any]):
     answered_at = 0.0
 
     def is_fresh(self) -> bool:
-        """Whether it answered lately, and its server has not hung up since: that can be read."""
+        """Whether it answered recently, and its server has not hung up since, which could be read."""
         if time.monotonic() - self.answered_at > FRESH_SECONDS:
             return False
         poll = select.poll()
@@ -172,6 +172,6 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One look. Raises StorageUnavailable when the database could not answer."""
+    """A single read. Raises StorageUnavailable when the database could not answer."""
     with translated(), engine.connect() as connection:
         yield connection.execution_options(reading=True)

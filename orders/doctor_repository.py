@@ -1,4 +1,7 @@
-"""The SQL statements of the doctor, each with a name and a sentence. All of them read, and no more than so much."""
+"""The SQL statements of the doctor, each with a name and a sentence.
+
+All of them only read, and only a bounded part of the tables.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

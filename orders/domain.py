@@ -40,7 +40,7 @@ class CancelReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Some of one SKU, at the price it had when the order was placed."""
+    """A quantity of one SKU, at its price when the order was placed."""
 
     sku: str
     quantity: int
@@ -78,7 +78,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Money that a provider says it took for an order."""
+    """Money that a provider reports to have taken for an order."""
 
     id: str
     order_id: str
@@ -133,7 +133,7 @@ class Adjustment:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What somebody who writes expects to find."""
+    """The version that a writer expects to find."""
 
     #: One of these versions; None is any.
     versions: frozenset[str] | None = None
@@ -229,7 +229,7 @@ class Message:
 
 
 class Answer(NamedTuple):
-    """What came of sending a message: a status and the body's beginning, or an error."""
+    """The outcome of sending a message: a status and the beginning of the body, or an error."""
 
     status: int | None
     error: str | None
@@ -287,7 +287,7 @@ def total_minor(items: Iterable[Item]) -> int:
 
 
 def check_basket(quantities: Mapping[str, int], shelf: Mapping[str, StockItem]) -> None:
-    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge for what cannot be had."""
+    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge if it cannot be ordered."""
     wanted = sorted(quantities.items())
     for sku, quantity in wanted:
         if sku not in shelf:
@@ -304,5 +304,5 @@ ORDER_ID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 
 
 def is_order_id(text: str) -> bool:
-    """Whether this is a UUID as we write it."""
+    """Whether this is a UUID in the form in which ids are written."""
     return ORDER_ID.fullmatch(text) is not None

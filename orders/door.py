@@ -31,7 +31,7 @@ def install(app: Flask) -> None:
 
 
 def _enter() -> None:
-    """Raises BadRequest for a parameter that stands twice, of which one would be ignored."""
+    """Raises BadRequest for a parameter that is given twice, because one would be ignored."""
     given = request.headers.get(HEADER, "")
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
     structlog.contextvars.clear_contextvars()

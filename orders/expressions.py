@@ -163,7 +163,7 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def text_literal(value: str) -> sa.ColumnClause[str]:
-    """A text that stands in the statement itself; of ours, never of a request's."""
+    """A text that becomes part of the statement: one of ours, never from a request."""
     return sa.literal_column(f"'{value}'", sa.String)
 
 
@@ -204,7 +204,7 @@ def _(_element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 class random_id(FunctionElement[str]):  # noqa: N801  reads as SQL does
-    """A new UUID that nobody guesses."""
+    """A new UUID that nobody can guess."""
 
     type = Id()
     inherit_cache = True

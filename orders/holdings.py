@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client's unpaid orders may come to. 0 is no limit."""
+    """How much one client's unpaid orders may hold. 0 means no limit."""
 
     max_orders: int = 0
     max_pieces: int = 0
@@ -43,7 +43,7 @@ class Limits:
         return min((limit for limit in (self.max_orders, self.max_pieces) if limit), default=0)
 
     def excess(self, held: Held) -> OrderError | None:
-        """What is wrong with holding that much."""
+        """The error for holding that much; None if it is within the limits."""
         if self.max_orders and held.orders > self.max_orders:
             return TooManyUnpaidOrders(f"The limit is {self.max_orders}.", limit=self.max_orders)
         if self.max_pieces and held.pieces > self.max_pieces:
@@ -87,7 +87,7 @@ class Holdings:
     """
 
     def __init__(self, limits: Limits, count: Callable[[str, int], Held]) -> None:
-        """``count`` tells what a client holds, looking at no more than so many orders."""
+        """``count`` counts what a client holds, in at most so many orders."""
         self._limits = limits
         self._count = count
         self._accounts: dict[str, _Account] = {}

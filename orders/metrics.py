@@ -62,7 +62,7 @@ class Figures(Collector):
         self._read: tuple[int, list[RefundsDue]] | None = None
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: a registry would read the database to find out."""
+        """Return nothing, so that registering it does not read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -147,7 +147,7 @@ class ApiMetrics:
         sa.event.listen(engine, "checkin", lambda *_: IN_USE.dec())
 
     def install(self, app: Flask) -> None:
-        """Have ``app`` time its requests. First of all: what others do to a request counts too."""
+        """Have ``app`` time its requests. Call it first, so that what the others do is timed, too."""
         app.before_request(_begin)
         app.after_request(_end)
 
@@ -172,7 +172,7 @@ def _end(response: Response) -> Response:
 
 
 def _forget_dead_processes(directory: Path) -> None:
-    """What a process that was killed held, nobody holds."""
+    """Remove what processes that were killed reported to hold."""
     for file in directory.glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])
         try:

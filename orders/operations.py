@@ -101,7 +101,7 @@ def _cancel(reason: str) -> sa.Update:
 
 
 def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
-    """What follows a cancellation: the stock goes back, and it is written down."""
+    """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
     event = _event(cancelled.c.id, "order.cancelled", at, reason)
@@ -387,9 +387,9 @@ def extend(step: Step) -> sa.Select[Any]:
 
 @Operation
 def pay(step: Step) -> sa.Select[Any]:
-    """Note a payment of one's own order, and the order as paid with it if it is unpaid.
+    """Record a payment of one's own order, and the order as paid with it if it is unpaid.
 
-    Its lock decides: a payment that comes too late, twice or in the wrong amount is due back, and
+    Its lock decides: a payment that comes too late, twice or in the wrong amount is to be refunded, and
     its event too is written after those of whoever had the lock before. Returns nothing when there
     is no such order, and an empty payment when its reference is known.
     """
@@ -453,7 +453,7 @@ def pay(step: Step) -> sa.Select[Any]:
 
 @Operation
 def refund(step: Step) -> sa.Select[Any]:
-    """Note that money which was due back has been sent; returns the payment if it was still due.
+    """Record that a refund was sent; returns the payment if it was still to be refunded.
 
     Its order is locked, so that its events are in commit order.
     """

@@ -1,4 +1,4 @@
-"""The one place where the service's word for an outage becomes the engine's."""
+"""Translates the service's error for an outage into the engine's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -134,7 +134,7 @@ class Expired(NamedTuple):
 
 
 class RefundsDue(NamedTuple):
-    """Money in one currency that is due back, and for how long the oldest of it has been."""
+    """Money in one currency that has to be refunded, and how long the oldest of it has waited."""
 
     currency: str
     payments: int
@@ -263,7 +263,7 @@ class Repository(Statements):
         self.deliveries: list[str] = []
 
     def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
-        """Do an operation, and note which webhook deliveries it has made."""
+        """Run an operation, and keep which webhook deliveries it made."""
         rows = operation(self._connection, **values)
         self.deliveries += (rows[0].deliveries if rows else None) or ()
         return rows
@@ -467,7 +467,7 @@ class Repository(Statements):
         amount_minor: int,
         currency: str,
     ) -> Payment | None:
-        """Note a payment, and the order as paid if it is good; None for a known reference.
+        """Record a payment, and the order as paid if it is good; None for a known reference.
 
         Raises OrderNotFound.
         """
@@ -516,7 +516,7 @@ class Repository(Statements):
         return [_payment(row) for row in rows]
 
     def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
-        """Note that money was sent back; None when it was not due. Raises ReferenceReused."""
+        """Record a refund; None when the payment was not to be refunded. Raises ReferenceReused."""
         try:
             rows = self._do(
                 operations.refund,
@@ -536,7 +536,7 @@ class Repository(Statements):
         return 0 if row is None else -row.ms
 
     def refunds_due(self, *, most_clients: int, most_payments: int) -> list[RefundsDue]:
-        """What is due back, by currency, of so many clients and payments at most."""
+        """What has to be refunded, by currency, of so many clients and payments at most."""
         status = PaymentStatus.REFUND_DUE
         rows = self._run(
             SUM_REFUNDS_DUE,

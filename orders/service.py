@@ -1,8 +1,8 @@
 """What can be done with orders: one method, one transaction.
 
-A status changes only by a conditional UPDATE, and what it returns decides. After the commit the
-scheduler is told; when it does not listen the order stands all the same, because the order's
-row is what the sweep reads.
+A status changes only by a conditional UPDATE, and what it returns decides. Checks are
+scheduled after the commit. If that fails, orders are still cancelled on time, because the sweep
+reads the orders themselves.
 """
 
 import sys
@@ -52,7 +52,7 @@ LOOK_AGAIN_MS = 50
 
 
 class Scheduler(Protocol):
-    """Who looks after deadlines. Neither method raises, and none waits."""
+    """Schedules and cancels the checks of deadlines. Its methods neither raise nor wait."""
 
     def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
 
@@ -94,21 +94,21 @@ class Timeouts:
 
 
 class Placed(NamedTuple):
-    """An order as it was placed, and whether that was before."""
+    """An order as it was placed, and whether an earlier request placed it."""
 
     order: Order
     replayed: bool
 
 
 class Paid(NamedTuple):
-    """A payment, and whether it, or its refund, was noted before."""
+    """A payment, and whether it, or its refund, had been recorded before."""
 
     payment: Payment
     replayed: bool
 
 
 def _between_spaces(versions: frozenset[str]) -> str:
-    """Those that can be versions, as `Repository.extend` takes them."""
+    """The valid ones, in the form that `Repository.extend` takes."""
     return f" {' '.join(version for version in versions if version.isdecimal())} "
 
 

@@ -1,4 +1,4 @@
-"""Signatures of webhooks, as the Standard Webhooks specification 1.0 has them.
+"""Signatures of webhooks, according to the Standard Webhooks specification 1.0.
 
 What is signed is ``id.timestamp.body`` with HMAC-SHA256. A secret is ``whsec_`` and base64.
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md

@@ -24,7 +24,7 @@ class Adjusted(NamedTuple):
 
 
 class StockService(Transactional[StockRepository]):
-    """What is on the shelf, and what changed it.
+    """What is in stock, and what changed it.
 
     What orders hold and sell of it is theirs; see `orders.operations`.
 

@@ -1,4 +1,4 @@
-"""Which errors of PostgreSQL and SQLite are transient, and how they are told."""
+"""Which errors of PostgreSQL and SQLite are transient, and how to recognize them."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ CONFLICT_RETRIES = 3
 
 
 def retried(transaction: Callable[P, R]) -> Callable[P, R]:
-    """Have a function that is one transaction run again when it lost against another one.
+    """Have a function that is one transaction run again when it lost a conflict with another one.
 
     The lock order of `orders.operations` makes that rare: it takes somebody else's statements,
     or a database whose default isolation is stricter.

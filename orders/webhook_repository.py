@@ -353,7 +353,7 @@ class WebhookRepository(Statements):
         return None if row is None else _subscription(row)
 
     def bring_forward(self, subscription_id: str, lease_ms: int, page_size: int) -> list[str]:
-        """Have some of the deliveries that wait for later be due now; their ids."""
+        """Make some of the deliveries that wait for later due now; their ids."""
         values = {"for_subscription": subscription_id, "lease_ms": lease_ms}
         return [*self._run(BRING_FORWARD, **values, page_size=page_size).scalars()]
 
@@ -444,7 +444,7 @@ class WebhookRepository(Statements):
         return due
 
     def put_off(self, delivery_id: str, token: datetime, delay_ms: int) -> None:
-        """Have a leased delivery wait."""
+        """Postpone a leased delivery."""
         self._run(PUT_OFF, for_id=delivery_id, token=token, delay_ms=delay_ms)
 
     def drop(self, delivery_id: str, token: datetime) -> None:

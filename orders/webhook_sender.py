@@ -1,4 +1,4 @@
-"""Sends webhooks over HTTP to endpoints that strangers name, and so may do anything.
+"""Sends webhooks over HTTP to endpoints that clients choose, and which may therefore do anything.
 
 The address is checked that is connected to, not the name: what a name resolves to may change between
 two look-ups. Everything together has one deadline, so an endpoint that sends a byte a second holds a
@@ -50,7 +50,7 @@ class Sender:
         self._tls.load_default_certs()
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send a message; what came of it. Raises nothing that an endpoint could cause."""
+        """Send a message and return the outcome. Raises nothing that an endpoint could cause."""
         deadline = _Deadline(self._timeout_seconds)
         try:
             target = parsed(url, allow_private=self._allow_private)
@@ -156,7 +156,7 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Sockets | None = None,
     ) -> httpcore.NetworkStream:
-        """Connect to the first address that takes it."""
+        """Connect to the first address that accepts the connection."""
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in self._addresses(host, port, self._deadline):
             try:

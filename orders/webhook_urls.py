@@ -1,4 +1,6 @@
-"""Which URLs webhooks may be sent to, so that nobody has this service call its own network. Pure."""
+"""Which URLs webhooks may be sent to, so that nobody can make this service
+call its own network. Pure.
+"""
 
 import re
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network

@@ -49,7 +49,7 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class WebhookPolicy:
-    """What the settings say of webhooks."""
+    """The settings for webhooks."""
 
     timeout_seconds: float
     allow_private: bool

@@ -68,7 +68,7 @@ def webhook_flow(services: Services, sender: Sender | None = None) -> Flow:
 
 
 class Deliverer:
-    """Sends deliveries and records what came of it."""
+    """Sends deliveries and records the outcomes."""
 
     def __init__(self, webhooks: Webhooks, sender: Sender, threads: int) -> None:
         self._webhooks = webhooks
@@ -157,7 +157,7 @@ class Turns:
         self._free_at: dict[str, float] = {}
 
     def begin(self, subscription_id: str, now: float | None = None) -> int:
-        """Take a thread: 0, or in how many ms to come back."""
+        """Take a thread: 0, or in how many ms to try again."""
         now = time.monotonic() if now is None else now
         with self._lock:
             seconds = self._seconds.get(subscription_id, 0.0)
