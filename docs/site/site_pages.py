@@ -72,6 +72,12 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
             code.replace_self(link)
 
 
+def readable(*event: Any) -> tuple[str, str] | None:
+    """A signature without what Python cannot parse, which would be shown unformatted."""
+    *_, signature, returned = event
+    return (signature.replace("<factory>", "..."), returned) if signature else None
+
+
 def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """Each linked file, with line numbers."""
     formatter = HtmlFormatter(linenos="inline", lineanchors="line", wrapcode=True)
@@ -98,6 +104,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", add_navigation)
     app.connect("doctree-read", link_sources, priority=400)  # before downloads are collected
     app.connect("doctree-read", link_names)
+    app.connect("autodoc-process-signature", readable)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", check_that_nothing_is_loaded)
     return {"parallel_read_safe": False}
