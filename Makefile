@@ -89,8 +89,8 @@ env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py
 
 lock: ## Resolve the lock files again (needs uv)
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra metrics pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra metrics --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock

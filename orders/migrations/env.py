@@ -8,6 +8,9 @@ from importlib import import_module
 import sqlalchemy as sa
 from alembic import context
 
+from orders.database import parsed_url
+from orders.errors import SettingsInvalid
+
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
 #: On PostgreSQL the table's key serves.
@@ -25,7 +28,7 @@ def run() -> None:
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
     on_sqlite = engine.dialect.name == "sqlite"
     of_others = _tables_of_others()
-    with engine.connect() as connection:
+    with _connected(engine) as connection:
         if not on_sqlite:
             _wait_for_other_migrators(connection)
         context.configure(
@@ -74,11 +77,21 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
     connection.commit()
 
 
-def _database_url() -> str:
-    url = os.environ.get("DATABASE_URL", "")
-    if not url:
-        raise SystemExit("alembic: DATABASE_URL is not set")
-    return url
+def _database_url() -> sa.URL:
+    try:
+        return parsed_url(os.environ.get("DATABASE_URL", ""))
+    except SettingsInvalid as error:
+        raise SystemExit(f"alembic: {error}") from error
+
+
+def _connected(engine: sa.Engine) -> sa.Connection:
+    try:
+        return engine.connect()
+    except sa.exc.OperationalError as error:
+        raise SystemExit(
+            "alembic: the database of DATABASE_URL cannot be reached: "
+            + " ".join(str(error.orig).split())
+        ) from error
 
 
 if context.is_offline_mode():
