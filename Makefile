@@ -32,8 +32,7 @@ $(VENV)/fuzz: $(VENV)/installed requirements-fuzz.lock
 $(VENV)/docs: $(VENV)/installed requirements-docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
 	@touch $@
-
-.PHONY: help install demo run test check docs openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -62,6 +61,9 @@ docs: $(VENV)/docs ## Build README and docs/ as a site in build/site, which need
 	rm -rf build/site
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
 	@echo 'Open build/site/index.html'
+
+wheel: $(VENV)/installed ## Try the built wheel in an empty environment: the queue alone, then the service
+	$(BIN)/python -m devtools.try_wheel
 
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
 	$(BIN)/python -m orders.openapi

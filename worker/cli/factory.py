@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from importlib import import_module, invalidate_caches
+from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -30,8 +30,8 @@ def made(target: str) -> list[Flow]:
         raise FlowNotFound(f"{target} is a file: name its module, as {guess}:{name}.")
     if not module:
         raise FlowNotFound(f"{target} names no module: write MODULE:{name}.")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as python -m does for its own module
+    target = f"{module}:{name}"
+    _search_here(module)
     factory = _function(_imported(module, target), name, target)
     try:
         found = list(factory())
@@ -48,11 +48,7 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterab
     """Raises FlowNotFound if there is none that can be called without arguments."""
     factory = getattr(module, name, None)
     if factory is None:
-        functions = [
-            each
-            for each, value in vars(module).items()
-            if inspect.isfunction(value) and each != "_"
-        ]
+        functions = [each for each, value in vars(module).items() if inspect.isfunction(value)]
         hint = _meant(name, functions)
         if module.__name__ == ENGINE:
             hint = f" {ENGINE} is the engine's own name: give your module another."
@@ -76,30 +72,21 @@ def _imported(name: str, target: str) -> ModuleType:
         return import_module(name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            if _set_aside_shadow(name):
-                return _imported(name, target)
             raise FlowNotFound(f"{target}: {error}.{_meant_module(name)}") from error
         # The application's code may fail in any way: say where.
         raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
 
 
-def _set_aside_shadow(name: str) -> bool:
-    """Whether a file of the current folder hid the package that the module is in, and no longer does.
+def _search_here(name: str) -> None:
+    """Have modules found in the current folder, as python -m does for its own: first, unless a file hides a package.
 
-    An ``orders.py`` of your own, say, where the package is installed: ``orders.timeouts`` cannot mean the file.
+    An ``orders.py`` of your own, say, where the package is installed: ``orders.timeouts`` cannot mean that file.
     """
     top, dot, _ = name.partition(".")
-    shadow = sys.modules.get(top)
     here = Path.cwd()
-    file = getattr(shadow, "__file__", None)
-    if not dot or file is None or hasattr(shadow, "__path__") or Path(file).parent != here:
-        return False
-    del sys.modules[top]
-    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here.resolve()] + [
-        str(here)
-    ]
-    invalidate_caches()
-    return True
+    elsewhere = [each for each in sys.path if Path(each).resolve() != here]
+    is_hidden = bool(dot) and Path(f"{top}.py").is_file()
+    sys.path[:] = [*elsewhere, str(here)] if is_hidden else [str(here), *elsewhere]
 
 
 def _place(error: Exception) -> str:
