@@ -20,17 +20,10 @@ from devtools.processes import ROOT, free_port, log_end, wait_until
 from devtools.valkey import private_valkey
 from devtools.wheel import build_wheel
 
-#: A flow as in the README, in a folder that has nothing else.
-REMINDERS = """\
-from pathlib import Path
-from worker import Flow, Task, one_at_a_time
-
-def remind(task: Task) -> None:
-    Path("reminded").write_text(task.payload.decode())
-
-def flows() -> list[Flow]:
-    return [Flow(name="reminders", handler=one_at_a_time(remind))]
-"""
+#: The flow of the page.
+[REMINDERS] = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL
+)
 #: Files that must not be taken for the packages of the same name.
 SHADOWS = {"worker.py": "raise SystemExit('shadowed')", "orders.py": "raise SystemExit('shadowed')"}
 

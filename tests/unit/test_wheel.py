@@ -1,6 +1,7 @@
 """What `pip install` gets: the wheel has every file that the code reads, and asks for little."""
 
 import re
+import tomllib
 import zipfile
 from email import message_from_string
 from email.message import Message
@@ -58,6 +59,28 @@ def test_the_queue_alone_asks_for_four_packages_and_the_rest_are_extras(wheel: P
     assert required(wheel, "metrics") == {"prometheus-client"}
     orders = required(wheel, "orders")
     assert {"alembic", "apiflask", "flask", "psycopg", "order-timeout"} <= orders
+
+
+def test_the_page_lists_the_extras_that_users_need() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {*project["optional-dependencies"]} - {"demo", "dev", "fuzz", "bench"}
+    assert {*re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)} == extras
+
+
+def test_every_command_of_the_page_is_one_that_is_tried() -> None:
+    """`make wheel` runs them; the files are read here because that needs the network."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    tried = (ROOT / "devtools" / "try_wheel.py").read_text().replace('", "', " ")
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    commands = re.findall(
+        r"^(?:order-timeout\S*|granian) (?:--\S+ wsgi )?\S+", blocks, re.MULTILINE
+    )
+    assert len(commands) == 6
+    for command in commands:
+        program, _, rest = command.partition(" ")
+        assert f'"{program}' in tried
+        assert rest.split()[0] in tried
 
 
 def test_the_wheel_installs_both_commands(wheel: Path) -> None:
