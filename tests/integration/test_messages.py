@@ -176,6 +176,13 @@ def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder
     assert "\n  reminder              Reminders: the day before" in every.stdout
 
 
+def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path) -> None:
+    demo = "examples.demo --base-url http://127.0.0.1:1 --api-key 'ab\ncd\n'"
+    done = told(Row(demo, "", {}, 0), folder)
+    assert (done.returncode, "Connection refused" in done.stdout) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("command", ["requeue", "purge", "show"])
 def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey: Valkey) -> None:
     row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
@@ -190,11 +197,16 @@ def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey:
 @pytest.fixture
 def limited(valkey: Valkey, redis_client: redis.Redis) -> Iterator[str]:
     """The URL of a user who may use the queues' keys, and no channel."""
-    redis_client.execute_command(
-        *("ACL", "SETUSER", "limited", "on", ">secret", "~*", "resetchannels", "+@all")
+    redis_client.acl_setuser(
+        "limited",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["*"],
+        categories=["+@all"],
+        reset_channels=True,
     )
     yield valkey.url.replace("redis://", "redis://limited:secret@")
-    redis_client.execute_command("ACL", "DELUSER", "limited")
+    redis_client.acl_deluser("limited")
 
 
 def lines_of(folder: Path, url: str, *texts: str) -> list[dict[str, object]]:

@@ -118,6 +118,17 @@ def test_a_later_schema_that_demands_a_column_is_refused(
         shop.service.check_ready()
 
 
+def test_the_package_migrates_an_empty_database_and_then_has_nothing_to_do(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    for _ in range(2):
+        done = CliRunner().invoke(migrate)
+        assert (done.exit_code, done.output) == (0, f"{SCHEMA_VERSION}\n")
+    with opened(database_url) as shop:
+        assert works(shop)
+
+
 @pytest.mark.parametrize("older", ["0001_first_tables", "0009_webhooks"])
 def test_an_older_schema_is_refused_with_what_to_run(shop: Shop, older: str) -> None:
     with shop.engine.begin() as connection:

@@ -1,6 +1,8 @@
 """What `pip install` gets: the wheel has every file that the code reads, and asks for little."""
 
 import re
+import subprocess
+import sys
 import tomllib
 import zipfile
 from email import message_from_string
@@ -59,6 +61,20 @@ def test_the_queue_alone_asks_for_four_packages_and_the_rest_are_extras(wheel: P
     assert required(wheel, "metrics") == {"prometheus-client"}
     orders = required(wheel, "orders")
     assert {"alembic", "apiflask", "flask", "psycopg", "order-timeout"} <= orders
+
+
+@pytest.mark.parametrize(
+    ("missing", "imported", "extra"),
+    [("sqlalchemy", "worker.records", "records"), ("apiflask", "orders.timeouts", "orders")],
+)
+def test_without_an_extra_its_import_says_which_to_install(
+    missing: str, imported: str, extra: str
+) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import {imported}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.endswith(f"pip install 'order-timeout[{extra}]'\n")
 
 
 def test_the_page_lists_the_extras_that_users_need() -> None:
