@@ -32,6 +32,7 @@ $(VENV)/fuzz: $(VENV)/installed requirements-fuzz.lock
 $(VENV)/docs: $(VENV)/installed requirements-docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
 	@touch $@
+
 .PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
