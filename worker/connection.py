@@ -119,10 +119,10 @@ def _topology(url: str) -> tuple[str, str]:
 
     Raises ValueError for what is no URL of a Redis.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     protocol, _, topology = scheme.partition("+")
     plain = f"{protocol}://{rest}"
-    if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not rest:
+    if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not separator:
         raise ValueError(MALFORMED)
     if topology != "sentinel":  # which has several hosts
         try:
