@@ -85,8 +85,8 @@ def _enter(root: Path, package: str) -> None:
             f'known-first-party = ["orders", "worker", "{package}"',
         ),
         (
-            '"orders/migrations/**" = ["INP001"]',
-            f'"{package}/versions/**" = ["INP001"]\n"orders/migrations/**" = ["INP001"]',
+            '"migrations/**" = ["INP001"]',
+            f'"{package}/versions/**" = ["INP001"]\n"migrations/**" = ["INP001"]',
         ),
     ):
         if before not in text:
@@ -98,7 +98,7 @@ def _enter(root: Path, package: str) -> None:
             f"""
 # alembic -n {package} upgrade head
 [{package}]
-script_location = %(here)s/orders/migrations
+script_location = %(here)s/migrations
 version_locations = %(here)s/{package}/versions
 version_table = {package}_version
 metadata = {package}.models:metadata

@@ -52,7 +52,7 @@ def migrated_further(url: str, folder: Path, upgrade: str, monkeypatch: pytest.M
     (folder / "0999_later.py").write_text(text)
     monkeypatch.setenv("DATABASE_URL", url)
     later = config()
-    ours = ROOT / "orders" / "migrations" / "versions"
+    ours = ROOT / "migrations" / "versions"
     later.set_main_option("version_locations", f"{ours}:{folder}")
     command.upgrade(later, "head")
 
@@ -161,7 +161,7 @@ sa.Table("gifts", metadata, sa.Column("id", sa.Integer, primary_key=True))
 """
 SECTION = """
 [gifts]
-script_location = {root}/orders/migrations
+script_location = {root}/migrations
 version_locations = {folder}/versions
 version_table = gifts_version
 metadata = gifts_of_a_test:metadata

@@ -65,7 +65,7 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
 def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
     tmp_path: Path,
 ) -> None:
-    for name in ("orders", "worker", "tests", "devtools", "examples", "Makefile"):
+    for name in ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     for name in ("pyproject.toml", "alembic.ini"):

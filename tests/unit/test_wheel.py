@@ -45,7 +45,7 @@ def test_the_wheel_has_every_file_of_both_packages_and_no_other(wheel: Path) -> 
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     sources = {
         str(path.relative_to(ROOT))
-        for package in ("orders", "worker")
+        for package in ("orders", "orders/migrations", "worker")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
