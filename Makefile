@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements-docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
 	@touch $@
 
-.PHONY: help install demo run test check docs openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ docs: $(VENV)/docs ## Build README and docs/ as a site in build/site, which need
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site -d build/doctrees . build/site
 	@echo 'Open build/site/index.html'
 
+wheel: $(VENV)/installed ## Try the built wheel in an empty environment: the queue alone, then the service
+	$(BIN)/python -m devtools.try_wheel
+
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
 	$(BIN)/python -m orders.openapi
 
@@ -89,8 +92,8 @@ env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py
 
 lock: ## Resolve the lock files again (needs uv)
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra metrics pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra metrics --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics pyproject.toml -o requirements.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock

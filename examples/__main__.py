@@ -1,11 +1,15 @@
 """``python -m examples NAME``: see one example at work, on a Valkey of its own or on REDIS_URL."""
 
+import argparse
+import ast
 import importlib
 import logging
 import os
 import pkgutil
 import sys
 import tempfile
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import structlog
@@ -24,24 +28,59 @@ def names() -> list[str]:
     )
 
 
-def main(name: str) -> int:
-    """Play the example of this name; returns the exit code."""
+def described(name: str) -> str:
+    """What an example says of itself; nothing is imported for that."""
+    source = (Path(examples.__file__).parent / f"{name}.py").read_text()
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {name:<22}{described(name).splitlines()[0]}" for name in names())
+    made = argparse.ArgumentParser(
+        prog="python -m examples",
+        description=(__doc__ or "").replace("``", ""),
+        epilog=f"examples:\n{listed}\n\npython -m examples NAME --help describes one",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,  # that of an example, if one is named
+    )
+    made.add_argument("name", nargs="?", metavar="NAME")
+    made.add_argument("-h", "--help", action="store_true", help="show this, or what NAME does")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play the example that is named; returns the exit code."""
+    parsed = parser().parse_args(argv)
+    name = parsed.name
+    if name is None:
+        parser().print_help(sys.stdout if parsed.help else sys.stderr)
+        return 0 if parsed.help else 2
     if name not in names():
-        print(f"usage: python -m examples NAME, where NAME is one of {', '.join(names())}")
+        close = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(names())}"
+        print(f"python -m examples: there is no example {name}: {hint}", file=sys.stderr)
         return 2
+    if parsed.help:
+        print(described(name))
+        return 0
+    return play(name)
+
+
+def play(name: str) -> int:
+    """Play one example; returns the exit code."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet)
-    play = importlib.import_module(f"examples.{name}").play
+    module = importlib.import_module(f"examples.{name}")
     if url := os.environ.get("REDIS_URL"):
-        play(url)
+        module.play(url)
         return 0
     with (
         tempfile.TemporaryDirectory() as folder,
         private_valkey(Path(folder), "--appendonly", "yes") as server,
     ):
-        play(server.url)
+        module.play(server.url)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) == 2 else ""))
+    sys.exit(main())

@@ -261,7 +261,9 @@ def _ms_between(earlier: str, later: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--base-url", help="a running service, as http://127.0.0.1:8000")
-    parser.add_argument("--api-key", default=os.environ.get("KEY"), help="default: KEY")
+    parser.add_argument(
+        "--api-key", default=os.environ.get("KEY"), type=_without_spaces, help="default: KEY"
+    )
     parser.add_argument(
         "--patience",
         type=float,
@@ -289,6 +291,11 @@ def main() -> int:
         story.check(False, str(error))
     print(f"\n{story.wrong} outcomes are wrong." if story.wrong else "\nAll as it should be.")
     return 1 if story.wrong else 0
+
+
+def _without_spaces(key: str) -> str:
+    """A key that was pasted with line breaks, which no header may have."""
+    return "".join(key.split())
 
 
 def _provider(base_url: str, path: str = "", secret: str = "") -> PaymentProvider | None:

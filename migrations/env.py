@@ -25,7 +25,7 @@ def run() -> None:
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
     on_sqlite = engine.dialect.name == "sqlite"
     of_others = _tables_of_others()
-    with engine.connect() as connection:
+    with _connected(engine) as connection:
         if not on_sqlite:
             _wait_for_other_migrators(connection)
         context.configure(
@@ -74,11 +74,32 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
     connection.commit()
 
 
-def _database_url() -> str:
-    url = os.environ.get("DATABASE_URL", "")
-    if not url:
-        raise SystemExit("alembic: DATABASE_URL is not set")
+def _database_url() -> sa.URL:
+    # Imports nothing of the orders: services without them use this file, too.
+    text = os.environ.get("DATABASE_URL", "").strip()
+    example = "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db"
+    if not text:
+        raise SystemExit(f"alembic: DATABASE_URL is not set: {example}")
+    try:
+        url = sa.make_url(text)
+        url.get_dialect().import_dbapi()
+    except (
+        sa.exc.ArgumentError,
+        ValueError,
+        ImportError,
+    ) as error:  # without the URL: it has a password
+        raise SystemExit(f"alembic: DATABASE_URL is malformed: {example}") from error
     return url
+
+
+def _connected(engine: sa.Engine) -> sa.Connection:
+    try:
+        return engine.connect()
+    except sa.exc.OperationalError as error:
+        raise SystemExit(
+            "alembic: the database of DATABASE_URL cannot be reached: "
+            + " ".join(str(error.orig).split())
+        ) from error
 
 
 if context.is_offline_mode():

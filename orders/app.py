@@ -3,15 +3,18 @@
 import os
 from pathlib import Path
 
+import click
 import flask_swagger_ui
 from apiflask import APIFlask
 from flask import send_from_directory
+from flask.cli import ScriptInfo
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from orders import cli, door, measured, openapi, problems
-from orders.bootstrap import bootstrap, bootstrap_process
+from orders.bootstrap import Services, bootstrap, bootstrap_process
 from orders.config import Settings
+from orders.errors import SettingsInvalid
 from orders.routes.health import health
 from orders.routes.orders import orders
 from orders.routes.payments import payments
@@ -47,12 +50,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
     )
-    if settings is None and measured.wanted(os.environ):
-        app.extensions["orders"] = measured.bootstrap_measured(app, os.environ)
-    else:
-        app.extensions["orders"] = (
-            bootstrap(settings) if settings else bootstrap_process(os.environ)
-        )
+    app.extensions["orders"] = bootstrap(settings) if settings else _from_environment(app)
     proxies = app.extensions["orders"].settings.trusted_proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     door.install(app)
@@ -65,6 +63,19 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.cli.add_command(cli.providers)
     app.cli.add_command(cli.stock)
     return app
+
+
+def _from_environment(app: APIFlask) -> Services:
+    """Raises SettingsInvalid, which a command line prints in one line."""
+    try:
+        if measured.wanted(os.environ):
+            return measured.bootstrap_measured(app, os.environ)
+        return bootstrap_process(os.environ)
+    except SettingsInvalid as error:
+        context = click.get_current_context(silent=True)
+        if context and context.find_object(ScriptInfo):  # a flask command, not a server
+            raise click.ClickException(str(error)) from error
+        raise
 
 
 def docs_asset(name: str) -> ResponseReturnValue:

@@ -64,11 +64,14 @@ class Services:
 
 
 def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
-    """Wire the service. Opens no connection."""
+    """Wire the service. Opens no connection. Raises SettingsInvalid."""
     engine = create_engine(settings)
     # Scheduling twice is harmless, so a connection found closed is worth a second try; more than
     # half a second of silence is not, because /readyz asks too.
-    client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
+    try:
+        client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
+    except ValueError as error:
+        raise SettingsInvalid(f"REDIS_URL: {error}") from error
     scheduler = BatchScheduler(DelayQueue(client, QUEUE))
     webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
     timeouts = Timeouts(

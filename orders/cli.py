@@ -25,14 +25,18 @@ stock = AppGroup("stock", help="Stock on hand and prices.")
 
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:
-    """The id of a key, which may have been pasted whole."""
-    return text.partition(".")[0]
+    """The id of a key, which may have been pasted whole, with the line break after it."""
+    found = text.strip().partition(".")[0]
+    if not ORDER_ID.fullmatch(found):
+        raise click.BadParameter(f"{found!r} is not a key's id: keys list shows them")
+    return found
 
 
 def _id_in(_context: object, _parameter: object, text: str) -> str:
     """The id of an endpoint, whose path may have been pasted whole."""
-    found = ORDER_ID.search(text)
-    return found[0] if found else text
+    if not (found := ORDER_ID.search(text)):
+        raise click.BadParameter(f"{text!r} is not an endpoint's id: providers list shows them")
+    return found[0]
 
 
 def _provider(_context: object, _parameter: object, text: str) -> str:
@@ -70,8 +74,8 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
 
     Only a hash of it is stored, so it cannot be shown again.
     """
-    if not 0 < len(name) <= MAX_NAME:
-        raise click.BadParameter(f"a name has 1 to {MAX_NAME} characters")
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise click.BadParameter(f"a name has 1 to {MAX_NAME} printable characters, in one line")
     expires_in = None if days is None else timedelta(days=days)
     with _plain_errors():
         click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
@@ -188,6 +192,10 @@ def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
     try:
         body = StockIn(on_hand=on_hand, price_minor=price_minor, currency=currency)
         item = services().stock.set(TypeAdapter(Sku).validate_python(sku), **body.model_dump())
-    except (OrderError, ValidationError) as error:
+    except ValidationError as error:
+        [wrong, *_] = error.errors()
+        field = ".".join(map(str, wrong["loc"])) or "sku"
+        raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
+    except OrderError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

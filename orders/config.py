@@ -9,6 +9,13 @@ from orders.errors import SettingsInvalid
 #: What a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
 MAX_PORT = 65_535
+#: What to do about a URL that is missing or malformed.
+DATABASE_URLS = (
+    "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db, "
+    "with special characters in the password percent-encoded"
+)
+REDIS_URLS = "set it to redis://:password@host:6379/0"
+EXAMPLES = {"database_url": DATABASE_URLS, "redis_url": REDIS_URLS}
 
 
 def _at_least(minimum: float, default: Any) -> Any:
@@ -84,8 +91,8 @@ class Settings:
                 minimum = setting.metadata.get("minimum")
                 if minimum is not None and not minimum <= values[setting.name] < float("inf"):
                     problems.append(f"{name} is at least {minimum:g}, not {text}")
-            elif setting.name in ("database_url", "redis_url"):
-                problems.append(f"{name} is not set")
+            elif setting.name in EXAMPLES:
+                problems.append(f"{name} is not set: {EXAMPLES[setting.name]}")
         if not problems:
             settings = _fitting_defaults(cls(**values), values)
             problems = _contradictions(settings)
@@ -136,12 +143,10 @@ def _contradictions(settings: Settings) -> list[str]:
         ),
         ((settings.metrics_port or 1) <= MAX_PORT, f"METRICS_PORT <= {MAX_PORT}"),
         (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
-        (
-            settings.database_url.startswith(("postgresql", "sqlite:///")),
-            "DATABASE_URL begins with postgresql+psycopg:// or sqlite:///",
-        ),
     ]
-    return [f"not so: {rule}" for holds, rule in checks if not holds]
+    if not settings.database_url.startswith(("postgresql", "sqlite:///")):
+        return [f"DATABASE_URL is of no database that is supported: {DATABASE_URLS}"]
+    return [f"this must hold: {rule}" for holds, rule in checks if not holds]
 
 
 def _parsed(text: str, kind: Any) -> Any:

@@ -10,9 +10,23 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.types.string import TextLoader
 
-from orders.config import Settings
+from orders.config import DATABASE_URLS, Settings
 from orders.errors import SettingsInvalid
 from orders.transient import READ_ONLY, translated
+
+
+def parsed_url(text: str) -> sa.URL:
+    """Raises SettingsInvalid for what is no URL of PostgreSQL or SQLite, without repeating it: it has a password."""
+    if not text.strip():
+        raise SettingsInvalid(f"DATABASE_URL is not set: {DATABASE_URLS}")
+    try:
+        url = sa.make_url(text.strip())
+        kind = url.get_backend_name(), url.get_driver_name()
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise SettingsInvalid(f"DATABASE_URL is malformed: {DATABASE_URLS}") from error
+    if kind not in (("postgresql", "psycopg"), ("sqlite", "pysqlite")):
+        raise SettingsInvalid(f"DATABASE_URL is of another database or driver: {DATABASE_URLS}")
+    return url
 
 
 def create_engine(settings: Settings) -> sa.Engine:
@@ -20,10 +34,7 @@ def create_engine(settings: Settings) -> sa.Engine:
 
     Raises SettingsInvalid for an invalid URL.
     """
-    try:
-        url = sa.make_url(settings.database_url)
-    except sa.exc.ArgumentError as error:
-        raise SettingsInvalid("DATABASE_URL is not a URL.") from error
+    url = parsed_url(settings.database_url)
     options: dict[str, Any] = {
         # A connection that died while it was idle is found before a request is spent on it.
         "pool_pre_ping": True,

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from orders.database import reading
 from orders.doctor_repository import NEWEST, DoctorRepository, Indexes, Server
-from orders.errors import StorageUnavailable
+from orders.errors import SchemaOutdated, StorageUnavailable
 from orders.models import SCHEMA_VERSION
 from orders.repository import Repository
+from orders.schema_check import check_schema
 
 #: The oldest that is supported.
 OLDEST_POSTGRESQL = 140_000
@@ -73,22 +74,20 @@ class Doctor:
             yield self._bounded(name, check)
 
     def _schema(self) -> Found:
-        check = "sql.schema"
+        check, revision = "sql.schema", ""
         try:
             with reading(self._engine) as connection:
-                revision = Repository(connection).state().revision
-        except sa.exc.DBAPIError:
-            revision = ""
-        except StorageUnavailable as error:
+                repository = Repository(connection)
+                revision = repository.state().revision
+                check_schema(repository, revision)
+        except SchemaOutdated as error:
+            summary = f"revision {revision or 'none'}, not {SCHEMA_VERSION}: nothing is served"
+            return Found(check, "failure", summary, str(error))
+        except (StorageUnavailable, sa.exc.DBAPIError) as error:
             return Found(check, "failure", f"not known: {error}", "Look into the server's log.")
         if revision == SCHEMA_VERSION:
             return Found(check, "ok", f"revision {revision}")
-        if revision > SCHEMA_VERSION:
-            return Found(
-                check, "ok", f"revision {revision}, newer than this code's {SCHEMA_VERSION}"
-            )
-        summary = f"revision {revision or 'none'}, not {SCHEMA_VERSION}: nothing is served"
-        return Found(check, "failure", summary, "Run alembic upgrade head.")
+        return Found(check, "ok", f"revision {revision}, newer than this code's {SCHEMA_VERSION}")
 
     def _bounded(self, name: str, check: Callable[[DoctorRepository], Found]) -> Found:
         try:

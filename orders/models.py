@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from orders.expressions import Id, Instant, random_id
 
-#: The newest revision under migrations/: what this code was written for.
+#: The newest revision under migrations/versions/: what this code was written for.
 SCHEMA_VERSION = "0010_providers"
 
 metadata = sa.MetaData(

@@ -103,6 +103,13 @@ RETRY_AFTER = {
 UNAVAILABLE = (
     "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
 )
+#: In place of what the libraries say, which tells nobody what to do.
+DETAILS: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: (
+        "Send an API key as Authorization: Bearer KEY. It is missing, malformed, unknown, expired or revoked."
+    ),
+    HTTPStatus.NOT_FOUND: "There is nothing at this path. An id in it is a whole UUID.",
+}
 #: Where a value that does not validate makes the whole request malformed.
 MALFORMED = {"headers", "query"}
 #: The code of what no handler expected.
@@ -159,6 +166,8 @@ def headers_of(status: int, codes: Collection[str]) -> dict[str, bool]:
 
 
 def _from_order_error(error: OrderError) -> Response:
+    if isinstance(error, errors.SchemaOutdated):  # which table is missing is for the log
+        error = errors.StorageUnavailable(str(error))
     if current_app.testing:
         contract.check(error)
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -177,7 +186,7 @@ def _from_order_error(error: OrderError) -> Response:
 
 def _from_werkzeug(error: HTTPException) -> Response:
     status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-    response = problem(status, _code(status), error.description)
+    response = problem(status, _code(status), DETAILS.get(status, error.description))
     for name, value in error.get_headers():
         if name not in ("Content-Type", "Content-Length"):
             response.headers[name] = value
@@ -192,7 +201,7 @@ def _from_apiflask(error: HTTPError) -> Response:
         facts["errors"] = fields
         if place in MALFORMED:
             status = HTTPStatus.BAD_REQUEST
-    response = problem(status, _code(status), error.message, **facts)
+    response = problem(status, _code(status), DETAILS.get(status, error.message), **facts)
     response.headers.extend(error.headers or {})
     return response
 

@@ -34,8 +34,10 @@ from orders.errors import (
 from orders.expressions import Instant, ids, later, ms_until, now, one_of, read_only
 from orders.holdings import Held
 from orders.models import (
+    SCHEMA_VERSION,
     UNPAID,
     api_clients,
+    metadata,
     order_events,
     order_items,
     orders,
@@ -559,9 +561,37 @@ class Repository(Statements):
     # -- schema --
 
     def state(self) -> State:
-        """The schema's revision, "" when there is none, and whether the database is read-only."""
-        row = self._run(GET_STATE).one_or_none()
-        return State("", read_only=False) if row is None else State(row.revision, row.read_only)
+        """The schema's revision, "" when there is none, and whether the database is read-only.
+
+        Of several, as after a migration of your own that branches off, it is this code's if that is there.
+        """
+        rows = self._run(GET_STATE).all()
+        if not rows:
+            return State("", read_only=False)
+        revisions = [row.revision for row in rows]
+        newest = SCHEMA_VERSION if SCHEMA_VERSION in revisions else max(revisions)
+        return State(newest, rows[0].read_only)
+
+    def misfits(self) -> list[str]:
+        """What keeps this code from working on the tables: columns that they lack, or that it does not fill.
+
+        Read from the database's catalog, in a few statements of SQLAlchemy's.
+        """
+        look = sa.inspect(self._connection).get_multi_columns(filter_names=[*metadata.tables])
+        there = {
+            f"{table}.{column['name']}": column
+            for (_, table), columns in look.items()
+            for column in columns
+        }
+        ours = {f"{table}.{column.name}" for table in metadata.sorted_tables for column in table.c}
+        lacking = [f"{name} is missing" for name in sorted(ours - there.keys())]
+        return lacking + [
+            f"{name} must be given"
+            for name, column in sorted(there.items())
+            if name not in ours
+            and not (column["nullable"] or column["default"])
+            and not (column.get("identity") or column.get("computed"))
+        ]
 
 
 def stock_item(row: sa.Row[Any]) -> StockItem:

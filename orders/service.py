@@ -42,10 +42,10 @@ from orders.errors import (
     TimeoutOutOfRange,
 )
 from orders.holdings import Held, Holdings, Limits
-from orders.models import SCHEMA_VERSION
 from orders.repository import Repository, Waiting
+from orders.schema_check import check_schema
 from orders.transactional import Transactional
-from orders.transient import retried
+from orders.transient import first_line, retried
 
 #: When to look again at an overdue order that somebody was paying at that moment.
 LOOK_AGAIN_MS = 50
@@ -444,10 +444,9 @@ class OrderService(Transactional[Repository]):
         try:
             with self._reading() as repository:
                 state = repository.state()
+                check_schema(repository, state.revision)
         except sa.exc.DBAPIError as error:
-            raise SchemaOutdated("It has none: run alembic upgrade head.") from error
+            raise SchemaOutdated(f"It cannot be read: {first_line(error)}.") from error
         if state.read_only:
             self._engine.dispose()  # the next connection may find the new primary
             raise StorageReadOnly
-        if state.revision < SCHEMA_VERSION:  # numbered; this code works on a newer one too
-            raise SchemaOutdated(f"It has {state.revision}, not {SCHEMA_VERSION}.")

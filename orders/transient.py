@@ -1,5 +1,6 @@
 """Which errors of PostgreSQL and SQLite are transient, and how to recognize them."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from orders.errors import StorageUnavailable
+from orders.errors import SchemaOutdated, StorageUnavailable
+
+#: What to do about a schema that is missing or older.
+MIGRATE = "run python -m orders migrate, or alembic upgrade head"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,12 +30,16 @@ _TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises StorageUnavailable for what is transient."""
+    """Raises StorageUnavailable for what is transient, and SchemaOutdated for tables that are not there."""
     try:
         yield
     except (DBAPIError, PoolTimeout) as error:
         if is_transient(error):
-            raise StorageUnavailable(str(getattr(error, "orig", error))) from error
+            raise StorageUnavailable(
+                " ".join(str(getattr(error, "orig", error)).split())
+            ) from error
+        if _lacks_schema(error):
+            raise SchemaOutdated(f"It answers {first_line(error)!r}: {MIGRATE}.") from error
         raise
 
 
@@ -46,6 +54,23 @@ def is_transient(error: DBAPIError | PoolTimeout) -> bool:
     if state is None:  # no answer at all: the connection failed
         return isinstance(error, sa.exc.OperationalError)
     return state.startswith(_TRANSIENT_SQLSTATES)
+
+
+def first_line(error: DBAPIError | PoolTimeout) -> str:
+    """What the database's driver says, without the statement and where in it."""
+    return str(getattr(error, "orig", error)).strip().partition("\n")[0]
+
+
+#: Undefined table, undefined column.
+_NO_SCHEMA = ("42P01", "42703")
+_NO_SCHEMA_SQLITE = re.compile(r"no such (table|column): |table \w+ has no column named ")
+
+
+def _lacks_schema(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the statement names a table or a column that the database does not have."""
+    if isinstance(getattr(error, "orig", None), sqlite3.Error):
+        return _NO_SCHEMA_SQLITE.match(first_line(error)) is not None
+    return sqlstate(error) in _NO_SCHEMA
 
 
 #: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.

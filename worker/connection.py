@@ -105,11 +105,31 @@ def _settings(timeout_seconds: float) -> dict[str, Any]:
     }
 
 
+#: Without the URL, which has a password.
+MALFORMED = (
+    "this is no URL of a Redis: write redis://:password@host:6379/0, "
+    "with special characters in the password percent-encoded"
+)
+PROTOCOLS = ("redis", "rediss", "unix")
+TOPOLOGIES = ("", "sentinel", "cluster")
+
+
 def _topology(url: str) -> tuple[str, str]:
-    """What the URL leads to: "sentinel", "cluster" or "", which is one server; and the URL without that."""
-    scheme, _, rest = url.partition("://")
+    """What the URL leads to: "sentinel", "cluster" or "", which is one server; and the URL without that.
+
+    Raises ValueError for what is no URL of a Redis.
+    """
+    scheme, separator, rest = url.partition("://")
     protocol, _, topology = scheme.partition("+")
-    return topology, f"{protocol}://{rest}"
+    plain = f"{protocol}://{rest}"
+    if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not separator:
+        raise ValueError(MALFORMED)
+    if topology != "sentinel":  # which has several hosts
+        try:
+            _ = urlsplit(plain).port
+        except ValueError as error:
+            raise ValueError(MALFORMED) from error
+    return topology, plain
 
 
 def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: Any) -> Any:

@@ -47,7 +47,7 @@ class ConsumerClosed(WorkerError):
 
 
 class FlowImportFailed(WorkerError):
-    """The module of the flows could not be imported."""
+    """The flows could not be made."""
 
 
 class FlowNotFound(WorkerError):

@@ -14,6 +14,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from . import events
+from .advice import redis_advice
 from .errors import described
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -83,6 +84,8 @@ def log_event(event: events.Event) -> None:
     fields: dict[str, Any] = {}
     for name in FIELDS[type(event)]:
         fields |= _shown(name, getattr(event, name))
+    if isinstance(event, events.RedisLost) and (advice := redis_advice(event.error)):
+        fields["advice"] = advice
     if isinstance(event, events.Failed | events.Died):
         fields["exc_info"] = event.error
     getattr(structlog.get_logger("worker"), level)(text, **fields)

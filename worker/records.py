@@ -36,7 +36,12 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, Unpack
 from uuid import UUID
 
-import sqlalchemy as sa
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "Records need SQLAlchemy: pip install 'order-timeout[records]'", name=missing.name
+    ) from missing
 import structlog
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect

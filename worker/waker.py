@@ -8,6 +8,7 @@ from typing import Any
 import redis
 import structlog
 
+from .advice import redis_advice
 from .errors import described
 
 log = structlog.get_logger("worker")
@@ -39,7 +40,9 @@ class Waker:
                 self._listen()
             except Exception as error:  # noqa: BLE001  it may fail in any way, and nothing is lost
                 if not (self._failing or self._stopping.is_set()):
-                    log.warning("wake channel lost", error=described(error))
+                    advice = redis_advice(error)
+                    more = {"advice": advice} if advice else {}
+                    log.warning("wake channel lost", error=described(error), **more)
                     self._set_all()  # whoever waits finds out now whether Redis is there
                 self._failing = True
                 self._stopping.wait(1.0)

@@ -21,6 +21,7 @@ navigation = {
     "Run it": [
         "docs/operations",
         "docs/configuration",
+        "docs/install",
         "docs/exposing",
         "docs/failure-modes",
         "docs/performance",

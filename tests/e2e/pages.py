@@ -41,6 +41,10 @@ NOT_RUN = {
     "SITE_ADDRESS=": "needs a domain",
     "def release(connection": "integration/test_records.py finds it in the example, and runs that",
     "make install        #": "how tests are run",
+    "pip install .  ": "make wheel installs the wheel, in .ci/run",
+    'Path("reminded")': "make wheel runs it, in .ci/run",
+    "order-timeout schedule visit-7": "make wheel runs it, in .ci/run",
+    "order-timeout-orders migrate  ": "make wheel runs it, in .ci/run",
     "make test N=3": "how tests are run",
 }
 

@@ -359,6 +359,22 @@ def test_what_is_not_an_order_id_is_not_found(api: Api, order_id: str, text: str
 TOO_LARGE = b'{"items": "' + b"x" * (16 * 1024) + b'"}'
 
 
+def test_a_path_that_was_pasted_with_its_placeholder_is_told_what_an_id_is(api: Api) -> None:
+    response = api.send("GET", "/v1/orders/ID")
+    assert response.status_code == 404
+    assert response.get_json()["detail"].endswith("An id in it is a whole UUID.")
+
+
+@pytest.mark.parametrize("header", [None, "KEY", "Bearer KEY", "Bearer "])
+def test_a_request_without_a_valid_key_is_told_how_to_send_one(
+    api: Api, header: str | None
+) -> None:
+    headers = {} if header is None else {"Authorization": header}
+    response = api.send("GET", "/v1/orders", key=None, headers=headers)
+    assert response.status_code == 401
+    assert "Send an API key as Authorization: Bearer KEY." in response.get_json()["detail"]
+
+
 def test_a_body_over_16_kilobytes_is_too_large(api: Api, order_id: str) -> None:
     for response in writes(api, order_id, data=TOO_LARGE, content_type="application/json"):
         assert problem(response, 413)["code"] == "request_entity_too_large"

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 from werkzeug.test import TestResponse
 
 from devtools.postgres import Postgres
@@ -220,10 +221,24 @@ def test_a_database_without_the_schema_is_not_ready(database_url: str, valkey: V
     upgrade(database_url)
     assert ready(api) == (200, {"status": "ready", "database": "ok", "redis": "ok"})
     with api.services.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0000'")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0009_webhooks'")
     status, report = ready(api)
     assert (status, report["status"]) == (503, "unavailable")
-    assert "0000" in report["database"]
+    assert "0009_webhooks" in report["database"]
+    api.close()
+
+
+def test_without_the_schema_requests_get_503_and_the_log_says_what_to_run(
+    database_url: str, valkey: Valkey
+) -> None:
+    api = Api(database_url, valkey.url)
+    api.keys["customer"] = f"{uuid4()}.{'x' * 43}"
+    with capture_logs() as logs:
+        response = api.send("GET", "/v1/orders")
+    assert (response.status_code, response.get_json()["code"]) == (503, "storage_unavailable")
+    [line] = [line for line in logs if line["event"] == "storage unavailable"]
+    assert "run python -m orders migrate, or alembic upgrade head" in line["error"]
+    assert "exc_info" not in line
     api.close()
 
 

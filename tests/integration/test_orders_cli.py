@@ -84,10 +84,19 @@ def test_a_key_is_revoked_and_rotated_by_its_id_or_pasted_whole(bare: Api) -> No
     assert clients.authenticate(second) is None
     assert clients.authenticate(first)
     assert "expired" in run(bare, "keys", "list").stdout
-    for unknown in ("nonsense", str(uuid4())):
-        refused = run(bare, "keys", "revoke", unknown)
-        assert refused.exit_code == 1
-        assert "There is no such key." in refused.stderr
+    refused = run(bare, "keys", "revoke", str(uuid4()))
+    assert refused.exit_code == 1
+    assert "There is no such key." in refused.stderr
+    pasted = run(bare, "keys", "rotate", "ID")
+    assert pasted.exit_code == 2
+    assert "'ID' is not a key's id: keys list shows them" in pasted.stderr
+    assert run(bare, "keys", "revoke", f"{first}\n").exit_code == 0
+
+
+def test_a_key_is_not_made_for_a_name_of_several_lines(bare: Api) -> None:
+    refused = run(bare, "keys", "create", "shop\nkiosk", "--scope", "orders")
+    assert refused.exit_code == 2
+    assert "in one line" in refused.stderr
 
 
 def test_a_key_without_a_known_scope_is_not_made(bare: Api) -> None:
@@ -136,10 +145,12 @@ def test_a_provider_is_not_added_to_a_client_or_under_a_name_that_is_none(bare: 
     create(bare, "--scope", "orders")
     for name in ("", "a b", "x" * 51):
         assert run(bare, "providers", "add", "shop", name).exit_code == 2
-    for unknown in ("nonsense", str(uuid4())):
-        refused = run(bare, "providers", "revoke", unknown)
-        assert refused.exit_code == 1
-        assert "There is no such endpoint" in refused.stderr
+    refused = run(bare, "providers", "revoke", str(uuid4()))
+    assert refused.exit_code == 1
+    assert "There is no such endpoint" in refused.stderr
+    pasted = run(bare, "providers", "rotate", "ID")
+    assert pasted.exit_code == 2
+    assert "'ID' is not an endpoint's id: providers list shows them" in pasted.stderr
     assert len(run(bare, "providers", "list").stdout.splitlines()) == 1
 
 

@@ -91,7 +91,9 @@ def test_a_number_that_must_be_positive_is_checked(
 
 def test_without_a_redis_url_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stats", f"{__name__}:flows"]) == 1
-    assert capsys.readouterr().err == "worker: REDIS_URL is not set\n"
+    assert capsys.readouterr().err == (
+        "worker: REDIS_URL is not set: set it, or pass --redis-url redis://host:6379/0\n"
+    )
 
 
 def test_a_redis_that_does_not_answer_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,17 @@
 
 import argparse
 import re
-import sys
 import tomllib
-import traceback
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import redis
 
 from ..connection import connect
-from ..errors import FlowImportFailed, FlowNotFound, described
+from ..errors import FlowNotFound
 from ..flow import Flow
 from ..queue import DelayQueue
+from .factory import made
 
 
 class FlowsNotNamed(FlowNotFound):
@@ -55,16 +52,7 @@ def queue_names(options: argparse.Namespace) -> list[str]:
 
 def flows(options: argparse.Namespace) -> list[Flow]:
     """Those that are named, or configured. Raises FlowNotFound, FlowImportFailed."""
-    target = options.flows_option or getattr(options, "flows", None) or _configured()
-    sys.path.insert(0, "")  # as python -m does for its own module
-    try:
-        factory = getattr(_imported(target), target.partition(":")[2] or "flows")
-    except AttributeError as error:
-        raise FlowNotFound(f"{target}: {error}") from error
-    found = list(factory())
-    if not found or not all(isinstance(flow, Flow) for flow in found):
-        raise FlowNotFound(f"{target}() returned no flows")
-    return found
+    return made(options.flows_option or getattr(options, "flows", None) or _configured())
 
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
@@ -84,23 +72,8 @@ def client_of(options: argparse.Namespace) -> redis.Redis:
 def redis_url(options: argparse.Namespace) -> str:
     """Raises ValueError when there is none."""
     if not options.redis_url:
-        raise ValueError("REDIS_URL is not set")
+        raise ValueError("REDIS_URL is not set: set it, or pass --redis-url redis://host:6379/0")
     return str(options.redis_url)
-
-
-def _imported(target: str) -> ModuleType:
-    module = target.partition(":")[0]
-    try:
-        return import_module(module)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise FlowNotFound(f"{target}: {error}") from error
-        # The application's code may fail in any way: say where.
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{frame.filename}, line {frame.lineno}"
-        if isinstance(error, SyntaxError):
-            where = f"{error.filename}, line {error.lineno}"
-        raise FlowImportFailed(f"{where}: {described(error)}") from error
 
 
 def _configured() -> str:

@@ -1,7 +1,8 @@
 """``dead list``, ``show``, ``requeue`` and ``purge``"""
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ..queue import DelayQueue, Letter
@@ -139,7 +140,18 @@ def _show(options: argparse.Namespace) -> int:
         for what, value in row.items():
             print(f"{what:>12}  {shown(value)}")
         print(*(f"{'':>14}{shown(line)}" for line in story.splitlines()), "", sep="\n")
-    return 0 if len(found) == len({*options.ids}) else 1
+    return _all_there(options.ids, {letter.id for _, letter in found})
+
+
+def _all_there(ids: Sequence[str], there: Collection[str]) -> int:
+    """The exit status: 1 if some of the ids are no dead letters, which are named."""
+    missing = [each for each in dict.fromkeys(ids) if each not in there]
+    if missing:
+        print(
+            f"worker: no dead letter {', '.join(map(shown, missing))}: dead list shows their ids",
+            file=sys.stderr,
+        )
+    return int(bool(missing))
 
 
 # -- changing ------------------------------------------------------------------------------
@@ -166,29 +178,32 @@ def _change(
     queues = arguments.queues(options)  # an id is looked for in each
     if options.dry_run:
         counts = [_counted(queue, options) for queue in queues]
-        return _report(options, queues, f"would be {done_is}", counts)
+        _report(options, queues, f"would be {done_is}", counts)
+        return int(bool(options.ids) and sum(counts) != len({*options.ids}))
     if not options.ids and not confirmed(_question(queues, options, verb), yes=options.yes):
         return 1
-    counts = []
+    counts, changed = [], set[str]()
     for queue in queues:
         done = 0
         with progress(f"{verb} dead letters of {queue.name}", queue.stats().dead) as advance:
             for page in _chosen(queue, options):
-                done += len(action(queue, page))
+                ids = action(queue, page)
+                done += len(ids)
+                changed.update(ids if options.ids else ())
                 advance(len(page))
         counts.append(done)
-    return _report(options, queues, done_is, counts)
+    _report(options, queues, done_is, counts)
+    return _all_there(options.ids, changed)
 
 
 def _report(
     options: argparse.Namespace, queues: Sequence[DelayQueue], done_is: str, counts: Sequence[int]
-) -> int:
+) -> None:
     if options.json:
         for queue, count in zip(queues, counts, strict=True):
             print_json({"queue": queue.name, done_is.replace(" ", "_"): count})
     else:
         print(f"{done_is} {sum(counts)}")
-    return 0 if not options.ids or sum(counts) == len({*options.ids}) else 1
 
 
 def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import redis
 
+from ..advice import with_advice
 from ..errors import WorkerError
 from . import dead, doctor, health, monitor, rebuild, run, stats, tasks
 from .commands import Commands
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (WorkerError, ValueError) as error:
         print(f"worker: {error}", file=sys.stderr)
     except redis.RedisError as error:
-        print(f"worker: Redis: {error}", file=sys.stderr)
+        print(f"worker: Redis: {with_advice(error)}", file=sys.stderr)
     except BrokenPipeError:  # whoever reads has seen enough: ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

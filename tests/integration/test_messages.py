@@ -1,0 +1,258 @@
+"""What goes wrong on the way to a running service is told in one sentence that says what to do, without a traceback."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import redis
+
+from devtools import processes
+from devtools.processes import ROOT, Process, events, free_port, wait_until
+from devtools.valkey import Valkey
+
+SET_DATABASE = "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db"
+MIGRATE = "run python -m orders migrate, or alembic upgrade head"
+NOBODY = "redis://127.0.0.1:1/0"
+MALFORMED = "postgresql+psycopg://shop:s3cret@host:port/shop"
+KEYS = "flask --app orders.app keys list"
+RUN = "worker run"
+#: Flows as people write them, with one mistake each.
+MODULES = {
+    "imports.py": "from worker import Flow\n\nimport no_such_package\n",
+    "wants.py": "def flows(settings): ...\n",
+    "mails.py": "def reminders(): ...\n\ndef broken(): raise KeyError('MAIL_HOST')\n",
+    "nothing.py": "flows = 3\n\ndef none(): return []\n",
+    "worker.py": "raise SystemExit('shadowed')\n",
+    "orders.py": "raise SystemExit('shadowed')\n",
+}
+
+
+class Row(NamedTuple):
+    """A command, and the sentence that it answers with."""
+
+    command: str
+    sentence: str
+    #: On top of an unmigrated SQLite database and a port without Redis; None takes one away.
+    env: dict[str, str | None] = {}  # noqa: RUF012  never changed
+    status: int = 1
+
+
+ROWS = [
+    # DATABASE_URL
+    Row(KEYS, f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
+    Row(KEYS, f"DATABASE_URL is malformed: {SET_DATABASE}", {"DATABASE_URL": MALFORMED}),
+    Row(KEYS, "DATABASE_URL is of no database that is supported", {"DATABASE_URL": "mysql://h/d"}),
+    Row(
+        KEYS,
+        "DATABASE_URL is of another database or driver",
+        {"DATABASE_URL": "postgresql+asyncpg://h/d"},
+    ),
+    Row(
+        KEYS,
+        "The database does not answer. connection failed: ",
+        {"DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/shop"},
+    ),
+    Row(KEYS, f"It answers 'no such table: api_keys': {MIGRATE}"),
+    Row("alembic upgrade head", f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
+    Row("alembic upgrade head", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
+    Row(
+        "alembic upgrade head",
+        "the database of DATABASE_URL cannot be reached: connection failed: ",
+        {"DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/shop"},
+    ),
+    Row("orders migrate", f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
+    Row("orders migrate", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
+    Row(
+        f"{RUN} orders.timeouts:flows",
+        f"DATABASE_URL is not set: {SET_DATABASE}",
+        {"DATABASE_URL": None},
+    ),
+    Row(f"{RUN} orders.timeouts:flows", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
+    # REDIS_URL
+    Row(KEYS, "REDIS_URL is not set: set it to redis://", {"REDIS_URL": None}),
+    Row(KEYS, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
+    Row(
+        "worker stats --flows mails:queue",
+        "this is no URL of a Redis: write redis://",
+        {"REDIS_URL": "redis://:s3cret@host:port/0"},
+    ),
+    Row("worker stats --flows mails:queue", "REDIS_URL is not set: set it", {"REDIS_URL": None}),
+    Row(
+        "worker stats --flows mails:queue",
+        "Connection refused.: check the host and the port in REDIS_URL, and that Redis runs there",
+    ),
+    # Flows
+    Row(
+        f"{RUN} imports",
+        "imports.py, line 3: ModuleNotFoundError: No module named 'no_such_package'",
+    ),
+    Row(f"{RUN} wants", "wants:flows cannot be called without arguments"),
+    Row(f"{RUN} mails:broken", "mails.py, line 3: KeyError: 'MAIL_HOST'"),
+    Row(f"{RUN} mails:reminder", "has no function reminder. Did you mean reminders?"),
+    Row(f"{RUN} mail:reminders", "No module named 'mail'. Did you mean mails?"),
+    Row(f"{RUN} orders.timeout", "No module named 'orders.timeout'. Did you mean orders.timeouts?"),
+    Row(f"{RUN} mails.reminders", "Did you mean mails:reminders?"),
+    Row(f"{RUN} ./mails.py:reminders", "is a file: name its module, as mails:reminders"),
+    Row(f"{RUN} :reminders", "names no module"),
+    Row(f"{RUN} nothing", "nothing:flows is no function"),
+    Row(f"{RUN} nothing:none", "nothing:none() returned no flows: it should return a list of Flow"),
+    Row(f"{RUN} worker:flows", "worker is the engine's own name: give your module another"),
+    Row(RUN, "Name them, as MODULE:FUNCTION"),
+    # Pasted from the documentation
+    Row(
+        "flask --app orders.app keys rotate ID",
+        "'ID' is not a key's id: keys list shows them",
+        status=2,
+    ),
+    Row("flask --app orders.app providers rotate ID", "'ID' is not an endpoint's id", status=2),
+    # Examples
+    Row("examples remindr", "there is no example remindr: did you mean reminder?", status=2),
+    Row("examples", "python -m examples NAME --help describes one", status=2),
+    Row("examples.demo --base-url http://127.0.0.1:1 --api-key", "expected one argument", status=2),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("folder")
+    (made / "alembic.ini").write_text(
+        (ROOT / "alembic.ini").read_text().replace("%(here)s", str(ROOT))
+    )
+    flow = "from worker import Flow\n\ndef queue(): return [Flow(name='mails', handler=print)]\n"
+    for name, text in MODULES.items():
+        (made / name).write_text(f"{text}\n{flow}" if name == "mails.py" else text)
+    return made
+
+
+#: ``python -m`` of a module, as the installed command runs it: what is here does not hide it.
+SAFELY = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
+)
+
+
+def told(row: Row, folder: Path) -> subprocess.CompletedProcess[str]:
+    given = {
+        "DATABASE_URL": f"sqlite:///{folder}/unmigrated.db",
+        "REDIS_URL": NOBODY,
+        "PYTHONPATH": str(ROOT),
+        **row.env,
+    }
+    env = {**os.environ, **{name: value for name, value in given.items() if value is not None}}
+    for name in given.keys() - {name for name, value in given.items() if value is not None}:
+        env.pop(name, None)
+    return subprocess.run(
+        [sys.executable, "-P", "-c", SAFELY, *shlex.split(row.command)],
+        cwd=folder / "flasks" if row.command.startswith("flask") else folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.command}: {row.sentence[:40]}")
+def test_what_is_wrong_is_one_sentence(row: Row, folder: Path) -> None:
+    (folder / "flasks").mkdir(exist_ok=True)  # flask imports what is in its folder first
+    done = told(row, folder)
+    assert row.sentence in done.stderr
+    assert done.returncode == row.status
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stdout + done.stderr
+    if row.status == 1:
+        assert done.stderr.count("\n") == 1
+
+
+def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder: Path) -> None:
+    one = told(Row("examples reminder --help", "", {}, 0), folder)
+    assert (one.returncode, one.stderr) == (0, "")
+    assert one.stdout.startswith("Reminders: the day before an appointment")
+    every = told(Row("examples --help", "", {}, 0), folder)
+    assert every.returncode == 0
+    assert "\n  reminder              Reminders: the day before" in every.stdout
+
+
+def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path) -> None:
+    demo = "examples.demo --base-url http://127.0.0.1:1 --api-key 'ab\ncd\n'"
+    done = told(Row(demo, "", {}, 0), folder)
+    assert (done.returncode, "Connection refused" in done.stdout) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["requeue", "purge", "show"])
+def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey: Valkey) -> None:
+    row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
+    done = told(row, folder)
+    assert done.returncode == 1
+    assert done.stderr == "worker: no dead letter ID: dead list shows their ids\n"
+
+
+# -- a worker that waits -------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(valkey: Valkey, redis_client: redis.Redis) -> Iterator[str]:
+    """The URL of a user who may use the queues' keys, and no channel."""
+    redis_client.acl_setuser(
+        "limited",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["*"],
+        categories=["+@all"],
+        reset_channels=True,
+    )
+    yield valkey.url.replace("redis://", "redis://limited:secret@")
+    redis_client.acl_deluser("limited")
+
+
+def lines_of(folder: Path, url: str, *texts: str) -> list[dict[str, object]]:
+    """What a worker on this Redis has logged once it has logged all of these."""
+    env = {"REDIS_URL": url}
+    worker = processes.python(
+        ["worker", "run", "tests.integration.flows:recording"], env, folder / "log"
+    )
+    return logged(worker, *texts)
+
+
+def logged(worker: Process, *texts: str) -> list[dict[str, object]]:
+    try:
+        wait_until(
+            lambda: {*texts} <= {line["event"] for line in events(worker.log)}, " and ".join(texts)
+        )
+    finally:
+        assert worker.stop() == 0
+    return [line for line in events(worker.log) if line["event"] in texts]
+
+
+def test_a_worker_that_waits_for_redis_says_what_to_check(tmp_path: Path) -> None:
+    found = lines_of(tmp_path, f"redis://127.0.0.1:{free_port()}/0", "Redis does not serve claims")
+    advice = "check the host and the port in REDIS_URL, and that Redis runs there"
+    assert {line["advice"] for line in found} == {advice}
+
+
+def test_a_worker_with_a_wrong_password_says_so(tmp_path: Path, valkey: Valkey) -> None:
+    wrong = valkey.url.replace("redis://", "redis://:wrong@")
+    found = lines_of(tmp_path, wrong, "Redis does not serve claims")
+    assert {line["advice"] for line in found} == {"check the user and the password in REDIS_URL"}
+    assert "wrong@" not in (tmp_path / "log").read_text()
+
+
+def test_a_worker_whose_acl_lacks_the_channel_says_so(tmp_path: Path, limited: str) -> None:
+    [found] = lines_of(tmp_path, limited, "wake channel lost")
+    assert "give this user the channels of its queues in its ACL" in str(found["advice"])
+
+
+def test_a_worker_on_an_unmigrated_database_says_so_once_for_each_flow(
+    tmp_path: Path, valkey: Valkey
+) -> None:
+    env = {"DATABASE_URL": f"sqlite:///{tmp_path}/none.db", "REDIS_URL": valkey.url}
+    worker = processes.worker(env, tmp_path / "log")
+    found = logged(worker, "unavailable")
+    assert MIGRATE in str(found[0]["error"])
+    queues = [line["queue"] for line in found]
+    assert len(queues) == len({*queues})
+    assert "Traceback" not in (tmp_path / "log").read_text()

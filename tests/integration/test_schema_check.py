@@ -1,0 +1,189 @@
+"""A version of the code on the schema of a later one, of an earlier one, and beside another service's."""
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from click.testing import CliRunner
+from structlog.testing import capture_logs
+
+from devtools.processes import ROOT
+from orders import schema_check
+from orders.clients import Clients
+from orders.config import Settings
+from orders.database import create_engine
+from orders.doctor import Doctor
+from orders.errors import SchemaOutdated
+from orders.migrate import config, migrate
+from orders.models import SCHEMA_VERSION
+from orders.schema_check import known_revisions
+from tests.conftest import Shop, opened
+
+MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "{revision}", "{below}"
+branch_labels = depends_on = None
+
+def upgrade() -> None:
+    {upgrade}
+
+def downgrade() -> None:
+    pass
+"""
+ADDITIVE = """
+    op.create_table("gifts", sa.Column("id", sa.Integer, primary_key=True))
+    op.add_column("orders", sa.Column("gift_id", sa.Integer))
+    op.add_column("stock_items", sa.Column("color", sa.String(9), nullable=False, server_default=""))
+"""
+RENAMED = 'op.alter_column("orders", "client_reference", new_column_name="reference")'
+RENAMED_SQLITE = 'op.execute("ALTER TABLE orders RENAME COLUMN client_reference TO reference")'
+DEMANDED = 'op.add_column("orders", sa.Column("gift_id", sa.Integer, nullable=False))'
+
+
+def migrated_further(url: str, folder: Path, upgrade: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring a database to the schema of a later version, which has one more migration."""
+    folder.mkdir(exist_ok=True)
+    text = MIGRATION.format(revision="0999_later", below=SCHEMA_VERSION, upgrade=upgrade.strip())
+    (folder / "0999_later.py").write_text(text)
+    monkeypatch.setenv("DATABASE_URL", url)
+    later = config()
+    ours = ROOT / "migrations" / "versions"
+    later.set_main_option("version_locations", f"{ours}:{folder}")
+    command.upgrade(later, "head")
+
+
+def works(shop: Shop) -> bool:
+    """Whether orders are placed, paid and cancelled in time."""
+    shop.stock()
+    paid, late = shop.place(), shop.place()
+    shop.pay(paid)
+    shop.expire_in(-1000, late)
+    shop.service.expire([late.id])
+    return shop.shelf() == (99, 0)
+
+
+def test_a_later_schema_that_only_adds_is_served_with_one_warning(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated_further(database_url, tmp_path / "later", ADDITIVE, monkeypatch)
+    schema_check._warn.cache_clear()
+    with opened(database_url) as shop, capture_logs() as logs:
+        shop.service.check_ready()
+        shop.service.check_ready()
+        assert works(shop)
+        [found] = [each for each in Doctor(shop.engine).examine() if each.check == "sql.schema"]
+    assert (found.level, "newer than this code's" in found.summary) == ("ok", True)
+    warnings = [line for line in logs if line["event"] == "schema of a later version"]
+    assert [line["revision"] for line in warnings] == ["0999_later"]
+
+
+def test_a_rollback_of_the_code_does_not_stop_at_its_migrations(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated_further(database_url, tmp_path / "later", ADDITIVE, monkeypatch)
+    done = CliRunner().invoke(migrate)
+    assert (done.exit_code, done.output) == (0, "0999_later, of a later version: nothing to do\n")
+
+
+def test_a_later_schema_that_lacks_a_column_is_refused(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed = RENAMED_SQLITE if database_url.startswith("sqlite") else RENAMED
+    migrated_further(database_url, tmp_path / "later", renamed, monkeypatch)
+    expected = (
+        r"It has 0999_later, of a later version: orders\.client_reference is missing\. Upgrade"
+    )
+    with opened(database_url) as shop:
+        with pytest.raises(SchemaOutdated, match=expected):
+            shop.service.check_ready()
+        [found] = [each for each in Doctor(shop.engine).examine() if each.check == "sql.schema"]
+    assert (found.level, "orders.client_reference is missing" in found.advice) == ("failure", True)
+    done = CliRunner().invoke(migrate)
+    assert (done.exit_code, "Upgrade the code" in done.output) == (1, True)
+
+
+def test_a_later_schema_that_demands_a_column_is_refused(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated_further(postgres_url, tmp_path / "later", DEMANDED, monkeypatch)
+    with (
+        opened(postgres_url) as shop,
+        pytest.raises(SchemaOutdated, match=r"orders\.gift_id must be given"),
+    ):
+        shop.service.check_ready()
+
+
+def test_the_package_migrates_an_empty_database_and_then_has_nothing_to_do(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    for _ in range(2):
+        done = CliRunner().invoke(migrate)
+        assert (done.exit_code, done.output) == (0, f"{SCHEMA_VERSION}\n")
+    with opened(database_url) as shop:
+        assert works(shop)
+
+
+@pytest.mark.parametrize("older", ["0001_first_tables", "0009_webhooks"])
+def test_an_older_schema_is_refused_with_what_to_run(shop: Shop, older: str) -> None:
+    with shop.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": older})
+    expected = f"It has {older}, not {SCHEMA_VERSION}: run python -m orders migrate"
+    with pytest.raises(SchemaOutdated, match=expected):
+        shop.service.check_ready()
+
+
+def test_a_table_that_is_missing_is_an_outage_that_says_what_to_run(database_url: str) -> None:
+    engine = create_engine(Settings(database_url=database_url, redis_url="redis://nowhere"))
+    with pytest.raises(SchemaOutdated, match="run python -m orders migrate"):
+        Clients(engine).list_keys(None)
+    engine.dispose()
+
+
+def test_the_installed_package_knows_its_own_revisions() -> None:
+    scripts = ScriptDirectory.from_config(config())
+    assert known_revisions() == {script.revision for script in scripts.walk_revisions()}
+    in_checkout = ScriptDirectory.from_config(Config(ROOT / "alembic.ini"))
+    assert scripts.get_heads() == in_checkout.get_heads()
+
+
+# -- two services in one database ----------------------------------------------------------
+
+GIFTS = """
+import sqlalchemy as sa
+metadata = sa.MetaData()
+sa.Table("gifts", metadata, sa.Column("id", sa.Integer, primary_key=True))
+"""
+SECTION = """
+[gifts]
+script_location = {root}/migrations
+version_locations = {folder}/versions
+version_table = gifts_version
+metadata = gifts_of_a_test:metadata
+prepend_sys_path = {folder}
+path_separator = os
+"""
+
+
+def test_neither_of_two_services_wants_to_drop_the_others_tables(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gifts_of_a_test.py").write_text(GIFTS)
+    (tmp_path / "versions").mkdir()
+    create = 'op.create_table("gifts", sa.Column("id", sa.Integer, primary_key=True))'
+    first = MIGRATION.format(revision="gifts_0001", below="", upgrade=create)
+    (tmp_path / "versions" / "gifts_0001.py").write_text(first.replace('""', "None"))
+    ini = (ROOT / "alembic.ini").read_text().replace("%(here)s", str(ROOT))
+    (tmp_path / "alembic.ini").write_text(ini + SECTION.format(root=ROOT, folder=tmp_path))
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sections = [Config(tmp_path / "alembic.ini", ini_section=name) for name in ("alembic", "gifts")]
+    for section in sections:
+        command.upgrade(section, "head")
+    for section in sections:
+        command.check(section)

@@ -1,0 +1,28 @@
+"""What to do about an error of Redis's that no retry ends."""
+
+from redis import exceptions
+
+
+def redis_advice(error: BaseException) -> str:
+    """One clause, for whoever reads the error; empty if it depends."""
+    text = str(error)
+    match error:
+        case exceptions.AuthenticationError():  # which is a ConnectionError, too
+            return "check the user and the password in REDIS_URL"
+        case exceptions.NoPermissionError() if "channel" in text:
+            return "give this user the channels of its queues in its ACL, such as &{reminders}:*"
+        case exceptions.NoPermissionError():
+            return (
+                "give this user the keys of its queues and the commands in its ACL, "
+                "such as ~{reminders}:* +@all -@dangerous +info"
+            )
+        case exceptions.ConnectionError() if "connecting to" in text:
+            return "check the host and the port in REDIS_URL, and that Redis runs there"
+        case _:
+            return ""
+
+
+def with_advice(error: BaseException) -> str:
+    """The error's message, with what to do about it."""
+    advice = redis_advice(error)
+    return f"{error}: {advice}" if advice else str(error)

@@ -1,0 +1,120 @@
+"""From ``MODULE:FUNCTION`` to flows, with a sentence for each way in which that may fail."""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from ..errors import FlowImportFailed, FlowNotFound, WorkerError, described
+from ..flow import Flow
+
+#: The package that this is part of, whatever its name.
+ENGINE = (__package__ or "").removesuffix(".cli")
+
+
+def made(target: str) -> list[Flow]:
+    """The flows that the function at ``MODULE:FUNCTION`` returns; it is ``flows`` if not named.
+
+    Raises FlowNotFound, FlowImportFailed, and whatever WorkerError or ValueError the function raises.
+    """
+    module, _, name = target.partition(":")
+    name = name or "flows"
+    if module.endswith(".py") or "/" in module:
+        guess = ".".join(Path(module).with_suffix("").parts)
+        raise FlowNotFound(f"{target} is a file: name its module, as {guess}:{name}.")
+    if not module:
+        raise FlowNotFound(f"{target} names no module: write MODULE:{name}.")
+    target = f"{module}:{name}"
+    _search_here(module)
+    factory = _function(_imported(module, target), name, target)
+    try:
+        found = list(factory())
+    except (WorkerError, ValueError):
+        raise  # these are sentences already
+    except Exception as error:
+        raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
+    if not found or not all(isinstance(flow, Flow) for flow in found):
+        raise FlowNotFound(f"{target}() returned no flows: it should return a list of Flow.")
+    return found
+
+
+def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterable[Any]]:
+    """Raises FlowNotFound if there is none that can be called without arguments."""
+    factory = getattr(module, name, None)
+    if factory is None:
+        functions = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        hint = _meant(name, functions)
+        if module.__name__ == ENGINE:
+            hint = f" {ENGINE} is the engine's own name: give your module another."
+        raise FlowNotFound(f"{target}: the module {module.__name__} has no function {name}.{hint}")
+    if not callable(factory):
+        raise FlowNotFound(
+            f"{target} is no function: it should be one that returns a list of Flow."
+        )
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise FlowNotFound(
+            f"{target} cannot be called without arguments ({error}): "
+            "name a function that takes none and reads its settings itself."
+        ) from error
+    return factory  # type: ignore[no-any-return]  # what it returns is looked at
+
+
+def _imported(name: str, target: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise FlowNotFound(f"{target}: {error}.{_meant_module(name)}") from error
+        # The application's code may fail in any way: say where.
+        raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
+
+
+def _search_here(name: str) -> None:
+    """Have modules found in the current folder, as python -m does for its own: first, unless a file hides a package.
+
+    An ``orders.py`` of your own, say, where the package is installed: ``orders.timeouts`` cannot mean that file.
+    """
+    top, dot, _ = name.partition(".")
+    here = Path.cwd()
+    elsewhere = [each for each in sys.path if Path(each).resolve() != here]
+    is_hidden = bool(dot) and Path(f"{top}.py").is_file()
+    sys.path[:] = [*elsewhere, str(here)] if is_hidden else [str(here), *elsewhere]
+
+
+def _place(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
+
+
+# -- suggestions ---------------------------------------------------------------------------
+
+
+def _meant(name: str, names: Iterable[str], prefix: str = "") -> str:
+    close = get_close_matches(name, [*names], n=1)
+    return f" Did you mean {prefix}{close[0]}?" if close else ""
+
+
+def _meant_module(name: str) -> str:
+    """The name that a misspelt module comes closest to, looked up part by part."""
+    parts = name.split(".")
+    for depth, part in enumerate(parts):
+        above = ".".join(parts[:depth])
+        parent = import_module(above) if above else None
+        if parent is not None and not hasattr(parent, "__path__"):
+            if hasattr(parent, part):
+                return f" Did you mean {above}:{part}?"
+            return ""
+        modules = [module.name for module in iter_modules(parent.__path__ if parent else None)]
+        if part not in modules:
+            return _meant(part, modules, f"{above}." if above else "")
+    return ""
