@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements-docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
 	@touch $@
 
-.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new remove-orders env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -87,6 +87,9 @@ bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=d
 
 new: $(VENV)/installed ## Write a service for another timeout: NAME=seat-hold
 	@$(BIN)/python -m devtools.new "$(NAME)"
+
+remove-orders: $(VENV)/installed ## Keep the engine and what writing flows takes; asks first
+	@$(BIN)/python -m devtools.remove_orders
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py

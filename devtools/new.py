@@ -22,11 +22,22 @@ MAX_NAME = 24
 NEXT = """\
 Made {files}.
 
-  make check                              # lint and types
+  make check
   make test TESTS={test}
-  alembic -n {package} upgrade head       # with DATABASE_URL
-  python -m worker run {package}.models:flows
-  flask --app {package}.app run
+
+To try it by hand, paste this, and the exports into each further terminal:
+
+  export PATH=$PWD/.venv/bin:$PATH
+  export DATABASE_URL=sqlite:///{package}.db REDIS_URL=redis://127.0.0.1:6379/0
+  python -m devtools.valkey &
+  alembic -n {package} upgrade head
+  python -m worker run {package}.models:flows &
+  flask --app {package}.app run &
+  curl --retry 30 --retry-connrefused -X POST 'localhost:5000/{name}/first?seconds=10'
+  curl localhost:5000/{name}/first        # pending; after ten seconds, expired
+  kill %1 %2 %3
+
+docs/writing-a-flow.md explains what a flow may do.
 """
 
 
@@ -78,20 +89,14 @@ def _enter(root: Path, package: str) -> None:
     pyproject = root / "pyproject.toml"
     text = pyproject.read_text()
     for before, after in (
-        ('include = ["orders*", "worker*"', f'include = ["orders*", "worker*", "{package}*"'),
-        ('files = ["orders", "worker"', f'files = ["orders", "worker", "{package}"'),
-        (
-            'known-first-party = ["orders", "worker"',
-            f'known-first-party = ["orders", "worker", "{package}"',
-        ),
-        (
-            '"migrations/**" = ["INP001"]',
-            f'"{package}/versions/**" = ["INP001"]\n"migrations/**" = ["INP001"]',
-        ),
+        (r'^include = \[.*"worker\*"', rf'\g<0>, "{package}*"'),
+        (r'^files = \[.*"worker"', rf'\g<0>, "{package}"'),
+        (r'^known-first-party = \[.*"worker"', rf'\g<0>, "{package}"'),
+        (r"^.*# Alembic loads these by path", rf'"{package}/versions/**" = ["INP001"]\n\g<0>'),
     ):
-        if before not in text:
-            raise ValueError(f"pyproject.toml has no {before}")
-        text = text.replace(before, after)
+        text, found = re.subn(before, after, text, flags=re.MULTILINE)
+        if not found:
+            raise ValueError(f"pyproject.toml has no line like {before}")
     pyproject.write_text(text)
     with (root / "alembic.ini").open("a") as ini:
         ini.write(
@@ -119,7 +124,7 @@ def main() -> int:
         return 2
     listed = ", ".join(str(path.relative_to(ROOT)) for path in files)
     package = name.replace("-", "_")
-    print(NEXT.format(files=listed, test=files[-1].relative_to(ROOT), package=package))
+    print(NEXT.format(files=listed, test=files[-1].relative_to(ROOT), package=package, name=name))
     return 0
 
 

@@ -3,12 +3,16 @@
 ``VALKEY_SERVER`` chooses another program, by its path or by its name on PATH:
 
     VALKEY_SERVER=redis-server python -m examples.demo
+
+``python -m devtools.valkey`` starts one to try things with, on port 6379, until Ctrl-C.
 """
 
 import importlib.util
 import os
 import shutil
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,3 +112,28 @@ def private_valkey(
         yield server
     finally:
         server.stop()
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
+        signal.signal(number, signal.default_int_handler)
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 6379
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            private_valkey(Path(folder), "--appendonly", "yes", port=port) as server,
+        ):
+            print(
+                f"export REDIS_URL={server.url}    # Ctrl-C stops it, and deletes its data",
+                flush=True,
+            )
+            signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

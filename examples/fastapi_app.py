@@ -1,6 +1,7 @@
 """Scheduling from asyncio: a FastAPI application, whose tasks a worker handles elsewhere.
 
-uvicorn examples.fastapi_app:app    # with REDIS_URL
+granian --interface asgi examples.fastapi_app:app    # or uvicorn; with REDIS_URL
+curl -X PUT 'localhost:8000/reminders/tea?seconds=60'
 """
 
 import os

@@ -282,6 +282,29 @@ def test_a_copy_works_without_the_files_that_the_page_says_may_go(tmp_path: Path
     subprocess.run(help_, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, check=True)
 
 
+def test_a_flow_runs_by_hand_as_the_page_says(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "reminders.py").write_text(
+        f"{the_block('python', 'def remind')}\n\ndef send_mail(address):\n    print('to', address)\n    return True\n"
+    )
+    script = the_block("sh", "worker schedule customer-7", FLOWS)
+    script = re.sub(r"^export PATH=.*\n", "", script)
+    script = script.replace("devtools.valkey &", f"devtools.valkey {port} > {tmp_path}/valkey &")
+    script = script.replace("6379", str(port)).replace("flows &", f"flows > {tmp_path}/out &")
+    script = re.sub(
+        r"(?=^python -m worker schedule)",
+        f"until grep -q REDIS_URL {tmp_path}/valkey; do sleep 0.1; done\n",
+        script,
+        flags=re.MULTILINE,
+    )
+    script += f"""
+    until grep -q 'to ada@example.org' {tmp_path}/out; do sleep 0.1; done
+    """
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONUNBUFFERED": "1"}
+    output = bash(f"trap 'kill $(jobs -p); wait' EXIT\n{script}", env)
+    assert "reminders" in output
+
+
 def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
     script = the_block("python", "Consumer", FLOWS)
     (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))

@@ -6,10 +6,12 @@ import pytest
 from devtools.valkey import Valkey
 from tests.faults.site import Site
 
-Build = Callable[..., Site]
-
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+
+
+# <orders>
+Build = Callable[..., Site]
 
 
 @pytest.fixture
@@ -24,3 +26,6 @@ def build(tmp_path: Path, database_url: str) -> Iterator[Build]:
     yield make
     for site in sites:
         site.close()
+
+
+# </orders>

@@ -1,4 +1,4 @@
-"""The seats of examples/seats.py, which have no code of their own for any of this."""
+"""The seats of examples/seat_reservation.py, which have no code of their own for any of this."""
 
 import signal
 from collections.abc import Iterator

@@ -3,6 +3,7 @@
 import enum
 import os
 import random
+import re
 import signal
 import time
 import tokenize
@@ -17,6 +18,8 @@ import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
@@ -30,11 +33,12 @@ from structlog.testing import capture_logs
 from devtools.postgres import Postgres
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey
+from examples.seat_reservation import seats
 from tests.clock import bound
-from tests.integration.test_sql_plans import watched
+from tests.integration.reads import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
 from tests.races import duels, together
-from worker import DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Unavailable, connect
+from worker import DeadLetter, DelayQueue, Due, Outcome, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -164,15 +168,17 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def test_a_seat_reservation_takes_thirty_lines() -> None:
-    assert code_lines(EXAMPLE) <= 30
+def test_a_seat_reservation_takes_thirty_lines_beside_its_route(tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text(EXAMPLE.read_text().partition("\n\ndef create_app")[0])
+    assert code_lines(tmp_path / "flow.py") <= 30
 
 
 def test_the_guide_shows_the_example() -> None:
     guide = (ROOT / "docs" / "writing-a-flow.md").read_text()
-    block = guide.split("holds = Records(")[0].rpartition("```python\n")[2]
-    rest = guide.split("holds = Records(")[1].partition("```")[0]
-    assert f"{block}holds = Records({rest}" in EXAMPLE.read_text()
+    shown = re.findall(r"^```python\n(.*?)^```", guide, flags=re.MULTILINE | re.DOTALL)
+    [flow] = [block for block in shown if "-> Records:" in block]
+    assert flow in EXAMPLE.read_text()
+    assert "`python -m examples seat_reservation`" in guide
 
 
 @pytest.fixture
@@ -186,27 +192,49 @@ def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre
 
 def test_seats_are_held_paid_for_and_released_by_a_real_worker(house: Theatre) -> None:
     house.start_worker()
-    ids = ["A1", "A2", "A3"]
     with house.engine.begin() as connection:
-        connection.execute(house.seats.insert(), [{"id": seat} for seat in ids])
+        connection.execute(seats.insert(), [{"id": seat} for seat in ("A1", "A2", "A3")])
+    soon, later = house.door(1), house.door()
 
-    def hold(seat: str, seconds: float) -> bool:
-        with house.engine.begin() as connection:
-            return bool(house.example.hold(connection, seat, seconds))
-
-    assert hold("A1", 1)
-    assert hold("A2", 1)
-    assert hold("A3", 600)
-    assert not hold("A1", 1)
-    with house.engine.begin() as connection:
-        assert house.example.pay(connection, "A2")
+    assert soon.post("/seats/A1/hold").json == {"seat": "A1", "status": "held"}
+    assert soon.post("/seats/A2/hold").status_code == 200
+    assert later.post("/seats/A3/hold").status_code == 200
+    assert later.post("/seats/A1/hold").status_code == 409
+    assert soon.post("/seats/A2/pay").json == {"seat": "A2", "status": "sold"}
 
     wait_until(lambda: house.statuses()["A1"] == "free", "the first seat to be free")
     wait_until(lambda: house.queue.stats().scheduled == 1, "the paid seat's task to end")
 
     assert house.statuses() == {"A1": "free", "A2": "sold", "A3": "held"}
     house.assert_each_was_freed_once(["A1"], latest_ms=bound(3000))
-    assert hold("A1", 600)
+    assert soon.post("/seats/A1/pay").status_code == 409
+    assert later.post("/seats/A1/hold").status_code == 200
+
+
+def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -> None:
+    with house.engine.begin() as connection:
+        connection.execute(seats.insert().values(id="A1"))
+    began_ms = round(time.time() * 1000)
+    assert house.door().post("/seats/A1/hold").status_code == 200
+    assert house.queue.claim(9, 1000, now_ms=began_ms + 599_000).tasks == []
+    [task] = house.queue.claim(9, 1000, now_ms=began_ms + 660_000).tasks
+    handler = house.holds.flow().handler
+    assert isinstance((handler([task]) or {})["A1"], Retry)  # SQL's clock has not moved
+    move = seats.update().values(held_until=house.holds.after(-1))
+    with house.engine.begin() as connection:
+        connection.execute(move)
+    assert not handler([task])
+    assert house.statuses() == {"A1": "free"}
+
+
+def test_the_tables_of_the_example_are_what_its_migration_makes(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    ini = Config(EXAMPLE.parent / "seats" / "alembic.ini")
+    command.upgrade(ini, "head")
+    command.check(ini)
+    command.downgrade(ini, "base")
 
 
 # -- one batch -----------------------------------------------------------------------------
@@ -520,12 +548,11 @@ def test_what_is_no_time_keeps_nothing_else_from_the_sweep(hall: Hall, due: str)
 def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre) -> None:
     pairs = 1_000
     ids = house.hold_many(pairs, -60, -60, scheduled=False)
-    flow: Flow = house.example.flows()[0]
+    flow = house.holds.flow()
+    app = house.door().application
 
     def pay(seat: str) -> bool:
-        with house.engine.begin() as connection:
-            paid: bool = house.example.pay(connection, seat)
-            return paid
+        return app.test_client().post(f"/seats/{seat}/pay").status_code == 200
 
     def expire(seat: str) -> bool:
         flow.handler([Task(seat)])
@@ -541,7 +568,7 @@ def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre)
 
 def test_overlapping_batches_free_each_seat_once(house: Theatre) -> None:
     ids = house.hold_many(300, -60, -60, scheduled=False)
-    flow: Flow = house.example.flows()[0]
+    flow = house.holds.flow()
 
     def expire(seed: int) -> None:
         left = random.Random(seed).sample(ids, len(ids))

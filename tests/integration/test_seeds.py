@@ -193,6 +193,15 @@ def test_a_reminder_comes_a_day_before_the_appointment(queue: DelayQueue) -> Non
     assert 6 * DAY_MS - MINUTE_MS < due_in_ms(queue) <= 6 * DAY_MS + 1
 
 
+def test_a_device_works_at_the_time_its_user_set_last(queue: DelayQueue) -> None:
+    at_ms = 2_000_000_000_000
+    queue.schedule("heating on", due_at_ms=at_ms)
+    queue.schedule("heating on", due_at_ms=at_ms + MINUTE_MS)
+    assert queue.claim(1, 1000, now_ms=at_ms + MINUTE_MS - 1).tasks == []
+    [task] = queue.claim(1, 1000, now_ms=at_ms + MINUTE_MS).tasks
+    assert task.due_at_ms == at_ms + MINUTE_MS
+
+
 def test_a_text_message_is_put_off_by_two_minutes_while_there_is_a_rush(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
@@ -296,6 +305,23 @@ def test_a_call_that_fails_is_tried_after_5_then_10_then_30_then_60_seconds(
 def _make_due(client: redis.Redis, queue: DelayQueue) -> None:
     ids: Any = client.zrange(queue.keys.scheduled, 0, -1)
     client.zadd(queue.keys.scheduled, dict.fromkeys(ids, 1))
+
+
+@pytest.mark.parametrize(("factor", "waits"), [(2, [4, 8, 16]), (0.5, [8, 4, 2])])
+def test_delays_may_grow_or_shrink_geometrically(
+    redis_client: redis.Redis, queue: DelayQueue, factor: float, waits: list[int]
+) -> None:
+    queue.schedule("message", 1)
+
+    def minutes(failures: int) -> float:
+        return 60 * waits[0] * factor ** (failures - 1)
+
+    with Consumer(redis_client, "q", backoff=minutes) as consumer:
+        for wait in waits:
+            with suppress(ConnectionError), consumer.take():
+                raise ConnectionError
+            assert (wait - 1) * MINUTE_MS < due_in_ms(queue) <= wait * MINUTE_MS + 1
+            _make_due(redis_client, queue)
 
 
 def test_a_task_that_fails_too_often_is_a_dead_letter_that_can_be_sent_again(

@@ -1,20 +1,22 @@
-"""examples/seats.py on a database of its own, which notes whenever a seat becomes free."""
+"""examples/seat_reservation.py on a database of its own, which notes whenever a seat becomes free."""
 
-import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import sqlalchemy as sa
+from flask.testing import FlaskClient
 
 from devtools import processes
 from devtools.processes import ROOT, Process, wait_until
+from examples import seat_reservation
+from examples.seat_reservation import seats
+from examples.stage import migrate
 from worker import DelayQueue, connect
 
-EXAMPLE = ROOT / "examples" / "seats.py"
+EXAMPLE = ROOT / "examples" / "seat_reservation.py"
 
 #: By triggers, so that it is the example itself that is under test.
 NOTE_FREED = {
@@ -53,19 +55,14 @@ class Theatre:
         self._env = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
         self._folder = folder
         self._workers: list[Process] = []
-        spec = importlib.util.spec_from_file_location("examples_seats", EXAMPLE)
-        assert spec is not None
-        assert spec.loader is not None
-        self.example: Any = importlib.util.module_from_spec(spec)
+        self.engine = sa.create_engine(database_url)
+        migrate(self.engine, "seats")
         with patch.dict(os.environ, self._env):
-            spec.loader.exec_module(self.example)
-        self.engine: sa.Engine = self.example.engine
-        self.queue = DelayQueue(connect(redis_url, timeout_seconds=10), self.example.queue.name)
-        self.seats: sa.Table = self.example.seats
+            self.holds = seat_reservation.holds(self.engine)
+        self.queue = DelayQueue(connect(redis_url, timeout_seconds=10), "seat-holds")
         with self.engine.begin() as connection:
             if self.engine.dialect.name == "sqlite":
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-            self.seats.metadata.create_all(connection)
             for statement in NOTE_FREED[self.engine.dialect.name]:
                 connection.exec_driver_sql(statement)
 
@@ -77,7 +74,9 @@ class Theatre:
     def start_worker(self) -> Process:
         """Start a worker on the example, and wait until it is at work."""
         log = self._folder / f"worker-{len(self._workers)}.log"
-        worker = processes.python(["worker", "run", "examples.seats:flows"], self._env, log)
+        worker = processes.python(
+            ["worker", "run", "examples.seat_reservation:flows"], self._env, log
+        )
         self._workers.append(worker)
         wait_until(lambda: '"available"' in log.read_text(), "the worker to be at work")
         return worker
@@ -88,23 +87,25 @@ class Theatre:
         """Hold new seats in one transaction, their deadlines spread evenly between two times from now."""
         step = (last_seconds - first_seconds) / max(1, count - 1)
         ids = [f"seat-{number:04}" for number in range(count)]
-        holds = self.example.holds
-        deadline = holds.after(sa.bindparam("seconds", type_=sa.Double))
-        row = self.seats.insert().values(
-            id=sa.bindparam("seat"), status="held", held_until=deadline
-        )
+        deadline = self.holds.after(sa.bindparam("seconds", type_=sa.Double))
+        row = seats.insert().values(id=sa.bindparam("seat"), status="held", held_until=deadline)
         with self.engine.begin() as connection:
             connection.execute(
                 row,
                 [{"seat": seat, "seconds": first_seconds + n * step} for n, seat in enumerate(ids)],
             )
             if scheduled:
-                holds.schedule(connection, *ids)
+                self.holds.schedule(connection, *ids)
         return ids
+
+    def door(self, hold_seconds: float = 600) -> FlaskClient:
+        """The example's routes."""
+        with patch.dict(os.environ, self._env):
+            return seat_reservation.create_app(self.engine, hold_seconds).test_client()
 
     def statuses(self) -> dict[str, str]:
         with self.engine.connect() as connection:
-            query = sa.select(self.seats.c.id, self.seats.c.status)
+            query = sa.select(seats.c.id, seats.c.status)
             return {row.id: row.status for row in connection.execute(query)}
 
     def freed(self) -> list[tuple[str, float]]:

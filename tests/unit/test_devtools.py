@@ -1,15 +1,17 @@
 """What helps in developing: which server's program is started, and what a new service is made of."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import redis
 
-from devtools import postgres, valkey
+from devtools import postgres, processes, valkey
 from devtools.new import new
-from devtools.processes import ROOT
+from devtools.processes import ROOT, free_port
 
 
 def program(folder: Path, name: str) -> str:
@@ -65,7 +67,8 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
 def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
     tmp_path: Path,
 ) -> None:
-    for name in ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile"):
+    names = ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile")
+    for name in (each for each in names if (ROOT / each).exists()):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
     for name in ("pyproject.toml", "alembic.ini"):
@@ -81,6 +84,17 @@ def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("seat-hold", "orders", "email", "flask", "if", "Seat", "seat hold", "x" * 25, ""):
+    for name in ("seat-hold", "worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, ""):
         with pytest.raises(ValueError, match=r"a name is|already"):
             new(name, tmp_path)
+
+
+def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:
+    port = free_port()
+    log = tmp_path / "valkey.log"
+    server = processes.python(["devtools.valkey", str(port)], {}, log)
+    processes.wait_until(lambda: f"REDIS_URL=redis://127.0.0.1:{port}/0" in log.read_text(), "it")
+    with redis.Redis.from_url(f"redis://127.0.0.1:{port}/0") as client:
+        assert client.ping()
+    server.signal(signal.SIGINT)
+    assert server.wait() == 0

@@ -66,6 +66,26 @@ def test_without_any_name_the_command_says_how_to_give_one(
         _found(None)
 
 
+def needs_settings() -> list[Flow]:
+    raise ValueError("DATABASE_URL is not set")
+
+
+def test_a_queue_that_is_named_needs_no_flows_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = f"{__name__}:needs_settings"
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{target}"\n')
+    named = argparse.Namespace(flows_option=None, queue="reminders")
+    assert arguments.queue_names(named) == ["reminders"]
+    for each in (
+        argparse.Namespace(flows_option=None, queue=None),
+        argparse.Namespace(flows_option=target, queue="reminders"),
+    ):
+        with pytest.raises(ValueError, match="DATABASE_URL is not set"):
+            arguments.queue_names(each)
+
+
 @pytest.mark.parametrize(
     "target", ["no.such.module:flows", f"{__name__}:nothing", f"{__name__}:no_flows"]
 )

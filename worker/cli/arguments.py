@@ -45,14 +45,26 @@ def queue_names(options: argparse.Namespace) -> list[str]:
             detail = "Name them with --flows MODULE:FUNCTION, or a queue with --queue."
             raise FlowsNotNamed(detail) from error
         names = [options.queue]
+    except Exception:
+        # The project's own flows may need settings that are not here. The queue may be another's.
+        if options.queue is None or _named(options):
+            raise
+        names = [options.queue]
     if options.queue not in (None, *names):
-        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
+        raise ValueError(
+            f"no queue {options.queue!r}: the flows have {', '.join(names)}. Others are named with --flows"
+        )
     return [name for name in names if options.queue in (None, name)]
+
+
+def _named(options: argparse.Namespace) -> str | None:
+    named: str | None = options.flows_option or getattr(options, "flows", None)
+    return named
 
 
 def flows(options: argparse.Namespace) -> list[Flow]:
     """Those that are named, or configured. Raises FlowNotFound, FlowImportFailed."""
-    return made(options.flows_option or getattr(options, "flows", None) or _configured())
+    return made(_named(options) or _configured())
 
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:

@@ -22,7 +22,7 @@ def add_to(commands: Commands) -> None:
         _doctor,
         examples="""
 doctor
-doctor orders.timeouts:flows
+doctor reminders:flows
 doctor --queue emails                    a queue that no flow has
 doctor --json | jq 'select(.level != "ok")'
 

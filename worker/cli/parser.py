@@ -23,13 +23,13 @@ EPILOG = """\
 Name the flows once in pyproject.toml, and no command needs to be told:
 
   [tool.worker]
-  flows = "orders.timeouts:flows"
+  flows = "reminders:flows"
 
 or with --flows MODULE:FUNCTION, and one of their queues with --queue NAME. A queue that no flow has, such as
 a Consumer's, is named by --queue alone. REDIS_URL says where Redis is.
 
 examples:
-  {prog} run orders.timeouts:flows --threads 2
+  {prog} run reminders:flows --threads 2
   {prog} doctor                        is everything as it should be?
   {prog} monitor                       watch it
   {prog} dead list --older-than 2h     what could not be done, and why

@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
         examples="""
 rebuild
 rebuild --dry-run                how many are missing?
-rebuild --flows orders.timeouts:flows --queue order-timeout""",
+rebuild --flows reminders:flows --queue reminders""",
     )
     rebuild.add_argument("--dry-run", action="store_true", help="only count what is missing")
 

@@ -19,9 +19,9 @@ def add_to(commands: Commands) -> None:
         _run,
         json=False,
         examples="""
-run orders.timeouts:flows
-run orders.timeouts:flows --threads 4
-run orders.timeouts:flows --metrics-port 9100
+run reminders:flows
+run reminders:flows --threads 4
+run reminders:flows --metrics-port 9100
 run reminders:flows --queue reminders""",
     )
     run.add_argument(

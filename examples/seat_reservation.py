@@ -1,0 +1,88 @@
+"""Seats that are held for ten minutes, and free again unless they are paid for: a table, a flow and routes.
+
+python -m examples seat_reservation
+
+On servers of your own, with DATABASE_URL and REDIS_URL:
+
+alembic -c examples/seats/alembic.ini upgrade head
+python -m worker run examples.seat_reservation:flows
+flask --app examples.seat_reservation run
+"""
+
+import os
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from flask import Flask, abort
+
+from examples.stage import migrate, scratch_database, wait_until_empty, working
+from worker import DelayQueue, Flow, connect
+from worker.records import Records
+
+metadata = sa.MetaData()
+HELD = sa.text("status = 'held'")
+seats = sa.Table(
+    "seats",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("status", sa.Text, nullable=False, server_default="free"),
+    sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
+    sa.Index("ix_seats_held", "held_until", "id", postgresql_where=HELD, sqlite_where=HELD),
+)
+free, held = seats.c.status == "free", seats.c.status == "held"
+
+
+def release(connection: sa.Connection, ids: Sequence[str]) -> None:
+    """Nobody has paid for these in time. They are locked until this transaction ends."""
+    connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
+
+
+def holds(engine: sa.Engine) -> Records:
+    queue = DelayQueue(connect(os.environ["REDIS_URL"]), "seat-holds")
+    due = seats.c.held_until
+    return Records(engine, id=seats.c.id, due=due, pending=held, handle=release, queue=queue)
+
+
+def flows() -> list[Flow]:
+    return [holds(sa.create_engine(os.environ["DATABASE_URL"])).flow()]
+
+
+def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Flask:
+    app = Flask(__name__)
+    engine = engine or sa.create_engine(os.environ["DATABASE_URL"])
+    records = holds(engine)
+
+    def change(seat: str, condition: sa.ColumnElement[bool], **values: object) -> dict[str, object]:
+        """One UPDATE decides; 409 if somebody else, or the worker, was first."""
+        with engine.begin() as connection:
+            changed = seats.update().where(seats.c.id == seat, condition).values(values)
+            if connection.execute(changed).rowcount == 0:
+                abort(409)
+            records.schedule(connection, seat)  # if it is held now, once this has committed
+        return {"seat": seat, "status": values["status"]}
+
+    @app.post("/seats/<seat>/hold")
+    def hold(seat: str) -> dict[str, object]:
+        return change(seat, free, status="held", held_until=records.after(hold_seconds))
+
+    @app.post("/seats/<seat>/pay")
+    def pay(seat: str) -> dict[str, object]:
+        return change(seat, held, status="sold")
+
+    return app
+
+
+def play(redis_url: str) -> None:
+    """Two seats are held for a second. One is paid for, the other one is free again."""
+    os.environ["REDIS_URL"] = redis_url
+    with scratch_database() as engine:
+        migrate(engine, "seats")
+        with engine.begin() as connection:
+            connection.execute(seats.insert(), [{"id": "A1"}, {"id": "A2"}])
+        http = create_app(engine, hold_seconds=1).test_client()
+        for path in ("A1/hold", "A2/hold", "A1/hold", "A2/pay"):
+            print(path, http.post(f"/seats/{path}").status)
+        with working(redis_url, holds(engine).flow()):
+            wait_until_empty(DelayQueue(connect(redis_url), "seat-holds"))
+        with engine.connect() as connection:
+            print(dict(connection.execute(sa.select(seats.c.id, seats.c.status)).all()))
