@@ -60,7 +60,8 @@ class Traced:
         basket = {"items": [{"sku": "tea", "quantity": 1}], **body}
         placed = self.api.send("POST", "/v1/orders", basket, headers=headers)
         assert placed.status_code == 201, placed.json
-        return str(placed.json["id"])
+        made: Any = placed.json
+        return str(made["id"])
 
     def spans(self, name: str) -> list[ReadableSpan]:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
@@ -166,7 +167,7 @@ def test_an_order_that_was_placed_without_traces_is_cancelled_all_the_same(site:
     site.api.app.before_request_funcs[None].pop(0)
     order_id = site.place()
     handle(traced(site.timeouts, site.provider), [order_id])
-    order = site.api.send("GET", f"/v1/orders/{order_id}").json
+    order: Any = site.api.send("GET", f"/v1/orders/{order_id}").json
     assert order["status"] == "cancelled"
     assert site.spans("cancel order") == []
 
@@ -176,13 +177,10 @@ def test_an_order_that_was_placed_without_traces_is_cancelled_all_the_same(site:
     ["", "x", "00-0-0-00", f"00-{'0' * 32}-{PARENT}-01", f"{INCOMING}\t", "ff" * 5000, "\u00fc"],
 )
 def test_a_traceparent_that_is_none_begins_a_new_trace(site: Traced, header: str) -> None:
-    placed = site.api.place()
+    order_id = site.place()
     site.exporter.clear()
     headers = {"traceparent": header}
-    assert site.api.send("GET", f"/v1/orders/{placed.json['id']}", headers=headers).status_code in (
-        200,
-        400,
-    )
+    assert site.api.send("GET", f"/v1/orders/{order_id}", headers=headers).status_code == 200
     [span] = site.exporter.get_finished_spans()
     assert place_of(span)[1] == ("" if header != f"{INCOMING}\t" else PARENT)
 

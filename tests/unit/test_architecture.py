@@ -161,7 +161,8 @@ RULES = [
         "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
     ),
     Rule("worker.events", only=(STANDARD, "structlog", *_worker("errors", "flow"))),
-    Rule("worker.logs", only=(STANDARD, "structlog", "worker.errors", "worker.events")),
+    Rule("worker.logs", only=(STANDARD, "structlog", *_worker("errors", "events", "repeats"))),
+    Rule("worker.repeats", only=(STANDARD,)),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", "worker.errors")),
     Rule("worker.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))),
     Rule("worker.renewal", never=_worker("station", "outages", "settling")),
