@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import httpx
 import pytest
 
 from devtools import processes
@@ -105,7 +107,17 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
     wait_until(lambda: "curl" in log.read_text(), "the session")
-    assert re.search(r"export KEY=\S{60,}", log.read_text())
+    text = log.read_text()
+    assert re.search(r"export KEY=\S{60,}", text)
+    assert f"http://localhost:{port}/ops" in text
+    for name in ("api.log", "worker.log", "valkey/valkey.log"):
+        assert f"{tmp_path}/data/{name}" in text
+        assert (tmp_path / "data" / name).exists()
+    [exports] = re.findall(r"export (REDIS_URL=\S+ DATABASE_URL=\S+)\n", text)
+    stats = processes.run(
+        ["worker", "stats"], dict(pair.split("=", 1) for pair in exports.split(" "))
+    )
+    assert "order-timeout" in stats
     with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
         assert response.status == 200
 
@@ -115,6 +127,41 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     assert "Stopped." in log.read_text()
     assert _with_environment(f"DATA={tmp_path}/data") == []
     assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
+
+
+def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
+    tmp_path: Path,
+) -> None:
+    """The session that it prints, with a shorter deadline, and the identity of a caller that traces."""
+    port, log, data = free_port(), tmp_path / "run.log", tmp_path / "data"
+    env = {"PORT": str(port), "DATA": str(data), "OTEL_TRACES_EXPORTER": "console"}
+    run = Process([sys.executable, "-m", "devtools.run"], log, env)
+    wait_until(lambda: "Cancellations appear" in log.read_text(), "the session")
+    [key] = re.findall(r"export KEY=(\S+)", log.read_text())
+    trace_id = secrets.token_hex(16)
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Idempotency-Key": "one",
+        "X-Request-ID": "asked-by-hand",
+        "traceparent": f"00-{trace_id}-{secrets.token_hex(8)}-01",
+    }
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as shop:
+        tea = {"on_hand": 1, "price_minor": 250, "currency": "EUR"}
+        assert shop.put("/v1/stock/tea", json=tea).status_code == 200
+        basket = {"items": [{"sku": "tea", "quantity": 1}], "timeout_seconds": 1}
+        order_id = shop.post("/v1/orders", json=basket).json()["id"]
+    line = re.compile(rf"^\d\d:\d\d:\d\d  order {order_id} cancelled, \d+ \w+ after", re.MULTILINE)
+    wait_until(lambda: line.search(log.read_text()), "the cancellation to be shown")
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait() == 0
+    # Both processes were asked to stop, and sent what they still had.
+    assert f'"0x{trace_id}"' in (data / "api.log").read_text()
+    worker_log = (data / "worker.log").read_text()
+    assert f'"0x{trace_id}"' in worker_log
+    [said] = [line for line in worker_log.splitlines() if '"order cancelled"' in line]
+    assert f'"request_id": "asked-by-hand", "trace_id": "{trace_id}"' in said
 
 
 def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
