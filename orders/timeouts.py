@@ -21,7 +21,8 @@ from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retr
 
 log = structlog.get_logger("orders")
 
-#: Of a larger batch, which only a backlog makes, each order has its line at LOG_LEVEL=debug only.
+#: Of a larger batch, which only a backlog makes, each order has its line at LOG_LEVEL=debug only:
+#: writing 500 takes as long as cancelling 500 orders.
 MOST_LINES = 50
 
 

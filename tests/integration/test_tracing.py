@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+import sqlalchemy as sa
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -20,6 +21,8 @@ from orders import traced_requests
 from orders.app import create_app
 from orders.bootstrap import QUEUE
 from orders.errors import SettingsInvalid
+from orders.models import orders
+from orders.origin import Origin
 from orders.timeouts import MOST_LINES, timeout_flow
 from orders.tracing import OpenTelemetryTraces
 from orders.webhooks_flow import webhook_flow
@@ -54,8 +57,10 @@ class Traced:
     def flows(self) -> list[Flow]:
         return [traced(flow, self.provider) for flow in (self.timeouts, self.webhooks)]
 
-    def place(self, traceparent: str = "", **body: Any) -> str:
-        headers = {"Idempotency-Key": uuid4().hex}
+    def place(
+        self, traceparent: str = "", more: Mapping[str, str] | None = None, **body: Any
+    ) -> str:
+        headers = {"Idempotency-Key": uuid4().hex, **(more or {})}
         headers |= {"traceparent": traceparent} if traceparent else {}
         basket = {"items": [{"sku": "tea", "quantity": 1}], **body}
         placed = self.api.send("POST", "/v1/orders", basket, headers=headers)
@@ -132,6 +137,16 @@ def test_a_waiting_check_is_not_a_byte_longer_for_its_trace(site: Traced) -> Non
     found = state(DelayQueue(services.redis, QUEUE))
     assert [*found] == ["scheduled"]
     assert [*found["scheduled"]] == [order_id]
+
+
+def test_the_longest_request_id_and_a_trace_fit_beside_the_order(site: Traced) -> None:
+    order_id = site.place(INCOMING, {"X-Request-ID": "x" * 64})
+    handle(traced(site.timeouts, site.provider), [order_id])
+    assert place_of(site.spans("cancel order")[0])[0] == TRACE
+    with site.api.services.engine.connect() as connection:
+        origin = connection.scalar(sa.select(orders.c.origin))
+    assert Origin.parse(origin).request_id == "x" * 64
+    assert Origin.parse(origin).fields() == {"request_id": "x" * 64, "trace_id": TRACE}
 
 
 def test_a_batch_is_linked_to_the_traces_of_its_orders(site: Traced) -> None:
