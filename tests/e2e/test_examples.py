@@ -1,8 +1,8 @@
 """The demo and ``make run``, as a newcomer runs them."""
 
+import json
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
@@ -23,7 +23,7 @@ from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
 from orders.signatures import new_secret, verify
 from tests.clock import bound
-from tests.e2e.pages import the_block
+from tests.e2e.pages import OPERATIONS, the_block
 
 
 @pytest.mark.clock
@@ -132,24 +132,27 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
 def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     tmp_path: Path,
 ) -> None:
-    """The session that it prints, with a shorter deadline, and the identity of a caller that traces."""
+    """As docs/operations.md has it, on another port."""
     port, log, data = free_port(), tmp_path / "run.log", tmp_path / "data"
     env = {"PORT": str(port), "DATA": str(data), "OTEL_TRACES_EXPORTER": "console"}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
     wait_until(lambda: "Cancellations appear" in log.read_text(), "the session")
     [key] = re.findall(r"export KEY=(\S+)", log.read_text())
-    trace_id = secrets.token_hex(16)
-    headers = {
-        "Authorization": f"Bearer {key}",
-        "Idempotency-Key": "one",
-        "X-Request-ID": "asked-by-hand",
-        "traceparent": f"00-{trace_id}-{secrets.token_hex(8)}-01",
-    }
+    headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as shop:
-        tea = {"on_hand": 1, "price_minor": 250, "currency": "EUR"}
-        assert shop.put("/v1/stock/tea", json=tea).status_code == 200
-        basket = {"items": [{"sku": "tea", "quantity": 1}], "timeout_seconds": 1}
-        order_id = shop.post("/v1/orders", json=basket).json()["id"]
+        mug = {"on_hand": 10, "price_minor": 1250, "currency": "EUR"}
+        assert shop.put("/v1/stock/mug", json=mug).status_code == 200
+    place = the_block("sh", "traceparent", OPERATIONS).replace(
+        "localhost:8000", f"127.0.0.1:{port}"
+    )
+    place = place.replace("curl ", "curl --fail -H 'X-Request-ID: by-hand-1' ")
+    placed = subprocess.run(
+        ["bash", "-c", place],  # noqa: S607
+        env={**os.environ, "KEY": key},
+        capture_output=True,
+        check=True,
+    )
+    order_id = json.loads(placed.stdout)["id"]
     line = re.compile(rf"^\d\d:\d\d:\d\d  order {order_id} cancelled, \d+ \w+ after", re.MULTILINE)
     wait_until(lambda: line.search(log.read_text()), "the cancellation to be shown")
 
@@ -157,11 +160,14 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
 
     assert run.wait() == 0
     # Both processes were asked to stop, and sent what they still had.
-    assert f'"0x{trace_id}"' in (data / "api.log").read_text()
+    [trace_id] = set(re.findall(r"traceparent: 00-(\w+)-", place))
     worker_log = (data / "worker.log").read_text()
+    assert f'"0x{trace_id}"' in (data / "api.log").read_text()
     assert f'"0x{trace_id}"' in worker_log
-    [said] = [line for line in worker_log.splitlines() if '"order cancelled"' in line]
-    assert f'"request_id": "asked-by-hand", "trace_id": "{trace_id}"' in said
+    [said] = [json.loads(each) for each in worker_log.splitlines() if "order cancelled" in each]
+    assert (said["order"], said["request_id"]) == (order_id, "by-hand-1")
+    assert said.pop("trace_id") == trace_id
+    assert [*said] == [*json.loads(the_block("json", "order cancelled", OPERATIONS))]
 
 
 def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
