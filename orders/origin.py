@@ -1,7 +1,7 @@
 """Where an order came from: its request's id and trace, as one text that stays with the order in SQL.
 
-So what happens to the order half an hour later can be found beside the request that placed it, and its
-check in Redis is no longer for it.
+So what happens to the order half an hour later can be found beside the request that placed it, and the
+task in Redis is no bigger for it.
 """
 
 from typing import NamedTuple
