@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,29 @@ def events(log: Path) -> list[dict[str, Any]]:
     """What a process of ours has logged so far, in whole lines. A server's own lines are no JSON."""
     whole, _, _ = log.read_text(errors="replace").rpartition("\n")
     return [json.loads(line) for line in whole.split("\n") if line.startswith("{")]
+
+
+class Tail:
+    """What a process of ours logs from now on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._read = log.stat().st_size if log.exists() else 0
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Those since the last look."""
+        if not self._log.exists():
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        for line in whole.splitlines():
+            # Others may write here, too.
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and "event" in event:
+                    yield event
 
 
 def wait_until(

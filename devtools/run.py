@@ -4,14 +4,29 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from devtools import processes
+from devtools.processes import Tail
 from devtools.service import Service
+from orders.bootstrap import QUEUE
+from orders.timeouts import MOST_LINES
+from worker.cli.output import duration
 
 SESSION = """
-The API is at {url}, with its documentation at {url}/docs.
-Its data is under {folder}. Ctrl-C stops everything. Paste this into another terminal:
+The service is running. Ctrl-C stops it; what it has stored stays under {folder}.
+
+  API           {url}
+  reference     {url}/docs
+  for operators {url}/ops   (log in with the key below)
+  logs          {folder}/api.log
+                {folder}/worker.log
+                {folder}/valkey/valkey.log
+
+Paste this into another terminal. The order in it is not paid, so it is cancelled after 15 seconds.
 
   export KEY={key}
   curl -X PUT {url}/v1/stock/mug -H "Authorization: Bearer $KEY" \\
@@ -21,6 +36,13 @@ Its data is under {folder}. Ctrl-C stops everything. Paste this into another ter
     -d '{{"items":[{{"sku":"mug","quantity":2}}],"timeout_seconds":15}}'
   curl {url}/v1/orders -H "Authorization: Bearer $KEY"     # again after 15 seconds
   curl {url}/v1/stock/mug -H "Authorization: Bearer $KEY"
+
+For the worker's commands, such as a live view of the queue:
+
+  export REDIS_URL={redis_url} DATABASE_URL={database_url}
+  {python} -m worker monitor
+
+Cancellations appear here as they happen:
 """
 
 
@@ -29,13 +51,28 @@ def main() -> int:
     folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
         signal.signal(number, signal.default_int_handler)
+    log = Tail(folder / "worker.log")
     try:
         with Service(folder, port, {"WEBHOOK_ALLOW_PRIVATE": "1"}) as service:
             key = processes.create_key(
                 service.env, f"run-{time.time_ns()}", "orders", "payments", "ops"
             )
-            print(SESSION.format(url=service.base_url, key=key, folder=folder), flush=True)
-            service.wait()
+            print(
+                SESSION.format(
+                    url=f"http://localhost:{port}",
+                    key=key,
+                    folder=_shown(folder),
+                    redis_url=service.env["REDIS_URL"],
+                    database_url=service.env["DATABASE_URL"],
+                    python=_shown(Path(sys.executable)),
+                ),
+                flush=True,
+            )
+            while service.running():
+                for event in log.events():
+                    if line := line_of(event):
+                        print(line, flush=True)
+                time.sleep(0.1)
             print(f"A process ended on its own; see the logs under {folder}.", file=sys.stderr)
             return 1
     except KeyboardInterrupt:
@@ -44,6 +81,26 @@ def main() -> int:
     except (RuntimeError, TimeoutError) as error:
         print(error, file=sys.stderr)
         return 1
+
+
+def line_of(event: Mapping[str, Any]) -> str | None:
+    """What is shown of an event in the worker's log, which may be nothing."""
+    match event:
+        case {"event": "order cancelled", "order": order, "late_ms": late_ms}:
+            said = f"order {order} cancelled, {duration(late_ms)} after its deadline"
+        case {"event": "batch", "queue": queue, "tasks": tasks, "late_ms": late_ms} if (
+            queue == QUEUE and tasks > MOST_LINES
+        ):
+            said = f"{tasks} orders that were due handled at once, the earliest {duration(late_ms)} late"
+        case _:
+            return None
+    at = datetime.fromisoformat(event["timestamp"]).astimezone()
+    return f"{at:%H:%M:%S}  {said}"
+
+
+def _shown(path: Path) -> str:
+    """A path as it can be typed here."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 if __name__ == "__main__":

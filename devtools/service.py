@@ -1,7 +1,6 @@
 """The whole service on this machine: Valkey, SQLite, the API and a worker, as real processes."""
 
 import socket
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -66,10 +65,9 @@ class Service:
         while self._started:
             self._started.pop()()
 
-    def wait(self) -> None:
-        """Return when a process has ended, which none should."""
-        while self.worker.running() and self.api.running():
-            time.sleep(0.2)
+    def running(self) -> bool:
+        """Whether no process has ended, which none should."""
+        return self.worker.running() and self.api.running()
 
     def _ready(self) -> bool:
         if not self.api.running():

@@ -12,7 +12,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from orders import cli, door, measured, openapi, problems
-from orders.bootstrap import Services, bootstrap, bootstrap_process
+from orders.bootstrap import Services, bootstrap, bootstrap_process, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
 from orders.routes.health import health
@@ -53,6 +53,10 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.extensions["orders"] = bootstrap(settings) if settings else _from_environment(app)
     proxies = app.extensions["orders"].settings.trusted_proxies
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
+    if settings is None and tracing(os.environ).on:
+        from orders import traced_requests  # noqa: PLC0415  optional
+
+        traced_requests.install(app)
     door.install(app)
     problems.install(app)
     openapi.install(app)

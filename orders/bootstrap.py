@@ -1,6 +1,7 @@
 """Wires the service from its settings. Both processes, the API and the worker, start here."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
@@ -17,10 +18,12 @@ from orders.providers import Providers
 from orders.rate_limits import RateLimits
 from orders.service import Observer, OrderService, Timeouts, nobody
 from orders.stock import StockService
+from orders.traces import NO_TRACES, Traces
 from orders.webhooks import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
 from worker.logs import configure_logging
 from worker.monitoring import MonitoringServer, Page, PortUnavailable, Reply
+from worker.tracing import TracingUnavailable, configure_tracing, wanted
 
 log = structlog.get_logger("orders")
 
@@ -128,7 +131,8 @@ def process_settings(environ: Mapping[str, str]) -> Settings:
     settings = Settings.from_env(environ)
     try:
         configure_logging(environ.get("LOG_LEVEL", ""))
-    except ValueError as error:
+        configure_tracing(environ, "orders")
+    except (ValueError, TracingUnavailable) as error:
         raise SettingsInvalid(str(error)) from error
     return settings
 
@@ -141,6 +145,16 @@ def counting() -> Observer:
     except ModuleNotFoundError:
         return nobody
     return count
+
+
+def tracing(environ: Mapping[str, str]) -> Traces:
+    """What this process adds to traces: nothing, unless OpenTelemetry was asked for and is installed."""
+    if wanted(environ):
+        with suppress(ModuleNotFoundError):
+            from orders.tracing import OpenTelemetryTraces  # noqa: PLC0415  optional
+
+            return OpenTelemetryTraces()
+    return NO_TRACES
 
 
 def serve_metrics(settings: Settings, page: Callable[[str], tuple[bytes, str]]) -> None:

@@ -42,6 +42,8 @@ def create_engine(settings: Settings) -> sa.Engine:
         "pool_size": settings.database_pool_size,
         "max_overflow": 0,
         "pool_timeout": 3,
+        # An error's text is for the log, which gets no bodies and no secrets.
+        "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
         engine = sa.create_engine(

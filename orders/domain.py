@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from orders.errors import MixedCurrencies, OutOfStock, TotalTooLarge, UnknownSku
+from orders.origin import Origin
 
 #: Amounts travel as JSON numbers, which are exact up to here in every language.
 MAX_MINOR = 2**53 - 1
@@ -226,6 +227,8 @@ class Message:
     facts: Mapping[str, Any]
     #: As it is now.
     order: Order
+    #: Of the order.
+    origin: Origin
 
 
 class Answer(NamedTuple):

@@ -8,6 +8,8 @@ from flask import Flask, Response, g, request
 from uuid_utils import uuid7
 from werkzeug.exceptions import BadRequest
 
+from orders.origin import Origin
+
 HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -35,10 +37,15 @@ def _enter() -> None:
     given = request.headers.get(HEADER, "")
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
     structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=g.request_id)
+    structlog.contextvars.bind_contextvars(**origin().fields())
     for name, values in request.args.lists():
         if len(values) > 1:
             raise BadRequest(f"The parameter {name[:50]!r} is there {len(values)} times.")
+
+
+def origin() -> Origin:
+    """The request, for what it leads to later."""
+    return Origin(g.request_id, g.get("traceparent", ""))
 
 
 def _leave(response: Response) -> Response:

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.expressions import Id, Instant, random_id
 
 #: The newest revision under migrations/versions/: what this code was written for.
-SCHEMA_VERSION = "0010_providers"
+SCHEMA_VERSION = "0011_origins"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -136,6 +136,7 @@ orders = sa.Table(
     sa.Column("client_reference", sa.String(255)),
     sa.Column("metadata", sa.JSON(none_as_null=True)),
     sa.Column("pieces", sa.BigInteger),  # of all items; null before revision 0007
+    sa.Column("origin", sa.String(120)),  # see `orders.origin`; null before revision 0011
     sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
     sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
     sa.CheckConstraint(

@@ -274,7 +274,7 @@ def place(step: Step) -> sa.Select[Any]:
         sa.func.count().label("skus"),
         sa.func.min(lines.c.on_hand - lines.c.reserved - lines.c.quantity).label("spare"),
         sa.func.min(lines.c.currency).label("currency"),
-        sa.func.max(lines.c.currency).label("other_currency"),
+        sa.func.max(lines.c.currency).label("other"),
         sa.func.sum(price).label("total"),
         sa.func.sum(lines.c.quantity).label("pieces"),
         clock().label("moment"),  # when the stock is locked, however long that took
@@ -292,14 +292,15 @@ def place(step: Step) -> sa.Select[Any]:
         "idempotency_key": "for_key",
         "fingerprint": "for_fingerprint",
         "timeout_ms": "for_ms",
-        "client_reference": "for_client_reference",
+        "client_reference": "for_reference",
         "metadata": "for_metadata",
         "pieces": basket.c.pieces,
+        "origin": "for_origin",
     }
     can_be_had = (
         basket.c.skus == p("skus", type_=sa.Integer),
         basket.c.spare >= 0,
-        basket.c.currency == basket.c.other_currency,
+        basket.c.currency == basket.c.other,
         basket.c.total <= MAX_MINOR,
     )
     placed = step(
@@ -489,6 +490,45 @@ def cancel(step: Step) -> sa.Select[Any]:
     return with_items(cancelled).add_columns(_ids_of(deliveries))
 
 
+def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
+    overdue = step(
+        "overdue",
+        sa.select(orders.c.id)
+        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
+        .order_by(orders.c.id)
+        .with_for_update(key_share=True, skip_locked=True),
+    )
+    detail = (orders.c.expires_at, orders.c.origin) if in_detail else ()
+    cancelled = step(
+        "cancelled",
+        _cancel("expired")
+        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
+        .returning(
+            orders.c.id,
+            orders.c.customer_id,
+            orders.c.cancelled_at,
+            orders.c.cancel_reason,
+            *detail,
+        ),
+    )
+    deliveries = _release(step, cancelled)
+    nothing = sa.null()
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
+    unpaid = sa.select(
+        orders.c.id,
+        ms_until(orders.c.expires_at).label("ms"),
+        sa.cast(nothing, sa.String).label("origin"),
+    ).where(one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN)
+    count = sa.select(nothing, sa.func.count(), nothing).select_from(cancelled)
+    sent = sa.select(deliveries.c.id, nothing, nothing)
+    if not in_detail:
+        return sa.select(sa.union_all(unpaid, sent, count).subquery("found"))
+    late_ms = ms_until(cancelled.c.cancelled_at, cancelled.c.expires_at)
+    origin = sa.func.coalesce(cancelled.c.origin, text_literal(""))
+    each = sa.select(cancelled.c.id, late_ms, origin)
+    return sa.select(sa.union_all(unpaid, sent, count, each).subquery("found"))
+
+
 @Operation
 def expire(step: Step) -> sa.Select[Any]:
     """Cancel those of a batch that are unpaid past their deadline.
@@ -499,26 +539,10 @@ def expire(step: Step) -> sa.Select[Any]:
     was skipped; the webhook deliveries, without milliseconds; and without an id how many were
     cancelled.
     """
-    overdue = step(
-        "overdue",
-        sa.select(orders.c.id)
-        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
-        .order_by(orders.c.id)
-        .with_for_update(key_share=True, skip_locked=True),
-    )
-    cancelled = step(
-        "cancelled",
-        _cancel("expired")
-        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
-        .returning(
-            orders.c.id, orders.c.customer_id, orders.c.cancelled_at, orders.c.cancel_reason
-        ),
-    )
-    deliveries = _release(step, cancelled)
-    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
-    unpaid = sa.select(orders.c.id, ms_until(orders.c.expires_at).label("ms")).where(
-        one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN
-    )
-    count = sa.select(sa.null(), sa.func.count()).select_from(cancelled)
-    sent = sa.select(deliveries.c.id, sa.null())
-    return sa.select(sa.union_all(unpaid, sent, count).subquery("found"))
+    return _expire(step, in_detail=False)
+
+
+@Operation
+def expire_in_detail(step: Step) -> sa.Select[Any]:
+    """Likewise, and return each that was cancelled, too: by how many milliseconds late, and its origin."""
+    return _expire(step, in_detail=True)

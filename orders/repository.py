@@ -44,6 +44,7 @@ from orders.models import (
     payments,
 )
 from orders.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
+from orders.origin import Origin
 from orders.steps import Operation
 from orders.transient import waited_for
 
@@ -126,10 +127,20 @@ class Extended(NamedTuple):
     expires_in_ms: int
 
 
+class Cancelled(NamedTuple):
+    """An order that was cancelled at its deadline, and how late that was by the database's clock."""
+
+    id: str
+    late_ms: int
+    origin: Origin
+
+
 class Expired(NamedTuple):
     """How many of a batch of orders were cancelled, and those that are still unpaid."""
 
     cancelled: int
+    #: Each that was cancelled, if asked for.
+    details: list[Cancelled]
     #: In how many ms each expires: negative when it is overdue, and was skipped because somebody has
     #: it locked.
     unpaid: dict[str, int]
@@ -282,6 +293,7 @@ class Repository(Statements):
         timeout_ms: int,
         client_reference: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        origin: Origin = Origin(),  # noqa: B008  a tuple
     ) -> Order:
         """Place an order.
 
@@ -297,8 +309,9 @@ class Repository(Statements):
                 for_key=key,
                 for_fingerprint=fingerprint,
                 for_ms=timeout_ms,
-                for_client_reference=client_reference,
+                for_reference=client_reference,
                 for_metadata=metadata,
+                for_origin=str(origin) or None,
                 quantities=quantities,
                 skus=len(quantities),
                 reminders=self._reminders,
@@ -332,13 +345,20 @@ class Repository(Statements):
         rows = self._run(GET_ORDER_OF_KEY, for_customer=customer_id, for_key=key).all()
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
-    def expire(self, order_ids: Sequence[str]) -> Expired:
+    def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
         """Cancel those that are unpaid past their deadline."""
-        rows = operations.expire(self._connection, ids=order_ids)
+        operation = operations.expire_in_detail if in_detail else operations.expire
+        rows = operation(self._connection, ids=order_ids)
         self.deliveries += [row.id for row in rows if row.ms is None]
         [cancelled] = (row.ms for row in rows if row.id is None)
-        unpaid = {row.id: row.ms for row in rows if row.id is not None and row.ms is not None}
-        return Expired(cancelled, unpaid)
+        known = [row for row in rows if row.id is not None and row.ms is not None]
+        details = [
+            Cancelled(row.id, row.ms, Origin.parse(row.origin))
+            for row in known
+            if row.origin is not None
+        ]
+        unpaid = {row.id: row.ms for row in known if row.origin is None}
+        return Expired(cancelled, details, unpaid)
 
     def cancel(self, order_id: str, customer_id: str) -> Order | None:
         """Cancel an unpaid order; None when there is none."""

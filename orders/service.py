@@ -6,7 +6,7 @@ reads the orders themselves.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,7 +42,8 @@ from orders.errors import (
     TimeoutOutOfRange,
 )
 from orders.holdings import Held, Holdings, Limits
-from orders.repository import Repository, Waiting
+from orders.origin import Origin
+from orders.repository import Cancelled, Repository, Waiting
 from orders.schema_check import check_schema
 from orders.transactional import Transactional
 from orders.transient import first_line, retried
@@ -63,6 +64,10 @@ class Observer(Protocol):
     """Counts what happened, after its commit, by the type of its event. Neither raises nor waits."""
 
     def __call__(self, event: str, reason: str = "", count: int = 1, /) -> None: ...
+
+
+#: Is told of each order that was cancelled, after the commit. Does not raise.
+Report = Callable[[Sequence[Cancelled]], None]
 
 
 def nobody(_event: str, _reason: str = "", _count: int = 1, /) -> None:
@@ -165,6 +170,7 @@ class OrderService(Transactional[Repository]):
         timeout_seconds: float | None,
         client_reference: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        origin: Origin = Origin(),  # noqa: B008  a tuple
     ) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
@@ -192,6 +198,7 @@ class OrderService(Transactional[Repository]):
                     timeout_ms=timeout_ms,
                     client_reference=client_reference,
                     metadata=metadata,
+                    origin=origin,
                 )
                 placed_at = monotonic()
             except OrderError:
@@ -420,15 +427,17 @@ class OrderService(Transactional[Repository]):
     # -- the clock's side ------------------------------------------------------------------
 
     @retried
-    def expire(self, order_ids: Sequence[str]) -> dict[str, int]:
+    def expire(self, order_ids: Sequence[str], report: Report | None = None) -> dict[str, int]:
         """Cancel those that are unpaid past their deadline, all of them or none.
 
         Exactly the stock of the orders that this cancelled goes back, and each gets one event.
         Doing it again changes nothing. Returns, for orders that are not settled yet, how many
-        milliseconds from now to look again.
+        milliseconds from now to look again. ``report`` gets those that were cancelled.
         """
         with self._writing() as repository:
-            expired = repository.expire(order_ids)
+            expired = repository.expire(order_ids, in_detail=report is not None)
+        if report is not None:
+            report(expired.details)
         self._observe("order.cancelled", CancelReason.EXPIRED, expired.cancelled)
         unpaid = expired.unpaid.items()
         return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}

@@ -1,28 +1,46 @@
 """The flow that cancels orders which were not paid in time, and what a worker runs beside it."""
 
+import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from orders.bootstrap import QUEUE, bootstrap, counting
+import structlog
+
+from orders.bootstrap import QUEUE, bootstrap, counting, tracing
 from orders.config import Settings
 from orders.doctor import Doctor
 from orders.domain import is_order_id
 from orders.outages import outages
-from orders.service import OrderService
+from orders.repository import Cancelled
+from orders.service import OrderService, Report
+from orders.traces import NO_TRACES, Traces
 from orders.webhooks_flow import webhook_flow
 from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retry, Task
+
+log = structlog.get_logger("orders")
+
+#: Of a larger batch, which only a backlog makes, each order has its line at LOG_LEVEL=debug only:
+#: writing 500 takes as long as cancelling 500 orders.
+MOST_LINES = 50
 
 
 def flows() -> list[Flow]:
     """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
     settings = Settings.from_env(os.environ)
     services = bootstrap(settings, counting())
-    timeouts = timeout_flow(services.orders, settings, Doctor(services.engine))
-    return [timeouts, webhook_flow(services)]
+    traces = tracing(os.environ)
+    timeouts = timeout_flow(services.orders, settings, Doctor(services.engine), traces)
+    return [timeouts, webhook_flow(services, traces=traces)]
 
 
-def timeout_flow(orders: OrderService, settings: Settings, doctor: Doctor | None = None) -> Flow:
+def timeout_flow(
+    orders: OrderService,
+    settings: Settings,
+    doctor: Doctor | None = None,
+    traces: Traces = NO_TRACES,
+) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
 
     def expire(tasks: Sequence[Task]) -> dict[str, Outcome]:
@@ -35,7 +53,7 @@ def timeout_flow(orders: OrderService, settings: Settings, doctor: Doctor | None
         order_ids = [task.id for task in tasks if task.id not in outcomes]
         if order_ids:
             with outages():
-                again = orders.expire(order_ids)
+                again = orders.expire(order_ids, _report(tasks, traces, time.time_ns()))
             outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
         return outcomes
 
@@ -63,6 +81,28 @@ def timeout_flow(orders: OrderService, settings: Settings, doctor: Doctor | None
         sweep_seconds=settings.sweep_seconds,
         lookahead_seconds=settings.lookahead_seconds,
     )
+
+
+def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | None:
+    """Tells of each order of a batch that is cancelled; None if nobody wants to know.
+
+    Each has a line in the log and, with tracing, a span.
+    """
+    is_small = len(tasks) <= MOST_LINES
+    lines = logging.getLogger("orders").isEnabledFor(logging.INFO if is_small else logging.DEBUG)
+    if not lines and not traces.on:
+        return None
+    attempts = {task.id: task.attempt for task in tasks}
+
+    def report(cancelled: Sequence[Cancelled]) -> None:
+        if lines:
+            write = log.info if is_small else log.debug
+            for each in cancelled:
+                said = {"late_ms": each.late_ms, "attempt": attempts[each.id]}
+                write("order cancelled", order=each.id, **said, **each.origin.fields())
+        traces.cancelled(cancelled, began_ns)
+
+    return report
 
 
 def _findings(doctor: Doctor) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from orders.models import (
     webhook_interests,
     webhook_subscriptions,
 )
+from orders.origin import Origin
 from orders.repository import FIRST, Repository, Statements, by_due, new_id
 from orders.steps import Operation, Step
 
@@ -80,6 +81,7 @@ class Claimed(NamedTuple):
     facts: dict[str, Any]
     order: Order
     expires_in_ms: int
+    origin: Origin
 
     def message(self) -> Message:
         return Message(
@@ -94,6 +96,7 @@ class Claimed(NamedTuple):
             sequence=self.sequence,
             facts=self.facts,
             order=self.order,
+            origin=self.origin,
         )
 
 
@@ -222,6 +225,7 @@ GET_TARGET = (
         order_events.c.at.label("event_at"),
         order_events.c.data,
         ms_until(orders.c.expires_at).label("expires_in_ms"),
+        orders.c.origin,
         sa.exists()
         .where(
             _earlier.c.order_id == _of_order,
@@ -436,6 +440,7 @@ class WebhookRepository(Statements):
             facts=target.data,
             order=order,
             expires_in_ms=target.expires_in_ms,
+            origin=Origin.parse(target.origin),
         )
 
     def due_in_ms(self, delivery_id: str) -> int | None:

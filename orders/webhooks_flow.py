@@ -16,6 +16,7 @@ from orders.outages import outages
 from orders.schemas.orders import OrderOut
 from orders.schemas.types import rfc3339
 from orders.signatures import signed
+from orders.traces import NO_TRACES, Traces
 from orders.webhook_sender import Sender
 from orders.webhooks import Webhooks
 from worker import DeadLetter, Due, Flow, Outcome, Retry, Task
@@ -32,7 +33,9 @@ SLOW_SHARE = 4
 MAX_TURN_MS = 60_000
 
 
-def webhook_flow(services: Services, sender: Sender | None = None) -> Flow:
+def webhook_flow(
+    services: Services, sender: Sender | None = None, *, traces: Traces = NO_TRACES
+) -> Flow:
     """Send webhooks, one at a time in each thread."""
     settings, webhooks = services.settings, services.webhooks
     threads = settings.webhook_threads
@@ -41,6 +44,7 @@ def webhook_flow(services: Services, sender: Sender | None = None) -> Flow:
         sender
         or Sender(settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private),
         threads,
+        traces,
     )
 
     def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
@@ -70,10 +74,13 @@ def webhook_flow(services: Services, sender: Sender | None = None) -> Flow:
 class Deliverer:
     """Sends deliveries and records the outcomes."""
 
-    def __init__(self, webhooks: Webhooks, sender: Sender, threads: int) -> None:
+    def __init__(
+        self, webhooks: Webhooks, sender: Sender, threads: int, traces: Traces = NO_TRACES
+    ) -> None:
         self._webhooks = webhooks
         self._sender = sender
         self._threads = threads
+        self._traces = traces
         self._turns = Turns(max(1, threads // SLOW_SHARE))
 
     def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
@@ -110,9 +117,11 @@ class Deliverer:
                 "webhook not delivered",
                 delivery=claimed.id,
                 webhook=claimed.subscription_id,
+                order=claimed.order.id,
                 attempt=claimed.attempts + 1,
                 status=answer.status,
                 error=answer.error,
+                **claimed.origin.fields(),
             )
         return None if again is None else Retry(again)
 
@@ -120,10 +129,12 @@ class Deliverer:
         try:
             body = body_of(message)
             headers = signed(message.id, body, message.secrets, now_seconds=time.time())
-            return self._sender.post(message.url, headers, body)
+            return self._traces.send(
+                message, lambda more: self._sender.post(message.url, {**more, **headers}, body)
+            )
         except Exception:
             # Counted as an attempt, so that SQL and not Redis says when it is given up.
-            log.exception("webhook failed", delivery=message.id)
+            log.exception("webhook failed", delivery=message.id, order=message.order.id)
             return Answer(None, "internal error", None)
 
 

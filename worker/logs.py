@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import math
 import os
+import re
 import sys
 from typing import Any
 
@@ -16,6 +17,7 @@ from structlog.typing import EventDict, Processor
 from . import events
 from .advice import redis_advice
 from .errors import described
+from .repeats import OnceHandler
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -34,6 +36,7 @@ def configure_logging(level: str = "") -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
+        _without_passwords,
     ]
     render = _for_people() if sys.stderr.isatty() else _for_programs()
     structlog.configure(
@@ -45,7 +48,7 @@ def configure_logging(level: str = "") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = OnceHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -96,6 +99,8 @@ def _shown(name: str, value: Any) -> dict[str, Any]:
     match name, value:
         case "task", _:
             shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
+        case "tasks", [task]:
+            shown = {"tasks": 1, "id": task.id, "attempt": task.attempt}
         case "tasks", [*tasks]:
             shown = {"tasks": len(tasks)}
         case "ids", _:
@@ -117,8 +122,15 @@ def _for_programs() -> list[Processor]:
     # JSON escapes control characters itself.
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _in_order,
         structlog.processors.JSONRenderer(),
     ]
+
+
+def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Lines that begin alike, so that the eye finds what happened."""
+    first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
+    return {**first, **event}
 
 
 def _for_people() -> list[Processor]:
@@ -137,7 +149,21 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Escape what the renderer does not. A traceback keeps its lines."""
     event["event"] = visible(str(event["event"]))
     if "exception" in event:
-        event["exception"] = "\n".join(map(visible, event["exception"].split("\n")))
+        # Indented: what an error says cannot pass for a line of its own.
+        lines = event["exception"].split("\n")
+        event["exception"] = "\n".join(f"  {visible(line)}" for line in lines)
+    return event
+
+
+#: What stands between a user's name and the host in a URL.
+PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
+
+
+def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Somebody else's error may name the URL that it could not open."""
+    for name in ("event", "error", "exception"):
+        if "://" in (text := str(event.get(name, ""))):
+            event[name] = PASSWORD.sub(r"\1:***@", text)
     return event
 
 

@@ -7,6 +7,7 @@ from apiflask import APIBlueprint
 from flask import url_for
 from werkzeug.exceptions import BadRequest
 
+from orders import door
 from orders.contract import raises, sends, takes
 from orders.errors import (
     AlreadyPaid,
@@ -82,6 +83,7 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         timeout_seconds=body.timeout_seconds,
         client_reference=body.client_reference,
         metadata=body.metadata,
+        origin=door.origin(),
     )
     headers = {
         "Location": url_for("orders.get_order", order_id=placed.order.id),

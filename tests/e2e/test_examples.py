@@ -1,5 +1,6 @@
 """The demo and ``make run``, as a newcomer runs them."""
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import httpx
 import pytest
 
 from devtools import processes
@@ -21,7 +23,7 @@ from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
 from orders.signatures import new_secret, verify
 from tests.clock import bound
-from tests.e2e.pages import the_block
+from tests.e2e.pages import OPERATIONS, the_block
 
 
 @pytest.mark.clock
@@ -105,7 +107,17 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
     wait_until(lambda: "curl" in log.read_text(), "the session")
-    assert re.search(r"export KEY=\S{60,}", log.read_text())
+    text = log.read_text()
+    assert re.search(r"export KEY=\S{60,}", text)
+    assert f"http://localhost:{port}/ops" in text
+    for name in ("api.log", "worker.log", "valkey/valkey.log"):
+        assert f"{tmp_path}/data/{name}" in text
+        assert (tmp_path / "data" / name).exists()
+    [exports] = re.findall(r"export (REDIS_URL=\S+ DATABASE_URL=\S+)\n", text)
+    stats = processes.run(
+        ["worker", "stats"], dict(pair.split("=", 1) for pair in exports.split(" "))
+    )
+    assert "order-timeout" in stats
     with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
         assert response.status == 200
 
@@ -115,6 +127,47 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     assert "Stopped." in log.read_text()
     assert _with_environment(f"DATA={tmp_path}/data") == []
     assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
+
+
+def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
+    tmp_path: Path,
+) -> None:
+    """As docs/operations.md has it, on another port."""
+    port, log, data = free_port(), tmp_path / "run.log", tmp_path / "data"
+    env = {"PORT": str(port), "DATA": str(data), "OTEL_TRACES_EXPORTER": "console"}
+    run = Process([sys.executable, "-m", "devtools.run"], log, env)
+    wait_until(lambda: "Cancellations appear" in log.read_text(), "the session")
+    [key] = re.findall(r"export KEY=(\S+)", log.read_text())
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as shop:
+        mug = {"on_hand": 10, "price_minor": 1250, "currency": "EUR"}
+        assert shop.put("/v1/stock/mug", json=mug).status_code == 200
+    place = the_block("sh", "traceparent", OPERATIONS).replace(
+        "localhost:8000", f"127.0.0.1:{port}"
+    )
+    place = place.replace("curl ", "curl --fail -H 'X-Request-ID: by-hand-1' ")
+    placed = subprocess.run(
+        ["bash", "-c", place],  # noqa: S607
+        env={**os.environ, "KEY": key},
+        capture_output=True,
+        check=True,
+    )
+    order_id = json.loads(placed.stdout)["id"]
+    line = re.compile(rf"^\d\d:\d\d:\d\d  order {order_id} cancelled, \d+ \w+ after", re.MULTILINE)
+    wait_until(lambda: line.search(log.read_text()), "the cancellation to be shown")
+
+    run.signal(signal.SIGINT)
+
+    assert run.wait() == 0
+    # Both processes were asked to stop, and sent what they still had.
+    [trace_id] = set(re.findall(r"traceparent: 00-(\w+)-", place))
+    worker_log = (data / "worker.log").read_text()
+    assert f'"0x{trace_id}"' in (data / "api.log").read_text()
+    assert f'"0x{trace_id}"' in worker_log
+    [said] = [json.loads(each) for each in worker_log.splitlines() if "order cancelled" in each]
+    assert (said["order"], said["request_id"]) == (order_id, "by-hand-1")
+    assert said.pop("trace_id") == trace_id
+    assert [*said] == [*json.loads(the_block("json", "order cancelled", OPERATIONS))]
 
 
 def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:

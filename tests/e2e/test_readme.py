@@ -38,7 +38,7 @@ from tests.e2e.pages import (
     unaccounted,
 )
 from tests.receiver import receiving
-from worker import DelayQueue
+from worker import DelayQueue, Flow, Worker
 
 PATH = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -363,6 +363,14 @@ def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_pa
     assert "orders_database_readable 1.0" in output
     assert '"status": "ok"' in output
     assert 'worker_queue_readable{queue="order-timeout"} 1.0' in output
+
+
+def test_a_program_of_ones_own_traces_as_it_is_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pasted: dict[str, Any] = {}
+    exec(the_block("python", "configure_tracing", FLOWS), pasted)  # noqa: S102  our own page
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert isinstance(pasted["worker"]([Flow(name="q", handler=lambda _: None)]), Worker)
 
 
 def test_the_table_of_settings_is_complete() -> None:

@@ -29,7 +29,7 @@ from orders.transient import sqlstate
 from tests.conftest import Shop
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-OPERATIONS = ["place", "extend", "pay", "cancel", "expire"]
+OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
 
 
 def operation(shop: Shop, name: str) -> Callable[[], object]:
@@ -48,6 +48,7 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
         "pay": lambda: shop.pay(order),
         "cancel": lambda: shop.service.cancel(shop.customer, order.id),
         "expire": lambda: shop.service.expire([order.id]),
+        "expire_in_detail": lambda: shop.service.expire([order.id], lambda _: None),
     }[name]
 
 

@@ -46,7 +46,7 @@ from orders.models import (
     webhook_subscriptions,
 )
 from orders.providers import Providers
-from orders.repository import Repository, new_id
+from orders.repository import Cancelled, Repository, new_id
 from orders.signatures import signed
 from orders.webhooks import WebhookPolicy, Webhooks
 from tests.conftest import Shop, opened, upgrade
@@ -231,12 +231,16 @@ def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> None:
     assert cold <= 3 * analysed + 20
 
 
+@pytest.mark.parametrize("in_detail", [False, True])
 @pytest.mark.parametrize("size", [1, 20, 500])
-def test_a_batch_expires_without_statistics(pair: Pair, size: int) -> None:
+def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail: bool) -> None:
     batches = {id(shop): overdue(shop, size) for shop in pair}
-    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
+    told: list[Cancelled] = []
+    report = told.extend if in_detail else None
+    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)], report))
     for shop in pair:
         assert not {*batches[id(shop)]} & {*overdue(shop, size)}
+    assert len(told) == 2 * size * in_detail
 
 
 def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:

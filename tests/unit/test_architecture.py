@@ -101,7 +101,28 @@ RULES = [
     Rule("orders.*", never=("orders.counters",), but_not=("orders.bootstrap",)),
     Rule("orders.*", never=("orders.metrics",), but_not=("orders.measured",)),
     Rule("orders.counters", only=("prometheus_client",)),
-    Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config")),
+    # Whoever has no OpenTelemetry does without traces, and without nothing else.
+    Rule("worker.*", never=("opentelemetry",), but_not=("worker.tracing",)),
+    Rule(
+        "worker.*",
+        never=("worker.tracing",),
+        but_not=_worker("cli.run"),
+    ),
+    Rule("worker.tracing", only=(STANDARD, "opentelemetry", *_worker("errors", "flow"))),
+    Rule(
+        "orders.*", never=("opentelemetry",), but_not=("orders.tracing", "orders.traced_requests")
+    ),
+    # Both are imported only when traces were asked for.
+    Rule(
+        "orders.*",
+        never=("orders.tracing",),
+        but_not=("orders.bootstrap", "orders.traced_requests"),
+    ),
+    Rule("orders.*", never=("orders.traced_requests",), but_not=("orders.app",)),
+    Rule("orders.tracing", never=(*WEB, *SQL, "redis", "worker")),
+    Rule("orders.traces", never=(*WEB, *SQL, "redis", "worker")),
+    Rule("orders.origin", only=(STANDARD,)),
+    Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config", "orders.origin")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
     Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
@@ -149,7 +170,11 @@ RULES = [
         "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
     ),
     Rule("worker.events", only=(STANDARD, "structlog", *_worker("errors", "flow"))),
-    Rule("worker.logs", only=(STANDARD, "structlog", *_worker("advice", "errors", "events"))),
+    Rule(
+        "worker.logs",
+        only=(STANDARD, "structlog", *_worker("advice", "errors", "events", "repeats")),
+    ),
+    Rule("worker.repeats", only=(STANDARD,)),
     Rule("worker.waker", only=(STANDARD, "redis", "structlog", *_worker("advice", "errors"))),
     Rule("worker.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))),
     Rule("worker.renewal", never=_worker("station", "outages", "settling")),
@@ -295,7 +320,11 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/webhook_urls.py", "import socket, httpcore"),
         ("orders/service.py", "from orders.counters import count"),
         ("orders/service.py", "import prometheus_client"),
+        ("orders/service.py", "from orders.tracing import OpenTelemetryTraces"),
+        ("orders/timeouts.py", "from opentelemetry import trace"),
         # </orders>
+        ("worker/worker.py", "from opentelemetry import trace"),
+        ("worker/lane.py", "from .tracing import traced"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:

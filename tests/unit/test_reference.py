@@ -13,6 +13,7 @@ import pytest
 import worker
 import worker.metrics
 import worker.records
+import worker.tracing
 from devtools.processes import ROOT
 from worker import events
 
@@ -80,6 +81,18 @@ def test_records_are_documented_with_their_parameters() -> None:
     }
     written = documented("method of `Records`")
     assert {name: names_in(parameters or "") for name, parameters in written.items()} == methods
+
+
+def test_what_traces_are_made_with_is_documented() -> None:
+    for name, parameters in documented("name in `worker.tracing`").items():
+        made = getattr(worker.tracing, name)
+        assert parameters is None or names_in(parameters) == parameters_of(made)
+    public = {name for name, each in vars(worker.tracing).items() if is_of_tracing(name, each)}
+    assert {*documented("name in `worker.tracing`")} == public
+
+
+def is_of_tracing(name: str, each: Any) -> bool:
+    return not name.startswith("_") and getattr(each, "__module__", "") == "worker.tracing"
 
 
 def test_metrics_are_documented_with_their_parameters() -> None:

@@ -90,6 +90,11 @@ def test_an_event_is_one_line_of_json_whatever_is_in_it() -> None:
     }
 
 
+def test_a_line_of_json_begins_with_when_how_bad_and_what() -> None:
+    record = json.loads(logged("log.info('started', zebra=1, alpha=2)"))
+    assert [*record] == ["timestamp", "level", "event", "zebra", "alpha", "logger"]
+
+
 def test_an_exception_is_a_part_of_its_line_of_json() -> None:
     code = f"try: raise ValueError({NASTY!r})\nexcept ValueError: log.exception('failed')"
     record = json.loads(logged(code))
@@ -125,8 +130,8 @@ def test_an_exception_keeps_its_lines_on_a_terminal_and_nothing_else() -> None:
     code = f"try: raise ValueError({NASTY!r})\nexcept ValueError: log.exception('failed')"
     first, *lines = on_terminal(code).removesuffix("\n").split("\n")
     assert "failed" in first
-    assert lines[0] == "Traceback (most recent call last):"
-    assert all(line.isprintable() for line in lines)
+    assert lines[0] == "  Traceback (most recent call last):"
+    assert all(line.isprintable() and line.startswith("  ") for line in lines)
 
 
 def test_a_terminal_shows_local_time() -> None:
@@ -141,6 +146,40 @@ def test_colours_are_for_a_terminal_whose_user_has_not_refused_them() -> None:
     assert "\x1b[" in logged(code, terminal=True)
     assert "\x1b" not in logged(code, {"NO_COLOR": "1"}, terminal=True)
     assert "\x1b" not in logged(code)
+
+
+# -- secrets -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_password_in_the_url_that_an_error_names_is_not_written(*, terminal: bool) -> None:
+    url = "redis://orders:s3cr%2Ft@redis:6379/0"
+    code = f"""
+try: raise OSError("cannot open {url} twice")
+except OSError as error: log.exception("it failed at {url}", error=str(error))
+logging.getLogger("lib").error("no %s", "{url}")
+"""
+    text = logged(code, {"NO_COLOR": "1"}, terminal=terminal)
+    assert "s3cr" not in text
+    assert text.count("redis://orders:***@redis:6379/0") == 4
+
+
+# -- repetitions ---------------------------------------------------------------------------
+
+
+def test_an_error_that_repeats_is_a_line_and_at_the_end_a_count() -> None:
+    code = """
+for n in range(480):
+    log.error("unavailable", error="no route", id=str(n))
+    logging.getLogger("lib").warning("attempt %s", n)
+log.info("goodbye")
+"""
+    first, second, goodbye, *rest = map(json.loads, logged(code).splitlines())
+    assert (first["event"], first["id"], "repeated" in first) == ("unavailable", "0", False)
+    assert (second["event"], goodbye["event"]) == ("attempt 0", "goodbye")
+    ours, theirs = rest
+    assert (ours["error"], ours["id"], ours["repeated"]) == ("no route", "479", 479)
+    assert theirs["event"] == "attempt 479 (repeated 479 times)"
 
 
 # -- events --------------------------------------------------------------------------------
@@ -175,7 +214,16 @@ LINES: list[tuple[events.Event, tuple[str, str, dict[str, Any]] | None]] = [
         (
             "info",
             "handled without Redis",
-            {"tasks": 1, "done": 1, "retries": 0, "failed": 0, "seconds": 1.0, "late_ms": 8},
+            {
+                "tasks": 1,
+                "id": "a",
+                "attempt": 3,
+                "done": 1,
+                "retries": 0,
+                "failed": 0,
+                "seconds": 1.0,
+                "late_ms": 8,
+            },
         ),
     ),
     (

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from ..errors import WorkerError, described
 from ..exposure import exposed
 from ..logs import configure_logging
+from ..tracing import configure_tracing, traced
 from ..worker import Worker
 from . import arguments
 from .commands import Commands
@@ -48,8 +49,10 @@ run reminders:flows --queue reminders""",
 def _run(options: argparse.Namespace) -> None:
     """Run the tasks of some flows until SIGTERM or SIGINT."""
     configure_logging(os.environ.get("LOG_LEVEL", ""))
+    has_traces = configure_tracing(os.environ, "worker")
+    flows = arguments.selected_flows(options)
     with exposed(
-        arguments.selected_flows(options),
+        [traced(flow) for flow in flows] if has_traces else flows,
         arguments.redis_url(options),
         threads=options.threads,
         host=options.metrics_host,

@@ -1,0 +1,137 @@
+"""What the log says of single orders: whose request it was that is at its end now, and nothing secret."""
+
+import logging
+import traceback
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from structlog.testing import capture_logs
+
+from devtools.processes import wait_until
+from orders.timeouts import MOST_LINES, timeout_flow
+from orders.webhooks_flow import webhook_flow
+from tests.conftest import Api, serving
+from tests.receiver import receiving
+from worker import Flow, Task
+
+Lines = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+def shop(migrated_url: str) -> Iterator[Api]:
+    """Orders that are due almost at once, without Redis."""
+    timeouts: Any = {"order_timeout_seconds": 0.01, "order_timeout_min_seconds": 0.01}
+    with serving(
+        migrated_url, "redis://127.0.0.1:1", webhook_allow_private=True, **timeouts
+    ) as api:
+        yield api
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """The service's, at INFO."""
+    made = logging.getLogger("orders")
+    before = made.level
+    made.setLevel(logging.INFO)
+    yield made
+    made.setLevel(before)
+
+
+def handled(flow: Flow, *ids: str, attempt: int = 1) -> Lines:
+    """What is logged while these are handled, until none is left."""
+    left = [*ids]
+
+    def all_done() -> bool:
+        tasks = [Task(each, attempt=attempt) for each in left]
+        left[:] = [*(flow.handler(tasks) or {})]
+        return not left
+
+    with capture_logs() as lines:
+        wait_until(all_done, "the orders to be due", every=0.05)
+    return [line for line in lines if line["event"] != "changes not sent"]  # there is no Redis
+
+
+@pytest.mark.usefixtures("logger")
+def test_a_cancellation_is_a_line_that_names_the_request_of_half_an_hour_ago(shop: Api) -> None:
+    placed: Any = shop.place()
+    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    [line] = handled(flow, placed.json["id"], attempt=2)
+    assert line.pop("late_ms") >= 0
+    assert line == {
+        "event": "order cancelled",
+        "order": placed.json["id"],
+        "attempt": 2,
+        "request_id": placed.headers["X-Request-ID"],
+        "log_level": "info",
+    }
+
+
+@pytest.mark.usefixtures("logger")
+@pytest.mark.parametrize("given", ["a b", "a\x1b[2J", "x" * 65, "a\tb", "\u00e9", ""])
+def test_a_request_id_that_would_break_a_line_is_replaced(shop: Api, given: str) -> None:
+    body = {"items": [{"sku": "tea", "quantity": 1}]}
+    headers = {"Idempotency-Key": "one", "X-Request-ID": given}
+    placed: Any = shop.send("POST", "/v1/orders", body, headers=headers)
+    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    [line] = handled(flow, placed.json["id"])
+    assert line["request_id"] == placed.headers["X-Request-ID"] != given
+
+
+@pytest.mark.usefixtures("logger")
+def test_an_order_of_a_version_that_noted_no_request_has_a_line_without_one(shop: Api) -> None:
+    placed: Any = shop.place()
+    with shop.services.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE orders SET origin = NULL"))
+    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    [line] = handled(flow, placed.json["id"])
+    assert (line["order"], "request_id" in line) == (placed.json["id"], False)
+
+
+def test_the_orders_of_a_backlog_have_lines_only_if_asked_for(
+    shop: Api, logger: logging.Logger
+) -> None:
+    flow = timeout_flow(shop.services.orders, shop.services.settings)
+
+    def cancelled(count: int) -> int:
+        placed: list[Any] = [shop.place().json for _ in range(count)]
+        return len(handled(flow, *(each["id"] for each in placed)))
+
+    assert cancelled(MOST_LINES + 1) == 0
+    logger.setLevel(logging.DEBUG)
+    assert cancelled(MOST_LINES + 1) == MOST_LINES + 1
+    logger.setLevel(logging.WARNING)
+    assert cancelled(1) == 0
+
+
+@pytest.mark.usefixtures("logger")
+def test_a_webhook_that_fails_names_its_order_and_request_and_no_secret(shop: Api) -> None:
+    with receiving() as receiver:
+        receiver.status, receiver.text = 500, b"the body of an answer"
+        wanted = {"url": f"{receiver.url}?token=hush", "events": ["order.created"]}
+        made: Any = shop.send("POST", "/v1/webhooks", wanted).json
+        placed: Any = shop.place()
+        flow = webhook_flow(shop.services)
+        assert flow.sweep is not None
+        [[due]] = flow.sweep(None, 0.0)
+        with capture_logs() as lines:
+            flow.handler([Task(due.id)])
+    [line] = [line for line in lines if line["event"] == "webhook not delivered"]
+    assert (line["order"], line["status"]) == (placed.json["id"], 500)
+    assert line["request_id"] == placed.headers["X-Request-ID"]
+    for secret in ("hush", made["secret"], "the body"):
+        assert secret not in repr(line)
+
+
+def test_an_error_of_sql_is_logged_without_what_the_statement_was_given(shop: Api) -> None:
+    with shop.services.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE orders RENAME COLUMN metadata TO other"))
+    with capture_logs() as lines:
+        placed = shop.place("secret-key", metadata={"note": "a private note"})
+    assert placed.status_code == 500
+    [line] = [line for line in lines if line["event"] == "unexpected error"]
+    text = "".join(traceback.format_exception(line["exc_info"]))
+    assert "INSERT INTO orders" in text
+    for secret in ("secret-key", "a private note", shop.keys["customer"]):
+        assert secret not in text + repr(line)

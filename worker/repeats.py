@@ -1,0 +1,131 @@
+"""An error that repeats is written once, and then once a minute with how often it came.
+
+Otherwise an outage fills the disk with one line, and nobody finds the others.
+"""
+
+import copy
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+#: For how long the repetitions of an error are counted before they are written.
+WINDOW_SECONDS = 60.0
+#: How many errors are known at a time. The oldest gives way, with what was counted of it.
+MOST_ERRORS = 256
+#: What is different each time the same error comes.
+VARYING = frozenset(
+    {
+        *(
+            "id",
+            "ids",
+            "tasks",
+            "order",
+            "delivery",
+            "webhook_id",
+            "request_id",
+            "trace_id",
+            "path",
+        ),
+        *("attempt", "late_ms", "delay_ms", "seconds", "exception"),
+    }
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    """An error that was written, and what came of it since."""
+
+    #: When to write how often it came; on the clock.
+    until: float
+    count: int = 0
+    #: The latest.
+    last: logging.LogRecord | None = None
+
+
+class Repeats:
+    """Decides which records are written. One thread at a time uses it.
+
+    ``clock`` returns seconds, and never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: In the order in which they were written.
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+
+    def written(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+        """What is to be written now: the record, unless it repeats an error, and what is overdue."""
+        now = self._clock()
+        key = _key(record) if record.levelno >= logging.WARNING else None
+        while self._known and (first := next(iter(self._known.values()))).until <= now:
+            if key is not None and key == next(iter(self._known)):
+                del self._known[key]
+                if first.count:
+                    record = _counted(record, first.count + 1)
+            else:
+                yield from self._forget_oldest()
+        if key is None:
+            yield record
+        elif known := self._known.get(key):
+            known.count += 1
+            known.last = record
+        else:
+            if len(self._known) >= MOST_ERRORS:
+                yield from self._forget_oldest()
+            self._known[key] = _Known(now + WINDOW_SECONDS)
+            yield record
+
+    def rest(self) -> Iterator[logging.LogRecord]:
+        """What was counted and not written, when the process ends."""
+        while self._known:
+            yield from self._forget_oldest()
+
+    def _forget_oldest(self) -> Iterator[logging.LogRecord]:
+        _, known = self._known.popitem(last=False)
+        if known.last is not None:
+            yield _counted(known.last, known.count)
+
+
+class OnceHandler(logging.StreamHandler[TextIO]):
+    """Writes what `Repeats` lets through."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for each in self._repeats.written(record):
+            super().emit(each)
+
+    def close(self) -> None:
+        """Write what was counted: the process ends, or another handler takes over."""
+        self.acquire()
+        try:
+            for each in self._repeats.rest():
+                super().emit(each)
+        finally:
+            self.release()
+        super().close()
+
+
+def _key(record: logging.LogRecord) -> Hashable:
+    """The same for the same error."""
+    if not isinstance(record.msg, dict):  # of a library: its text before values are put into it
+        kind = record.exc_info[0] if record.exc_info else None
+        return record.name, record.levelno, str(record.msg), kind
+    said = {name: str(value) for name, value in record.msg.items() if name not in VARYING}
+    message = str(record.msg.get("exception", "")).rpartition("\n")[2]
+    return record.name, record.levelno, message, *sorted(said.items())
+
+
+def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
+    """The record, which says that it came ``count`` times since the one before it in the log."""
+    made = copy.copy(record)
+    if isinstance(record.msg, dict):
+        made.msg = {**record.msg, "repeated": count}
+    else:
+        made.msg, made.args = f"{record.getMessage()} (repeated {count} times)", ()
+    return made
