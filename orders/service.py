@@ -54,7 +54,9 @@ LOOK_AGAIN_MS = 50
 class Scheduler(Protocol):
     """Who looks after deadlines. Neither method raises, and none waits."""
 
-    def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
+    def schedule(
+        self, order_id: str, /, *, delay_ms: float, even_if_dead: bool = False
+    ) -> None: ...
 
     def cancel(self, order_id: str, /) -> None: ...
 

@@ -53,6 +53,10 @@ LEASED = (
 )
 
 
+#: Nobody tries a delivery that has been overdue for longer: its task is a dead letter. Later ones do not wait for it.
+STALLED_MS = 86_400_000
+
+
 class Upcoming(NamedTuple):
     """A delivery that waits, and when it is due from now; negative when it is overdue."""
 
@@ -229,6 +233,7 @@ GET_TARGET = (
             _earlier.c.event_id < p("before_event"),
             _earlier.c.status == "pending",
             _earlier.c.attempts == 0,
+            _earlier.c.due_at > later(now(), "stalled_ms"),
             _earlier.c.type != REMINDER,
         )
         .label("has_predecessor"),
@@ -417,6 +422,7 @@ class WebhookRepository(Statements):
             for_event=row.event_id,
             # A reminder comes after the event that set the deadline.
             before_event=row.event_id + (row.type == REMINDER),
+            stalled_ms=-STALLED_MS,
         ).one()
         order = Repository(self._connection).order(row.order_id, target.client_id)
         assert order is not None  # none is ever deleted

@@ -168,7 +168,10 @@ class Webhooks(Transactional[WebhookRepository]):
             )
 
     def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
-        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound."""
+        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound.
+
+        So is one that was given up because it killed its workers.
+        """
         with self._writing() as repository:
             found = repository.delivery(delivery_id)
             owner = None if found is None else repository.owner(found.subscription_id)
@@ -177,7 +180,7 @@ class Webhooks(Transactional[WebhookRepository]):
             again = repository.redeliver(delivery_id)
             if again is None:  # dropped at this moment
                 raise DeliveryNotFound
-        self._scheduler.schedule(delivery_id, delay_ms=0)
+        self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
         return again
 
     # -- the clock's side ------------------------------------------------------------------

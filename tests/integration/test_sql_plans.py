@@ -564,6 +564,7 @@ def fill_deliveries(shop: Shop, subscription_id: str) -> None:
                 else "delivered",
                 "created_at": OLDEST + timedelta(seconds=number),
                 "due_at": later[number] if number < len(later) else NOW,
+                "attempts": 3 if number < OVERDUE_DELIVERIES else 0,
             }
             for number, row in enumerate(found)
         ]
@@ -644,15 +645,18 @@ def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
 
 
 def test_the_doctor_reads_no_table_from_end_to_end(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 500)
+    monkeypatch.setattr("orders.doctor_repository.MOST_PENDING", 500)
 
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
             repository = DoctorRepository(connection)
             repository.wrong_stock()
             assert repository.wrong_orders()  # they were not placed by the service
+            [failing] = repository.failing_webhooks()
+            assert (failing.subscription_id, failing.webhooks) == (hooked[id(shop)], 500)
 
     assert_alike(pair, use)
 

@@ -302,6 +302,21 @@ def test_a_dead_delivery_is_sent_again_by_its_owner_and_by_operators(
     assert [message.id for message in hooked.receiver.messages] == [delivery["id"]]
 
 
+def test_a_delivery_that_killed_its_workers_is_sent_again_when_it_is_asked_for(
+    hooked: Hooked,
+) -> None:
+    """Its task is a dead letter, and SQL knows nothing of that."""
+    hooked.place()
+    hooked.api.services.webhook_scheduler.close()
+    [delivery] = hooked.deliveries(status="pending")
+    queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
+    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "killed its worker", None)])
+    hooked.api.send("POST", f"/v1/webhooks/deliveries/{delivery['id']}/redeliver")
+    hooked.api.services.webhook_scheduler.close()
+    assert queue.stats().dead == 0
+    assert [task.id for task in queue.claim(9, 1000).tasks] == [delivery["id"]]
+
+
 def set_delivery(hooked: Hooked, **values: Any) -> None:
     with hooked.api.services.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(**values))
@@ -472,6 +487,19 @@ def test_first_attempts_are_in_the_order_of_events(hooked: Hooked) -> None:
     hooked.move(1000)
     hooked.flow.handler([Task(paid["id"])])
     assert hooked.receiver.types() == ["order.created", "order.paid"]
+
+
+def test_an_event_that_nobody_tries_to_send_holds_up_later_ones_for_a_day(hooked: Hooked) -> None:
+    order = hooked.place()
+    hooked.api.pay(order["id"])
+    created, paid = hooked.deliveries()
+    hooked.move(DAY_MS - 60_000)
+    hooked.flow.handler([Task(paid["id"])])
+    assert hooked.receiver.types() == []
+    hooked.move(60_000)
+    hooked.flow.handler([Task(paid["id"])])
+    assert hooked.receiver.types() == ["order.paid"]
+    assert hooked.deliveries(status="pending")[0]["id"] == created["id"]
 
 
 def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
