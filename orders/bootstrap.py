@@ -108,7 +108,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
-        webhooks=Webhooks(engine, webhook_scheduler, policy),
+        webhooks=Webhooks(engine, webhook_scheduler, policy, observe),
     )
 
 

@@ -23,7 +23,7 @@ from orders.domain import (
     Subscription,
 )
 from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
-from orders.service import Scheduler
+from orders.service import Observer, Scheduler, nobody
 from orders.signatures import new_secret
 from orders.transactional import Transactional
 from orders.transient import retried
@@ -70,10 +70,17 @@ class Webhooks(Transactional[WebhookRepository]):
 
     _repository = WebhookRepository
 
-    def __init__(self, engine: sa.Engine, scheduler: Scheduler, policy: WebhookPolicy) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        scheduler: Scheduler,
+        policy: WebhookPolicy,
+        observe: Observer = nobody,
+    ) -> None:
         super().__init__(engine)
         self._scheduler = scheduler
         self._policy = policy
+        self._observe = observe
 
     # -- a client's side -------------------------------------------------------------------
 
@@ -248,8 +255,11 @@ class Webhooks(Transactional[WebhookRepository]):
         with self._writing() as repository:
             if gone:
                 repository.pause_gone(message.subscription_id)
-            repository.record(message, answer, status, delay_ms)
-        return delay_ms if status is DeliveryStatus.PENDING else None
+            recorded = repository.record(message, answer, status, delay_ms)
+        is_pending = status is DeliveryStatus.PENDING
+        if recorded:
+            self._observe("webhook.failed" if is_pending else f"webhook.{status}")
+        return delay_ms if is_pending else None
 
     def upcoming(
         self, after_seconds: float | None, before_seconds: float, page_size: int

@@ -279,6 +279,26 @@ def test_a_failure_is_tried_again_for_a_day_and_then_dead_with_the_response(
     assert {message.id for message in hooked.receiver.messages} == {delivery["id"]}
 
 
+def test_every_attempt_is_counted_once_by_its_outcome(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(hooked.api.services.webhooks, "_observe", told.append)
+    hooked.place()
+    for status in (500, 410):
+        hooked.receiver.status = status
+        hooked.send_due()
+        hooked.change(paused=False)
+        hooked.move(DAY_MS)
+    set_delivery(hooked, attempts=len(RETRY_SECONDS))
+    hooked.receiver.status = 503
+    hooked.send_due()
+    hooked.receiver.status = 200
+    hooked.place()
+    hooked.send_due()
+    assert told == ["webhook.failed", "webhook.failed", "webhook.dead", "webhook.delivered"]
+
+
 def next_in_seconds(hooked: Hooked) -> float:
     assert hooked.flow.sweep is not None
     [[due]] = hooked.flow.sweep(None, 2 * DAY_MS / 1000)
@@ -437,8 +457,12 @@ def test_a_delivery_that_is_being_sent_is_sent_by_nobody_else(hooked: Hooked) ->
     assert len(hooked.receiver.messages) == 1
 
 
-def test_who_lost_the_lease_records_nothing(hooked: Hooked) -> None:
+def test_who_lost_the_lease_records_and_counts_nothing(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent twice, as at least once allows; recorded by the one that has the lease."""
+    told: list[str] = []
+    monkeypatch.setattr(hooked.api.services.webhooks, "_observe", told.append)
     hooked.receiver.status = 500
     hooked.place()
 
@@ -452,6 +476,7 @@ def test_who_lost_the_lease_records_nothing(hooked: Hooked) -> None:
     assert len(hooked.receiver.messages) == 2
     [delivery] = hooked.deliveries()
     assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+    assert told == ["webhook.failed"]
 
 
 def test_many_workers_at_once_send_each_delivery_once(hooked: Hooked) -> None:
