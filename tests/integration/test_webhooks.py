@@ -586,7 +586,7 @@ def remind(hooked: Hooked, order_id: str, minutes: float) -> None:
         connection.execute(
             moved.values(at=later(now(), "for_ms")), {"for_ms": left_ms - 30 * MINUTE_MS}
         )
-    hooked.move(DAY_MS)
+    hooked.move(DAY_MS // 2)
     hooked.drain()
 
 
