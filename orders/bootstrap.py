@@ -84,6 +84,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         settings.webhook_timeout_seconds,
         settings.webhook_allow_private,
         settings.webhook_expiring_minutes,
+        settings.webhook_keep_days,
     )
     service = OrderService(
         engine,

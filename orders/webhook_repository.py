@@ -274,6 +274,19 @@ RECORD = (
         last_body=p("answer_body"),
     )
 )
+_old = sa.select(deliveries.c.id).where(
+    deliveries.c.subscription_id == p("for_subscription"),
+    deliveries.c.status == p("old_status"),
+    deliveries.c.created_at < later(now(), "before_ms"),
+)
+# Delete the oldest deliveries of a subscription with a status, unless they are sent again just now.
+PRUNE = sa.delete(deliveries).where(
+    one_of(
+        deliveries.c.id,
+        _old.order_by(deliveries.c.created_at, deliveries.c.id).limit(p("page_size")),
+    ),
+    deliveries.c.status == p("old_status"),
+)
 # Pending deliveries by due time.
 PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.status == PENDING)
 # One delivery.
@@ -472,6 +485,14 @@ class WebhookRepository(Statements):
             answer_body=answer.body,
         )
         return bool(result.rowcount)
+
+    def prune(
+        self, subscription_id: str, status: DeliveryStatus, kept_ms: int, page_size: int
+    ) -> int:
+        """Delete a subscription's oldest deliveries with a status that are older; how many."""
+        values = {"for_subscription": subscription_id, "old_status": str(status)}
+        result = self._run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
+        return result.rowcount
 
     def pause_gone(self, subscription_id: str) -> None:
         """Pause a subscription whose endpoint says that it is gone."""

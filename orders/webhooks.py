@@ -40,11 +40,12 @@ RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
 IN_TURN_MS = 250
 #: When to look again at one whose subscription is paused. Resuming does not wait for it.
 PAUSED_MS = 3600 * 1000
-#: How many deliveries are brought forward at once when a subscription is resumed, and how many times.
+#: How many deliveries are brought forward at once when a subscription is resumed, or deleted, and how many times.
 SLICE, SLICES = 1000, 20
 #: What may pass between the end of a request and the record of it.
 GRACE_SECONDS = 10.0
 MINUTE_MS = 60_000
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class WebhookPolicy:
     allow_private: bool
     #: How long before its deadline a client is reminded of an order; 0: never.
     reminder_minutes: float
+    #: How long a delivery is kept that is delivered or dead; 0: for ever.
+    keep_days: int = 0
 
     @property
     def lease_ms(self) -> int:
@@ -260,6 +263,17 @@ class Webhooks(Transactional[WebhookRepository]):
         if recorded:
             self._observe("webhook.failed" if is_pending else f"webhook.{status}")
         return delay_ms if is_pending else None
+
+    @retried
+    def prune(self, subscription_id: str) -> None:
+        """Delete a subscription's oldest deliveries that are delivered or dead, and older than they are kept."""
+        kept_ms = DAY_MS * self._policy.keep_days
+        for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
+            for _ in range(SLICES):
+                with self._writing() as repository:
+                    count = repository.prune(subscription_id, status, kept_ms, SLICE)
+                if count < SLICE:
+                    break
 
     def upcoming(
         self, after_seconds: float | None, before_seconds: float, page_size: int

@@ -337,6 +337,37 @@ def test_a_delivery_that_killed_its_workers_is_sent_again_when_it_is_asked_for(
     assert [task.id for task in queue.claim(9, 1000).tasks] == [delivery["id"]]
 
 
+def test_old_deliveries_are_deleted_when_later_ones_are_sent_unless_they_wait(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than are deleted at once."""
+    monkeypatch.setattr("orders.webhooks.SLICE", 2)
+    monkeypatch.setattr(webhooks_flow, "PRUNE_SECONDS", 0)
+    for _ in range(5):
+        hooked.place()
+    set_delivery(hooked, status="delivered")
+    hooked.place()
+    with hooked.api.services.engine.begin() as connection:
+        pending = sa.update(webhook_deliveries).where(webhook_deliveries.c.status == "pending")
+        connection.execute(pending.values(status="dead"))
+    hooked.place()
+    age_deliveries(hooked, days=31)
+    hooked.place()
+    old, new = hooked.deliveries(status="pending")
+    hooked.flow.handler([Task(new["id"])])
+    assert [each["id"] for each in hooked.deliveries()] == [old["id"], new["id"]]
+    age_deliveries(hooked, days=29)
+    hooked.flow.handler([Task(old["id"])])
+    assert len(hooked.deliveries(status="delivered")) == 2
+
+
+def age_deliveries(hooked: Hooked, days: int) -> None:
+    """Let all of them be so old."""
+    aged = sa.update(webhook_deliveries).values(created_at=later(now(), "ms"))
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(aged, {"ms": -days * DAY_MS})
+
+
 def set_delivery(hooked: Hooked, **values: Any) -> None:
     with hooked.api.services.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(**values))
