@@ -1,6 +1,6 @@
 """A backup of SQL is restored into an empty database, beside an empty Redis: nothing is missing, and all goes on."""
 
-import shutil
+import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -21,20 +21,30 @@ from orders.database import create_engine, reading
 from orders.models import orders
 from orders.stock import StockService
 from tests.conftest import Shop
+from tests.e2e.pages import OPERATIONS, the_block
 
 
-def dump_and_restore(url: str, to: str) -> None:
-    """What docs/operations.md says, for either database."""
+def dump_and_restore(url: str, to: str, folder: Path) -> None:
+    """What the page says, for either database."""
     source, target = sa.make_url(url), sa.make_url(to)
     if source.get_backend_name() == "sqlite":
+        assert "VACUUM INTO" in OPERATIONS
         with closing(sqlite3.connect(str(source.database))) as live:
-            live.execute(f"VACUUM INTO '{target.database}.backup'")
-        shutil.copy(f"{target.database}.backup", str(target.database))
+            live.execute("VACUUM INTO ?", [str(target.database)])
         return
-    command = [binary("pg_dump"), "--format", "custom", url.replace("+psycopg", "")]
-    dump = subprocess.run(command, capture_output=True, check=True).stdout
-    command = [binary("pg_restore"), "--exit-on-error", "--dbname", to.replace("+psycopg", "")]
-    subprocess.run(command, input=dump, check=True)
+    programs = Path(binary("pg_dump")).parent
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "DATABASE": url.replace("+psycopg", ""),
+        "EMPTY_DATABASE": to.replace("+psycopg", ""),
+    }
+    for block in (
+        the_block("sh", "pg_dump", OPERATIONS),
+        the_block("sh", "pg_restore", OPERATIONS),
+    ):
+        subprocess.run(
+            ["/bin/bash", "-ec", block], cwd=folder, env={**os.environ, **env}, check=True
+        )
 
 
 @pytest.fixture
@@ -63,7 +73,7 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     shop.expire_in(-60_000, overdue)
     shop.expire_in(1000, soon)
     then = shop.tables()
-    dump_and_restore(shop.engine.url.render_as_string(hide_password=False), empty_url)
+    dump_and_restore(shop.engine.url.render_as_string(hide_password=False), empty_url, tmp_path)
     shop.pay(soon)  # after the backup, which does not know of it
     assert redis_client.dbsize() == 0
 
