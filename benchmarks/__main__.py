@@ -22,6 +22,7 @@ PARTS: dict[str, list[str]] = {
     "enqueue": ["--orders", "500", "--repetitions", "1"],
     "memory": ["--checks", "100000"],
     "disk": ["--orders", "2000"],
+    "dead": ["--letters", "2000"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
     "http": ["--seconds", "2", "--repetitions", "1"],
     "http --sqlite": ["--seconds", "2", "--repetitions", "1"],

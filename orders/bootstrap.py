@@ -90,6 +90,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         settings.webhook_timeout_seconds,
         settings.webhook_allow_private,
         settings.webhook_expiring_minutes,
+        settings.webhook_keep_days,
     )
     service = OrderService(
         engine,
@@ -114,7 +115,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
-        webhooks=Webhooks(engine, webhook_scheduler, policy),
+        webhooks=Webhooks(engine, webhook_scheduler, policy, observe),
     )
 
 

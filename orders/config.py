@@ -63,6 +63,8 @@ class Settings:
     webhook_threads: int = _at_least(1, 8)
     #: How long before its deadline `order.expiring` is sent; 0: never.
     webhook_expiring_minutes: float = _at_least(0, 0.0)
+    #: How long delivered and dead webhooks are kept; 0: for ever.
+    webhook_keep_days: int = _at_least(0, 30)
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: Where the API and the worker serve /metrics; None: nowhere.

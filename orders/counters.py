@@ -1,4 +1,4 @@
-"""What happens to orders, counted for Prometheus in the API and in the worker. Needs prometheus-client.
+"""What happens to orders and their webhooks, counted for Prometheus in the API and in the worker. Needs prometheus-client.
 
 Each process counts what it did: add them up.
 """
@@ -11,12 +11,15 @@ CREATED = Counter("orders_created", "Orders placed.")
 PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
 CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
 PAYMENTS = Counter("orders_payments", "Payments, by the status that they got.", ["status"])
+WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.", ["outcome"])
 
 # Zero, rather than absent, before the first of each: otherwise a rate misses it.
 for reason in ("expired", "requested"):
     CANCELLED.labels(reason)
 for status in ("applied", "refund_due", "refunded"):
     PAYMENTS.labels(status)
+for outcome in ("delivered", "failed", "dead"):
+    WEBHOOKS.labels(outcome)
 
 
 def count(event: str, reason: str = "", times: int = 1, /) -> None:
@@ -30,3 +33,5 @@ def count(event: str, reason: str = "", times: int = 1, /) -> None:
             CANCELLED.labels(reason).inc(times)
         case ["payment", status]:
             PAYMENTS.labels(status).inc(times)
+        case ["webhook", outcome]:
+            WEBHOOKS.labels(outcome).inc(times)

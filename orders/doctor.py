@@ -1,4 +1,4 @@
-"""What the service knows about its own health: SQL, its schema, and whether stock and orders add up.
+"""What the service knows about its own health: SQL, its schema, stock and orders that add up, webhooks.
 
 Reads only, a bounded part of the tables, each statement within the statement timeout.
 """
@@ -6,11 +6,18 @@ Reads only, a bounded part of the tables, each statement within the statement ti
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
 from orders.database import reading
-from orders.doctor_repository import NEWEST, DoctorRepository, Indexes, Server
+from orders.doctor_repository import (
+    FAILED_OFTEN,
+    NEWEST,
+    DoctorRepository,
+    Indexes,
+    Server,
+)
 from orders.errors import SchemaOutdated, StorageUnavailable
 from orders.models import SCHEMA_VERSION
 from orders.repository import Repository
@@ -70,6 +77,7 @@ class Doctor:
             (_indexes, "sql.indexes"),
             (_stock, "orders.stock"),
             (_orders, "orders.history"),
+            (_webhooks, "orders.webhooks"),
         ):
             yield self._bounded(name, check)
 
@@ -239,3 +247,20 @@ def _orders(repository: DoctorRepository) -> Found:
     )
     advice = "Somebody has written these rows by hand, or there is a bug: read the order's events."
     return Found("orders.history", "failure", listed, advice)
+
+
+def _webhooks(repository: DoctorRepository) -> Found:
+    rows = repository.failing_webhooks()
+    name = "orders.webhooks"
+    if not rows:
+        return Found(name, "ok", f"no endpoint has failed a webhook {FAILED_OFTEN} times")
+    listed = "; ".join(
+        f"{row.subscription_id} at {urlsplit(row.url).hostname}: {row.webhooks} webhooks, "
+        f"{row.error or f'HTTP {row.status}'}"
+        for row in rows
+    )
+    advice = (
+        "Tell its client: GET /v1/webhooks/ID/deliveries shows what the endpoint answers. They are retried for "
+        "a day, and can be sent again after that. If every endpoint fails, this network blocks outgoing HTTPS."
+    )
+    return Found(name, "warning", f"keeps failing: {listed}", advice)

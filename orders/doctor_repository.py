@@ -8,15 +8,32 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.expressions import now, one_of
-from orders.models import TERMINAL, UNPAID, metadata, order_events, order_items, orders, payments
+from orders.expressions import Instant, now, one_of
+from orders.models import (
+    PENDING,
+    TERMINAL,
+    UNPAID,
+    metadata,
+    order_events,
+    order_items,
+    orders,
+    payments,
+)
 from orders.models import stock_items as stock
+from orders.models import webhook_deliveries as deliveries
+from orders.models import webhook_subscriptions as subscriptions
 from orders.repository import FIRST, Statements
 
 p = sa.bindparam
 
 #: So many unpaid orders' items are added up, of so many SKUs, and so many of the newest orders are looked at.
 MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
+#: So many of the webhooks that are due next are looked at.
+MOST_PENDING = 20_000
+#: A webhook that failed this often has failed for at least half a minute.
+FAILED_OFTEN = 3
+#: A table of up to 1 MiB is read in a moment, whatever its plan, and autovacuum may not have come to it yet.
+SMALL_BYTES = 2**20
 #: So many problems of a kind are read.
 NAMED = 5
 
@@ -29,11 +46,11 @@ GET_SERVER = sa.text(
 )
 # SQLite: its version and the clock.
 GET_SQLITE = sa.select(sa.func.sqlite_version().label("version"), now().label("clock"))
-# PostgreSQL: tables that have rows and were never analysed, that are not vacuumed, or that are mostly dead rows.
+# PostgreSQL: tables that have many rows and were never analysed, that are not vacuumed, or that are mostly dead rows.
 GET_TABLES = sa.text(
     "SELECT c.relname AS name,"
-    " c.reltuples < 0 OR NOT EXISTS"
-    "  (SELECT FROM pg_stats s WHERE s.schemaname = current_schema() AND s.tablename = c.relname) AS unknown,"
+    " pg_relation_size(c.oid) > :small AND (c.reltuples < 0 OR NOT EXISTS"
+    "  (SELECT FROM pg_stats s WHERE s.schemaname = current_schema() AND s.tablename = c.relname)) AS unknown,"
     " coalesce(array_to_string(c.reloptions, ' ') ~ 'autovacuum_enabled=(off|false|0|no)', false) AS not_vacuumed,"
     " coalesce(t.n_dead_tup > 100000 AND t.n_dead_tup > t.n_live_tup, false) AS dead"
     " FROM pg_class c LEFT JOIN pg_stat_user_tables t ON t.relid = c.oid"
@@ -156,6 +173,50 @@ GET_WRONG_ORDERS = (
     .where(sa.or_(_ends_wrong, _refund_wrong, _early))
     .limit(NAMED)
 )
+
+_pending = (
+    sa.select(
+        deliveries.c.subscription_id,
+        deliveries.c.attempts,
+        deliveries.c.last_status,
+        deliveries.c.last_error,
+    )
+    .where(
+        deliveries.c.status == PENDING,
+        sa.tuple_(deliveries.c.due_at, deliveries.c.id)
+        > sa.tuple_(sa.literal(FIRST.at, Instant), sa.literal(FIRST.id, deliveries.c.id.type)),
+    )
+    .order_by(deliveries.c.due_at, deliveries.c.id)
+    .limit(p("most_pending"))
+    .cte("pending")
+)
+_failing = (
+    sa.select(
+        _pending.c.subscription_id,
+        sa.func.count().label("webhooks"),
+        sa.func.max(_pending.c.last_status).label("status"),
+        sa.func.max(_pending.c.last_error).label("error"),
+        # By each row's primary key, however many there are.
+        sa.select(subscriptions.c.url)
+        .where(
+            subscriptions.c.id == _pending.c.subscription_id,
+            subscriptions.c.paused_at.is_(None),
+            subscriptions.c.deleted_at.is_(None),
+        )
+        .scalar_subquery()
+        .label("url"),
+    )
+    .where(_pending.c.attempts >= FAILED_OFTEN)
+    .group_by(_pending.c.subscription_id)
+    .subquery("failing")
+)
+# Subscriptions whose webhooks keep failing, among those due next: how many, and an answer of the endpoint.
+GET_FAILING_WEBHOOKS = (
+    sa.select(_failing)
+    .where(_failing.c.url.is_not(None))
+    .order_by(_failing.c.webhooks.desc(), _failing.c.subscription_id)
+    .limit(NAMED)
+)
 #: Indexes that only SQLite needs: there `order_events` has another primary key.
 ONLY_SQLITE = {"ix_order_events_order"}
 
@@ -198,7 +259,9 @@ class DoctorRepository(Statements):
 
     def tables(self) -> Sequence[sa.Row[Any]]:
         """What PostgreSQL knows of the tables that have rows."""
-        return self._run(GET_TABLES, names=_names()).all() if self._is_postgresql else []
+        if not self._is_postgresql:
+            return []
+        return self._run(GET_TABLES, names=_names(), small=SMALL_BYTES).all()
 
     def long_transactions(self, seconds: float) -> Sequence[sa.Row[Any]]:
         """Transactions that began longer ago, which keep dead rows from being removed."""
@@ -226,6 +289,10 @@ class DoctorRepository(Statements):
     def wrong_orders(self) -> Sequence[sa.Row[Any]]:
         """New orders that contradict themselves."""
         return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
+
+    def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
+        """Subscriptions whose endpoint keeps failing, those with most webhooks first."""
+        return self._run(GET_FAILING_WEBHOOKS, most_pending=MOST_PENDING).all()
 
 
 def _names() -> list[str]:

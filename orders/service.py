@@ -55,7 +55,9 @@ LOOK_AGAIN_MS = 50
 class Scheduler(Protocol):
     """Schedules and cancels the checks of deadlines. Its methods neither raise nor wait."""
 
-    def schedule(self, order_id: str, /, *, delay_ms: float) -> None: ...
+    def schedule(
+        self, order_id: str, /, *, delay_ms: float, even_if_dead: bool = False
+    ) -> None: ...
 
     def cancel(self, order_id: str, /) -> None: ...
 

@@ -54,6 +54,10 @@ LEASED = (
 )
 
 
+#: Nobody tries a delivery that has been overdue for longer: its task is a dead letter. Later ones do not wait for it.
+STALLED_MS = 86_400_000
+
+
 class Upcoming(NamedTuple):
     """A delivery that waits, and when it is due from now; negative when it is overdue."""
 
@@ -233,6 +237,7 @@ GET_TARGET = (
             _earlier.c.event_id < p("before_event"),
             _earlier.c.status == "pending",
             _earlier.c.attempts == 0,
+            _earlier.c.due_at > later(now(), "stalled_ms"),
             _earlier.c.type != REMINDER,
         )
         .label("has_predecessor"),
@@ -272,6 +277,19 @@ RECORD = (
         last_error=p("answer_error"),
         last_body=p("answer_body"),
     )
+)
+_old = sa.select(deliveries.c.id).where(
+    deliveries.c.subscription_id == p("for_subscription"),
+    deliveries.c.status == p("old_status"),
+    deliveries.c.created_at < later(now(), "before_ms"),
+)
+# Delete the oldest deliveries of a subscription with a status, unless they are sent again just now.
+PRUNE = sa.delete(deliveries).where(
+    one_of(
+        deliveries.c.id,
+        _old.order_by(deliveries.c.created_at, deliveries.c.id).limit(p("page_size")),
+    ),
+    deliveries.c.status == p("old_status"),
 )
 # Pending deliveries by due time.
 PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.status == PENDING)
@@ -421,6 +439,7 @@ class WebhookRepository(Statements):
             for_event=row.event_id,
             # A reminder comes after the event that set the deadline.
             before_event=row.event_id + (row.type == REMINDER),
+            stalled_ms=-STALLED_MS,
         ).one()
         order = Repository(self._connection).order(row.order_id, target.client_id)
         assert order is not None  # none is ever deleted
@@ -471,6 +490,14 @@ class WebhookRepository(Statements):
             answer_body=answer.body,
         )
         return bool(result.rowcount)
+
+    def prune(
+        self, subscription_id: str, status: DeliveryStatus, kept_ms: int, page_size: int
+    ) -> int:
+        """Delete a subscription's oldest deliveries with a status that are older; how many."""
+        values = {"for_subscription": subscription_id, "old_status": str(status)}
+        result = self._run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
+        return result.rowcount
 
     def pause_gone(self, subscription_id: str) -> None:
         """Pause a subscription whose endpoint says that it is gone."""

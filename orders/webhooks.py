@@ -23,7 +23,7 @@ from orders.domain import (
     Subscription,
 )
 from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
-from orders.service import Scheduler
+from orders.service import Observer, Scheduler, nobody
 from orders.signatures import new_secret
 from orders.transactional import Transactional
 from orders.transient import retried
@@ -40,11 +40,12 @@ RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
 IN_TURN_MS = 250
 #: When to look again at one whose subscription is paused. Resuming does not wait for it.
 PAUSED_MS = 3600 * 1000
-#: How many deliveries are brought forward at once when a subscription is resumed, and how many times.
+#: How many deliveries are brought forward at once when a subscription is resumed, or deleted, and how many times.
 SLICE, SLICES = 1000, 20
 #: What may pass between the end of a request and the record of it.
 GRACE_SECONDS = 10.0
 MINUTE_MS = 60_000
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class WebhookPolicy:
     allow_private: bool
     #: How long before its deadline a client is reminded of an order; 0: never.
     reminder_minutes: float
+    #: How long a delivery is kept that is delivered or dead; 0: for ever.
+    keep_days: int = 0
 
     @property
     def lease_ms(self) -> int:
@@ -70,10 +73,17 @@ class Webhooks(Transactional[WebhookRepository]):
 
     _repository = WebhookRepository
 
-    def __init__(self, engine: sa.Engine, scheduler: Scheduler, policy: WebhookPolicy) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        scheduler: Scheduler,
+        policy: WebhookPolicy,
+        observe: Observer = nobody,
+    ) -> None:
         super().__init__(engine)
         self._scheduler = scheduler
         self._policy = policy
+        self._observe = observe
 
     # -- a client's side -------------------------------------------------------------------
 
@@ -168,7 +178,10 @@ class Webhooks(Transactional[WebhookRepository]):
             )
 
     def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
-        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound."""
+        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound.
+
+        So is one that was given up because it killed its workers.
+        """
         with self._writing() as repository:
             found = repository.delivery(delivery_id)
             owner = None if found is None else repository.owner(found.subscription_id)
@@ -177,7 +190,7 @@ class Webhooks(Transactional[WebhookRepository]):
             again = repository.redeliver(delivery_id)
             if again is None:  # dropped at this moment
                 raise DeliveryNotFound
-        self._scheduler.schedule(delivery_id, delay_ms=0)
+        self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
         return again
 
     # -- the clock's side ------------------------------------------------------------------
@@ -245,8 +258,22 @@ class Webhooks(Transactional[WebhookRepository]):
         with self._writing() as repository:
             if gone:
                 repository.pause_gone(message.subscription_id)
-            repository.record(message, answer, status, delay_ms)
-        return delay_ms if status is DeliveryStatus.PENDING else None
+            recorded = repository.record(message, answer, status, delay_ms)
+        is_pending = status is DeliveryStatus.PENDING
+        if recorded:
+            self._observe("webhook.failed" if is_pending else f"webhook.{status}")
+        return delay_ms if is_pending else None
+
+    @retried
+    def prune(self, subscription_id: str) -> None:
+        """Delete a subscription's oldest deliveries that are delivered or dead, and older than they are kept."""
+        kept_ms = DAY_MS * self._policy.keep_days
+        for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
+            for _ in range(SLICES):
+                with self._writing() as repository:
+                    count = repository.prune(subscription_id, status, kept_ms, SLICE)
+                if count < SLICE:
+                    break
 
     def upcoming(
         self, after_seconds: float | None, before_seconds: float, page_size: int

@@ -29,6 +29,8 @@ PAGE_SIZE = 64
 SLOW_SECONDS = 0.5
 #: The share of the threads that a slow endpoint may have at a time.
 SLOW_SHARE = 4
+#: How often a process deletes the old deliveries of a subscription that gets new ones.
+PRUNE_SECONDS = 60.0
 #: The longest that one of its deliveries waits for its turn.
 MAX_TURN_MS = 60_000
 
@@ -82,6 +84,8 @@ class Deliverer:
         self._threads = threads
         self._traces = traces
         self._turns = Turns(max(1, threads // SLOW_SHARE))
+        #: By subscription, on the monotonic clock.
+        self._pruned_at: dict[str, float] = {}
 
     def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
         """A claim brings one task; the sweep, while Redis does not answer, a page."""
@@ -123,7 +127,15 @@ class Deliverer:
                 error=answer.error,
                 **claimed.origin.fields(),
             )
+        self._prune(claimed.subscription_id, time.monotonic())
         return None if again is None else Retry(again)
+
+    def _prune(self, subscription_id: str, now: float) -> None:
+        """Make room for what was just sent, now and then."""
+        if now >= self._pruned_at.get(subscription_id, -PRUNE_SECONDS) + PRUNE_SECONDS:
+            self._pruned_at[subscription_id] = now
+            with outages():
+                self._webhooks.prune(subscription_id)
 
     def _send(self, message: Message) -> Answer:
         try:

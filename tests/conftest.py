@@ -153,7 +153,7 @@ class RecordingScheduler:
         self.scheduled: list[tuple[str, float]] = []
         self.cancelled: list[str] = []
 
-    def schedule(self, order_id: str, *, delay_ms: float) -> None:
+    def schedule(self, order_id: str, *, delay_ms: float, even_if_dead: bool = False) -> None:  # noqa: ARG002
         self.scheduled.append((order_id, delay_ms))
 
     def cancel(self, order_id: str) -> None:

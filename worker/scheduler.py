@@ -31,6 +31,7 @@ class _Entry(NamedTuple):
     task: tuple[str, float, bytes] | Due
     #: When it was scheduled, on the monotonic clock, in seconds.
     since: float
+    even_if_dead: bool
 
     def from_now(self) -> tuple[str, float, bytes] | Due:
         """The task, with its delay shortened by the time that it has waited."""
@@ -83,8 +84,11 @@ class BatchScheduler:
         payload: bytes = b"",
         *,
         delay_ms: float | None = None,
+        even_if_dead: bool = False,
     ) -> None:
         """Schedule a task as `DelayQueue.schedule` does, soon. A delay counts from this call.
+
+        With ``even_if_dead`` its dead letter is purged first. Otherwise a dead task stays dead.
 
         Raises ValueError or TypeError for what cannot be stored: sent with others, it would make all of them
         fail.
@@ -92,7 +96,7 @@ class BatchScheduler:
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
-        self._change(task_id, _Entry(task, monotonic()))
+        self._change(task_id, _Entry(task, monotonic(), even_if_dead))
 
     def cancel(self, task_id: str) -> None:
         """Cancel a task as `DelayQueue.cancel` does, soon. Raises ValueError for an id that cannot be sent."""
@@ -164,10 +168,12 @@ class BatchScheduler:
 
     def _send(self, changes: dict[str, _Entry | None]) -> None:
         cancelled = [task_id for task_id, entry in changes.items() if entry is None]
+        revived = [task_id for task_id, entry in changes.items() if entry and entry.even_if_dead]
         scheduled = (entry.from_now() for entry in changes.values() if entry is not None)
         try:
             # First: a server whose memory is full still cancels.
             self._queue.cancel_many(cancelled)
+            self._queue.purge(revived)
             self._queue.schedule_many(scheduled)
         except redis.RedisError as error:
             log.warning(

@@ -86,6 +86,7 @@ def test_all_is_well(busy: Shop) -> None:
         "sql.indexes",
         "orders.stock",
         "orders.history",
+        "orders.webhooks",
     ]
 
 
@@ -131,8 +132,13 @@ def test_a_clock_that_is_off_by_a_minute(shop: Shop, offset: int, text: str) -> 
     assert text in finding.summary
 
 
-def test_a_database_without_statistics(on_postgresql: Shop) -> None:
-    execute(on_postgresql.engine, "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass")
+def test_a_database_without_statistics(
+    on_postgresql: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget = "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass"
+    execute(on_postgresql.engine, forget)
+    assert "sql.statistics" not in found(on_postgresql.engine), "a small table needs none"
+    monkeypatch.setattr("orders.doctor_repository.SMALL_BYTES", 0)
     finding = found(on_postgresql.engine)["sql.statistics"]
     assert finding.level == "warning"
     assert finding.summary == "no statistics on orders"

@@ -405,3 +405,16 @@ assert status == 0, status
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
     found: Any = redis_client.zrange(queue.keys.scheduled, 0, -1)
     assert sorted(found) == [b"child", b"parent"]
+
+
+def test_a_dead_task_stays_dead_unless_it_is_to_be_scheduled_even_so(
+    queue: DelayQueue, scheduler: BatchScheduler
+) -> None:
+    queue.schedule_many([("a", 1, b""), ("b", 1, b"")])
+    queue.dead_letter([(task, "bad", None) for task in queue.claim(2, 1000).tasks])
+    scheduler.schedule("a", delay_ms=60_000)
+    scheduler.schedule("b", delay_ms=60_000, even_if_dead=True)
+    scheduler.schedule("new", delay_ms=60_000, even_if_dead=True)
+    scheduler.close()
+    assert [letter.id for letter in queue.letters(["a", "b"])] == ["a"]
+    assert queue.stats().scheduled == 2

@@ -447,6 +447,7 @@ def fill_deliveries(shop: Shop, subscription_id: str) -> None:
                 else "delivered",
                 "created_at": OLDEST + timedelta(seconds=number),
                 "due_at": later[number] if number < len(later) else NOW,
+                "attempts": 3 if number < OVERDUE_DELIVERIES else 0,
             }
             for number, row in enumerate(found)
         ]
@@ -454,7 +455,7 @@ def fill_deliveries(shop: Shop, subscription_id: str) -> None:
 
 
 def webhooks(shop: Shop) -> Webhooks:
-    return Webhooks(shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 5.0))
+    return Webhooks(shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 5.0, keep_days=1))
 
 
 def test_webhooks_are_written_with_events_without_statistics(
@@ -496,6 +497,7 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
         message = service.claim(due[3])
         assert isinstance(message, Message)
         service.put_off(message, 1000)
+        service.prune(hooked[id(shop)])
         service.redeliver(None, due[0])
 
     assert_alike(pair, use)
@@ -527,15 +529,18 @@ def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
 
 
 def test_the_doctor_reads_no_table_from_end_to_end(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 500)
+    monkeypatch.setattr("orders.doctor_repository.MOST_PENDING", 500)
 
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
             repository = DoctorRepository(connection)
             repository.wrong_stock()
             assert repository.wrong_orders()  # they were not placed by the service
+            [failing] = repository.failing_webhooks()
+            assert (failing.subscription_id, failing.webhooks) == (hooked[id(shop)], 500)
 
     assert_alike(pair, use)
 

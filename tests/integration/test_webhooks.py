@@ -279,6 +279,26 @@ def test_a_failure_is_tried_again_for_a_day_and_then_dead_with_the_response(
     assert {message.id for message in hooked.receiver.messages} == {delivery["id"]}
 
 
+def test_every_attempt_is_counted_once_by_its_outcome(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(hooked.api.services.webhooks, "_observe", told.append)
+    hooked.place()
+    for status in (500, 410):
+        hooked.receiver.status = status
+        hooked.send_due()
+        hooked.change(paused=False)
+        hooked.move(DAY_MS)
+    set_delivery(hooked, attempts=len(RETRY_SECONDS))
+    hooked.receiver.status = 503
+    hooked.send_due()
+    hooked.receiver.status = 200
+    hooked.place()
+    hooked.send_due()
+    assert told == ["webhook.failed", "webhook.failed", "webhook.dead", "webhook.delivered"]
+
+
 def next_in_seconds(hooked: Hooked) -> float:
     assert hooked.flow.sweep is not None
     [[due]] = hooked.flow.sweep(None, 2 * DAY_MS / 1000)
@@ -300,6 +320,52 @@ def test_a_dead_delivery_is_sent_again_by_its_owner_and_by_operators(
     assert (again.status_code, shown["status"], shown["attempts"]) == (200, "pending", 0)
     hooked.drain()
     assert [message.id for message in hooked.receiver.messages] == [delivery["id"]]
+
+
+def test_a_delivery_that_killed_its_workers_is_sent_again_when_it_is_asked_for(
+    hooked: Hooked,
+) -> None:
+    """Its task is a dead letter, and SQL knows nothing of that."""
+    hooked.place()
+    hooked.api.services.webhook_scheduler.close()
+    [delivery] = hooked.deliveries(status="pending")
+    queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
+    queue.dead_letter([(queue.claim(1, 1000).tasks[0], "killed its worker", None)])
+    hooked.api.send("POST", f"/v1/webhooks/deliveries/{delivery['id']}/redeliver")
+    hooked.api.services.webhook_scheduler.close()
+    assert queue.stats().dead == 0
+    assert [task.id for task in queue.claim(9, 1000).tasks] == [delivery["id"]]
+
+
+def test_old_deliveries_are_deleted_when_later_ones_are_sent_unless_they_wait(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are more of them than are deleted at once."""
+    monkeypatch.setattr("orders.webhooks.SLICE", 2)
+    monkeypatch.setattr(webhooks_flow, "PRUNE_SECONDS", 0)
+    for _ in range(5):
+        hooked.place()
+    set_delivery(hooked, status="delivered")
+    hooked.place()
+    with hooked.api.services.engine.begin() as connection:
+        pending = sa.update(webhook_deliveries).where(webhook_deliveries.c.status == "pending")
+        connection.execute(pending.values(status="dead"))
+    hooked.place()
+    age_deliveries(hooked, days=31)
+    hooked.place()
+    old, new = hooked.deliveries(status="pending")
+    hooked.flow.handler([Task(new["id"])])
+    assert [each["id"] for each in hooked.deliveries()] == [old["id"], new["id"]]
+    age_deliveries(hooked, days=29)
+    hooked.flow.handler([Task(old["id"])])
+    assert len(hooked.deliveries(status="delivered")) == 2
+
+
+def age_deliveries(hooked: Hooked, days: int) -> None:
+    """Let all of them be so old."""
+    aged = sa.update(webhook_deliveries).values(created_at=later(now(), "ms"))
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(aged, {"ms": -days * DAY_MS})
 
 
 def set_delivery(hooked: Hooked, **values: Any) -> None:
@@ -422,8 +488,12 @@ def test_a_delivery_that_is_being_sent_is_sent_by_nobody_else(hooked: Hooked) ->
     assert len(hooked.receiver.messages) == 1
 
 
-def test_who_lost_the_lease_records_nothing(hooked: Hooked) -> None:
+def test_who_lost_the_lease_records_and_counts_nothing(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent twice, as at least once allows; recorded by the one that has the lease."""
+    told: list[str] = []
+    monkeypatch.setattr(hooked.api.services.webhooks, "_observe", told.append)
     hooked.receiver.status = 500
     hooked.place()
 
@@ -437,6 +507,7 @@ def test_who_lost_the_lease_records_nothing(hooked: Hooked) -> None:
     assert len(hooked.receiver.messages) == 2
     [delivery] = hooked.deliveries()
     assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+    assert told == ["webhook.failed"]
 
 
 def test_many_workers_at_once_send_each_delivery_once(hooked: Hooked) -> None:
@@ -472,6 +543,19 @@ def test_first_attempts_are_in_the_order_of_events(hooked: Hooked) -> None:
     hooked.move(1000)
     hooked.flow.handler([Task(paid["id"])])
     assert hooked.receiver.types() == ["order.created", "order.paid"]
+
+
+def test_an_event_that_nobody_tries_to_send_holds_up_later_ones_for_a_day(hooked: Hooked) -> None:
+    order = hooked.place()
+    hooked.api.pay(order["id"])
+    created, paid = hooked.deliveries()
+    hooked.move(DAY_MS - 60_000)
+    hooked.flow.handler([Task(paid["id"])])
+    assert hooked.receiver.types() == []
+    hooked.move(60_000)
+    hooked.flow.handler([Task(paid["id"])])
+    assert hooked.receiver.types() == ["order.paid"]
+    assert hooked.deliveries(status="pending")[0]["id"] == created["id"]
 
 
 def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
@@ -533,7 +617,7 @@ def remind(hooked: Hooked, order_id: str, minutes: float) -> None:
         connection.execute(
             moved.values(at=later(now(), "for_ms")), {"for_ms": left_ms - 30 * MINUTE_MS}
         )
-    hooked.move(DAY_MS)
+    hooked.move(DAY_MS // 2)
     hooked.drain()
 
 

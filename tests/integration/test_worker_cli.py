@@ -183,6 +183,52 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dead", "list"),
+        ("dead", "list", "--error", "ValueError", "--limit", "250"),
+        ("dead", "list", "--reason", "nothing like it"),
+        ("dead", "requeue", "--all"),
+        ("dead", "requeue", "--error", "TimeoutError"),
+        ("dead", "purge", "--all"),
+        ("dead", "purge", "--older-than", "1s"),
+        ("dead", "purge", "--all", "--dry-run"),
+        ("stats",),
+        ("workers",),
+        ("monitor", "--count", "1"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("letters")
+def test_no_command_to_redis_is_about_more_than_a_hundred_dead_letters(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """So that none holds it for long, and none brings much at once, however many letters there are."""
+    sizes: list[int] = []
+    send, pack = redis.Connection.send_command, redis.Connection.pack_commands
+
+    def send_one(connection: redis.Connection, *words: Any, **more: Any) -> Any:
+        sizes.append(letters_in(*words))
+        return send(connection, *words, **more)  # type: ignore[no-untyped-call]
+
+    def pack_many(connection: redis.Connection, commands: Sequence[Any]) -> Any:
+        sizes.append(len(commands))
+        return pack(connection, commands)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(redis.Connection, "send_command", send_one)
+    monkeypatch.setattr(redis.Connection, "pack_commands", pack_many)
+    command(*arguments, "-f", FLOWS)
+    assert max(sizes) <= 100
+
+
+def letters_in(name: str, *words: Any) -> int:
+    """How many dead letters a command reads or changes, at most."""
+    if name == "LRANGE":
+        return int(words[2]) - int(words[1]) + 1
+    return len(words) - 1 if name in ("HMGET", "EVALSHA") else 1
+
+
+@pytest.mark.parametrize(
     ("filters", "count"),
     [
         (["--reason", "timed out"], 25),

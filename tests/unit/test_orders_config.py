@@ -49,6 +49,7 @@ def test_every_setting_can_be_set() -> None:
         "WEBHOOK_TIMEOUT_SECONDS": "2.5",
         "WEBHOOK_THREADS": "2",
         "WEBHOOK_EXPIRING_MINUTES": "5",
+        "WEBHOOK_KEEP_DAYS": "7",
         "WEBHOOK_ALLOW_PRIVATE": "1",
     }
     settings = Settings.from_env({**URLS, **own})

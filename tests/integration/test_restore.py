@@ -1,0 +1,97 @@
+"""A backup of SQL is restored into an empty database, beside an empty Redis: nothing is missing, and all goes on."""
+
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from devtools import processes
+from devtools.postgres import Postgres, binary
+from devtools.processes import wait_until
+from devtools.valkey import Valkey
+from orders.config import Settings
+from orders.database import create_engine, reading
+from orders.models import orders
+from orders.stock import StockService
+from tests.conftest import Shop
+from tests.e2e.pages import OPERATIONS, the_block
+
+
+def dump_and_restore(url: str, to: str, folder: Path) -> None:
+    """What the page says, for either database."""
+    source, target = sa.make_url(url), sa.make_url(to)
+    if source.get_backend_name() == "sqlite":
+        assert "VACUUM INTO" in OPERATIONS
+        with closing(sqlite3.connect(str(source.database))) as live:
+            live.execute("VACUUM INTO ?", [str(target.database)])
+        return
+    programs = Path(binary("pg_dump")).parent
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "DATABASE": url.replace("+psycopg", ""),
+        "EMPTY_DATABASE": to.replace("+psycopg", ""),
+    }
+    for block in (
+        the_block("sh", "pg_dump", OPERATIONS),
+        the_block("sh", "pg_restore", OPERATIONS),
+    ):
+        subprocess.run(
+            ["/bin/bash", "-ec", block], cwd=folder, env={**os.environ, **env}, check=True
+        )
+
+
+@pytest.fixture
+def empty_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A second database of the same kind, with nothing in it."""
+    if database_url.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path}/restored.db"
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    name = f"restored_{sa.make_url(database_url).database}"
+    postgres.execute(f"CREATE DATABASE {name}")
+    yield postgres.url(name)
+    postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
+    shop: Shop,
+    empty_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,
+    tmp_path: Path,
+) -> None:
+    shop.stock("tea", 100)
+    paid, overdue, soon = shop.place(tea=2), shop.place(tea=3), shop.place(tea=4)
+    shop.pay(paid)
+    shop.expire_in(-60_000, overdue)
+    shop.expire_in(1000, soon)
+    then = shop.tables()
+    dump_and_restore(shop.engine.url.render_as_string(hide_password=False), empty_url, tmp_path)
+    shop.pay(soon)  # after the backup, which does not know of it
+    assert redis_client.dbsize() == 0
+
+    engine = create_engine(Settings(database_url=empty_url, redis_url=valkey.url))
+    restored = replace(shop, engine=engine, stock_service=StockService(engine))
+    assert restored.tables() == then
+    env = {"DATABASE_URL": empty_url, "REDIS_URL": valkey.url}
+    worker = processes.worker(env, tmp_path / "worker.log")
+    try:
+        expected = {paid.id: "paid", overdue.id: "cancelled", soon.id: "cancelled"}
+        wait_until(lambda: statuses(engine) == expected, "what is unpaid to be cancelled")
+    finally:
+        worker.kill()
+    restored.check(tea=100)
+    engine.dispose()
+
+
+def statuses(engine: sa.Engine) -> dict[str, str]:
+    with reading(engine) as connection:
+        rows = connection.execute(sa.select(orders.c.id, orders.c.status))
+        return {row.id: row.status for row in rows}
