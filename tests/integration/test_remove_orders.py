@@ -49,7 +49,7 @@ def copy(tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns(
         ".git", ".venv*", "data", "__pycache__", "node_modules", ".*_cache"
     )
-    shutil.copytree(ROOT, made, ignore=ignored)
+    shutil.copytree(ROOT, made, symlinks=True, ignore=ignored)
     run(made, "git", "init", "--quiet")
     run(made, "git", "add", "--all")
     who = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false")

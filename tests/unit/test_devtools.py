@@ -69,8 +69,10 @@ def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_
 ) -> None:
     names = ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile")
     for name in (each for each in names if (ROOT / each).exists()):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, tmp_path / name)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, tmp_path)
     for name in ("pyproject.toml", "alembic.ini"):
         shutil.copy(ROOT / name, tmp_path)
     made = new("seat-hold", tmp_path)

@@ -96,6 +96,8 @@ def test_an_async_client_has_the_settings_of_the_other(url: str, *, reconnect: b
     retries = [each["retry"] for each in (settings, of_async)]
     assert [retry.get_retries() for retry in retries] == 2 * [int(reconnect)]
     assert [retry._supported_errors for retry in retries] == 2 * [(redis.ConnectionError,)]
+    timeouts = [each.pop("socket_connect_timeout") for each in (settings, of_async)]
+    assert timeouts == [0.5, 1.0]  # half a second is too much to ask of a busy event loop
     # What redis-py makes for each client.
     own = {"retry", "connection_pool", "himport_registry", "event_dispatcher"}
     assert {name: settings[name] for name in {*settings} - own} == {
