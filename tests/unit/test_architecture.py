@@ -95,20 +95,16 @@ RULES = [
     Rule("worker.rebuild", only=(STANDARD, *_worker("flow", "queue"))),
     Rule("worker.findings", only=(STANDARD,)),
     Rule("worker.tally", only=(STANDARD, "worker.events")),
+    # Whoever has no OpenTelemetry does without traces, and without nothing else.
+    Rule("worker.*", never=("opentelemetry",), but_not=("worker.tracing",)),
+    Rule("worker.*", never=("worker.tracing",), but_not=("worker.cli.run",)),
+    Rule("worker.tracing", only=(STANDARD, "opentelemetry", *_worker("errors", "flow"))),
     # <orders>
     Rule("orders.*", never=("prometheus_client",), but_not=("orders.counters", "orders.metrics")),
     # Both are imported only when somebody may ask, and not before it is known where they count.
     Rule("orders.*", never=("orders.counters",), but_not=("orders.bootstrap",)),
     Rule("orders.*", never=("orders.metrics",), but_not=("orders.measured",)),
     Rule("orders.counters", only=("prometheus_client",)),
-    # Whoever has no OpenTelemetry does without traces, and without nothing else.
-    Rule("worker.*", never=("opentelemetry",), but_not=("worker.tracing",)),
-    Rule(
-        "worker.*",
-        never=("worker.tracing",),
-        but_not=_worker("cli.run"),
-    ),
-    Rule("worker.tracing", only=(STANDARD, "opentelemetry", *_worker("errors", "flow"))),
     Rule(
         "orders.*", never=("opentelemetry",), but_not=("orders.tracing", "orders.traced_requests")
     ),
