@@ -15,6 +15,7 @@ from orders import cli, door, measured, openapi, problems
 from orders.bootstrap import Services, bootstrap, bootstrap_process, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from orders.ops import routes as ops
 from orders.routes.health import health
 from orders.routes.orders import orders
 from orders.routes.payments import payments
@@ -62,6 +63,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     openapi.install(app)
     for blueprint in (orders, payments, providers, stock, webhooks, health):
         app.register_blueprint(blueprint)
+    ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)
     app.cli.add_command(cli.providers)

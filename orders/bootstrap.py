@@ -11,7 +11,7 @@ import structlog
 from orders.bulkhead import Bulkhead
 from orders.clients import Clients
 from orders.config import Settings
-from orders.database import create_engine
+from orders.database import create_engine, create_watching_engine
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy
 from orders.holdings import Limits
 from orders.providers import Providers
@@ -39,6 +39,8 @@ class Services:
 
     settings: Settings
     engine: sa.Engine
+    #: For whoever watches: see `orders.database.create_watching_engine`.
+    watching: sa.Engine
     redis: redis.Redis
     scheduler: BatchScheduler
     webhook_scheduler: BatchScheduler
@@ -63,6 +65,7 @@ class Services:
         self.scheduler.close()
         self.webhook_scheduler.close()
         self.engine.dispose()
+        self.watching.dispose()
         self.redis.close()
 
 
@@ -105,6 +108,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     return Services(
         settings=settings,
         engine=engine,
+        watching=create_watching_engine(settings),
         redis=client,
         scheduler=scheduler,
         webhook_scheduler=webhook_scheduler,

@@ -33,6 +33,13 @@ class _Cached(NamedTuple):
     until: float
 
 
+class KnownKey(NamedTuple):
+    """A valid key's client, and the hash of its secret."""
+
+    client: Client
+    secret_hash: str
+
+
 class Clients(Transactional[ClientRepository]):
     """A client owns orders and has any number of keys. A key is ``ID.SECRET``.
 
@@ -122,6 +129,27 @@ class Clients(Transactional[ClientRepository]):
         if known is not None and monotonic() <= known.until and _is(secret, known.secret_hash):
             return known.client
         return None
+
+    def known_key(self, key_id: str, *, stale: bool = False) -> KnownKey | None:
+        """What is known of a valid key by its id alone: the caller must prove that it has the secret.
+
+        With ``stale``, while the database does not answer, it is what was known of the key before.
+        """
+        found: KnownKey | ValidKey | _Cached | None
+        try:
+            found = self.recall_key(key_id) or self._look_up(key_id)
+        except StorageUnavailable:
+            found = self._cached.get(key_id) if stale else None
+            if found is None:
+                raise
+        return found and KnownKey(found.client, found.secret_hash)
+
+    def recall_key(self, key_id: str) -> KnownKey | None:
+        """The same, if it is known without a query."""
+        known = self._cached.get(key_id)
+        if known is None or monotonic() > known.until:
+            return None
+        return KnownKey(known.client, known.secret_hash)
 
     def _authenticate(self, api_key: str) -> Client | None:
         key_id, _, secret = api_key.partition(".")

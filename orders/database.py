@@ -4,6 +4,7 @@ import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -99,6 +100,25 @@ def create_engine(settings: Settings) -> sa.Engine:
 
     engine.dialect.do_ping = ping  # type: ignore[method-assign, assignment]
     return engine
+
+
+#: One statement for whoever watches may take no longer.
+WATCHING_SECONDS = 1.0
+
+
+def create_watching_engine(settings: Settings) -> sa.Engine:
+    """An engine with one connection, for metrics and pages: what these read takes none from requests.
+
+    Raises SettingsInvalid as `create_engine` does.
+    """
+    statement = min(WATCHING_SECONDS, settings.statement_timeout_seconds)
+    own = replace(
+        settings,
+        database_pool_size=1,
+        statement_timeout_seconds=statement,
+        lock_timeout_seconds=min(statement, settings.lock_timeout_seconds),
+    )
+    return create_engine(own)
 
 
 #: How much longer than its statement time-out a server is waited for.

@@ -151,6 +151,22 @@ class Forbidden(OrderError):
     """This key may not do that."""
 
 
+class LoginRequired(OrderError):
+    """Log in with an API key that has the scope ops."""
+
+
+class NotFromThisPage(OrderError):
+    """The request did not come from the operators' page."""
+
+
+class QueueUnavailable(OrderError):
+    """Redis does not answer."""
+
+
+class DoctorBusy(OrderError):
+    """An examination is under way."""
+
+
 class SettingsInvalid(OrderError, ValueError):
     """The settings in the environment are invalid."""
 

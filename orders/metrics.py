@@ -6,7 +6,6 @@ Requests are timed. What the database holds is read when the API is scraped.
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
@@ -20,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from orders.config import Settings
-from orders.database import create_engine, reading
+from orders.database import create_watching_engine, reading
 from orders.errors import StorageUnavailable
 from orders.repository import RefundsDue, Repository
 
@@ -44,10 +43,7 @@ POOL_SIZE = Gauge(
 
 #: What was read is kept for so long, so that scrapes cannot be used to load the database.
 CACHE_SECONDS = 5.0
-#: One statement of a scrape may take no longer.
-STATEMENT_SECONDS = 1.0
-#: Refunds are summed up to so many clients and payments: what a scrape may cost.
-MOST_CLIENTS = 1_000
+#: Refunds are summed up to so many payments: what a scrape may cost.
 MOST_PAYMENTS = 10_000
 
 
@@ -83,9 +79,7 @@ class Figures(Collector):
         try:
             with reading(self._engine) as connection:
                 repository = Repository(connection)
-                return repository.oldest_overdue_ms(), repository.refunds_due(
-                    most_clients=MOST_CLIENTS, most_payments=MOST_PAYMENTS
-                )
+                return repository.oldest_overdue_ms(), repository.refunds_due(MOST_PAYMENTS)
         except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
             return None
 
@@ -96,7 +90,7 @@ def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metr
         "How long ago the oldest unpaid order should have been cancelled; 0 when none should.",
     )
     overdue.add_metric([], oldest_overdue_ms / 1000)
-    bound = f"among at most {MOST_PAYMENTS:,} payments of {MOST_CLIENTS:,} clients."
+    bound = f"among the {MOST_PAYMENTS:,} oldest of them."
     payments = GaugeMetricFamily(
         "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]
     )
@@ -128,18 +122,11 @@ class ApiMetrics:
 
     def __init__(self, settings: Settings, engine: sa.Engine) -> None:
         """``engine`` is the requests'; what is read from the database has a connection of its own."""
-        statement = min(STATEMENT_SECONDS, settings.statement_timeout_seconds)
-        own = replace(
-            settings,
-            database_pool_size=1,
-            statement_timeout_seconds=statement,
-            lock_timeout_seconds=min(statement, settings.lock_timeout_seconds),
-        )
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._registry = CollectorRegistry() if self._directory else REGISTRY
         if self._directory:
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
-        self.figures = Figures(create_engine(own))
+        self.figures = Figures(create_watching_engine(settings))
         self._registry.register(self.figures)
         POOL_SIZE.set(settings.database_pool_size)
         IN_USE.set(0)

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from orders.expressions import Id, Instant, random_id
 
 #: The newest revision under migrations/versions/: what this code was written for.
-SCHEMA_VERSION = "0011_origins"
+SCHEMA_VERSION = "0012_ops"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -18,6 +18,8 @@ metadata = sa.MetaData(
 
 #: A literal, not a parameter: only then does a planner see that a partial index serves.
 UNPAID: sa.ColumnClause[str] = sa.literal_column("'unpaid'")
+EXPIRED: sa.ColumnClause[str] = sa.literal_column("'expired'")
+REFUND_DUE: sa.ColumnClause[str] = sa.literal_column("'refund_due'")
 
 api_clients = sa.Table(
     "api_clients",
@@ -151,6 +153,14 @@ sa.Index(
     postgresql_where=orders.c.status == UNPAID,
     sqlite_where=orders.c.status == UNPAID,
 )
+# The latest cancellations, for operators. Those of a batch have one time, so that PostgreSQL keeps one
+# entry for many.
+sa.Index(
+    "ix_orders_expired",
+    orders.c.cancelled_at,
+    postgresql_where=orders.c.cancel_reason == EXPIRED,
+    sqlite_where=orders.c.cancel_reason == EXPIRED,
+)
 # A customer's orders of one status, in the order of either list.
 sa.Index(
     "ix_orders_created",
@@ -229,6 +239,14 @@ sa.Index(
     payments.c.status,
     payments.c.created_at,
     payments.c.id,
+)
+# Money that is due back, oldest first, whoever's it is.
+sa.Index(
+    "ix_payments_refund_due",
+    payments.c.created_at,
+    payments.c.id,
+    postgresql_where=payments.c.status == REFUND_DUE,
+    sqlite_where=payments.c.status == REFUND_DUE,
 )
 sa.Index(
     "uq_payments_reference",

@@ -196,7 +196,10 @@ def written(app: APIFlask) -> str:
 def _completed(app: APIFlask, document: Any) -> Any:
     """What APIFlask made, in the order in which it is read, with nothing missing."""
     routes = dict(_routes(app))
-    schemas = _schemas([route.view for route in routes.values()])
+    described = [
+        routes[method, path].view for path, item in document["paths"].items() for method in item
+    ]
+    schemas = _schemas(described)
     components = {
         "schemas": schemas,
         "responses": {},

@@ -25,6 +25,8 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.WebhookUrlNotAllowed: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TooManyWebhooks: HTTPStatus.CONFLICT,
     errors.Forbidden: HTTPStatus.FORBIDDEN,
+    errors.LoginRequired: HTTPStatus.UNAUTHORIZED,
+    errors.NotFromThisPage: HTTPStatus.FORBIDDEN,
     errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TotalTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -47,6 +49,8 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
     errors.StockBusy: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ServerBusy: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.QueueUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    errors.DoctorBusy: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -95,6 +99,8 @@ RETRY_AFTER = {
     errors.TooManyHeldPieces: 10,
     errors.StockBusy: 1,
     errors.ServerBusy: 1,
+    errors.QueueUnavailable: 2,
+    errors.DoctorBusy: 5,
     errors.StorageUnavailable: 2,
     errors.StorageReadOnly: 2,
     errors.SchemaOutdated: 2,
@@ -179,7 +185,7 @@ def _from_order_error(error: OrderError) -> Response:
     retry_after = error.facts.get("retry_after", RETRY_AFTER.get(type(error)))
     if retry_after is not None:
         response.headers["Retry-After"] = str(retry_after)
-    if status == HTTPStatus.UNAUTHORIZED:
+    if isinstance(error, errors.SignatureInvalid):
         response.headers["WWW-Authenticate"] = 'Webhook-Signature realm="orders"'
     return response
 

@@ -34,9 +34,9 @@ from orders.errors import (
 from orders.expressions import Instant, ids, later, ms_until, now, one_of, read_only
 from orders.holdings import Held
 from orders.models import (
+    REFUND_DUE,
     SCHEMA_VERSION,
     UNPAID,
-    api_clients,
     metadata,
     order_events,
     order_items,
@@ -239,25 +239,21 @@ OLDEST_OVERDUE = (
     .order_by(orders.c.expires_at, orders.c.id)
     .limit(1)
 )
-_some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
-# By ids, which the index has: with other columns SQLite would read the whole table once it is analysed.
 _some_due = (
-    sa.select(payments.c.id)
-    .where(one_of(payments.c.customer_id, _some_clients), payments.c.status == p("for_status"))
-    .limit(p("most_payments"))
+    sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
+    # The bound is for planners: they look for a beginning in the index, and not through all of it.
+    .where(payments.c.status == REFUND_DUE, payments.c.created_at > sa.literal(FIRST.at, Instant))
+    .order_by(payments.c.created_at, payments.c.id)
+    .limit(p("most"))
+    .subquery()
 )
-# What is due back in each currency, of a bounded number of clients and payments: as many lookups in
-# the index of a client's payments as there are clients, and those payments.
-SUM_REFUNDS_DUE = (
-    sa.select(
-        payments.c.currency,
-        sa.func.count().label("payments"),
-        sa.cast(sa.func.sum(payments.c.amount_minor), sa.BigInteger).label("amount_minor"),
-        ms_until(sa.func.min(payments.c.created_at)).label("ms"),
-    )
-    .where(one_of(payments.c.id, _some_due))
-    .group_by(payments.c.currency)
-)
+# What is due back in each currency, of the oldest payments up to a number.
+SUM_REFUNDS_DUE = sa.select(
+    _some_due.c.currency,
+    sa.func.count().label("payments"),
+    sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
+    ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
+).group_by(_some_due.c.currency)
 
 # The revision that migrations brought the database to, and whether it refuses to write.
 GET_STATE = sa.select(
@@ -557,18 +553,11 @@ class Repository(Statements):
         row = self._run(OLDEST_OVERDUE).one_or_none()
         return 0 if row is None else -row.ms
 
-    def refunds_due(self, *, most_clients: int, most_payments: int) -> list[RefundsDue]:
-        """What has to be refunded, by currency, of so many clients and payments at most."""
-        status = PaymentStatus.REFUND_DUE
-        rows = self._run(
-            SUM_REFUNDS_DUE,
-            most_clients=most_clients,
-            most_payments=most_payments,
-            for_status=status,
-        )
+    def refunds_due(self, most: int) -> list[RefundsDue]:
+        """What has to be refunded, by currency, of the oldest payments up to a number."""
         return [
             RefundsDue(row.currency, row.payments, row.amount_minor, max(0, -row.ms))
-            for row in rows
+            for row in self._run(SUM_REFUNDS_DUE, most=most)
         ]
 
     # -- events --

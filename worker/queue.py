@@ -148,6 +148,27 @@ class Seeded(NamedTuple):
     ids: tuple[str, ...]
 
 
+class Place(StrEnum):
+    """Where a task is."""
+
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    DEAD = "dead"
+
+
+class TaskState(NamedTuple):
+    """Where a task is, and what it has been through."""
+
+    place: Place
+    #: Until it is due, or its lease ends; negative when that is past. None for a dead one.
+    in_ms: int | None
+    failures: int
+    #: How often its lease expired.
+    deliveries: int
+    #: Earlier attempts.
+    attempts: int
+
+
 class WorkerStatus(NamedTuple):
     """A worker as it last described itself."""
 
@@ -549,9 +570,12 @@ class DelayQueue:
             ]
         return found
 
-    def newest_dead_ids(self) -> Iterator[list[str]]:
-        """The ids that are dead now, newest first, in pages; some may no longer have a letter."""
-        passed, last = 0, set[bytes]()
+    def newest_dead_ids(self, passed: int = 0) -> Iterator[list[str]]:
+        """The ids that are dead now, newest first, in pages; some may no longer have a letter.
+
+        A page comes from `LETTERS` entries of the list, the last one from fewer; ``passed`` skips so many.
+        """
+        last = set[bytes]()
         while entries := _list(self._redis.lrange(self.keys.dead, passed, passed + LETTERS - 1)):
             # New letters, which come in front, push some of a page into the next one.
             yield [_text(task_id) for task_id in dict.fromkeys(entries) if task_id not in last]
@@ -600,6 +624,11 @@ class DelayQueue:
         if not (1 <= intervals <= MAX_INTERVALS and interval_ms > 0):
             raise ValueError(f"a forecast has 1 to {MAX_INTERVALS} intervals of 1 ms or more")
         return [*map(int, self._run("forecast", now_ms, intervals, interval_ms))]
+
+    def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
+        """Where a task is; None when the queue does not have it. Changes nothing."""
+        place, in_ms, *counts = self._run("look_up", now_ms, _bytes(task_id))
+        return TaskState(Place(place.decode()), in_ms, *counts) if place else None
 
     def inspect(self, sample: int = 200) -> list[str]:
         """A sentence for each task that breaks an invariant of the queue, in a ``sample`` of each place.

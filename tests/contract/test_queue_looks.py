@@ -7,7 +7,7 @@ import redis
 
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury
-from worker import DelayQueue
+from worker import DelayQueue, Place, Put, TaskState
 
 #: More than a script searches from both ends of the list.
 MANY = 2600
@@ -59,6 +59,32 @@ def test_the_newest_dead_ids_come_first_while_others_die(queue: DelayQueue) -> N
         bury(queue, f"new after {len(seen)}")
         seen += page
     assert seen == [f"{n:03}" for n in range(249, -1, -1)]
+
+
+def test_the_newest_dead_ids_begin_where_an_earlier_page_ended(queue: DelayQueue) -> None:
+    bury(queue, *(f"{n:03}" for n in range(250)))
+    first, *_ = queue.newest_dead_ids()
+    rest = [task_id for page in queue.newest_dead_ids(len(first)) for task_id in page]
+    assert [*first, *rest] == [f"{n:03}" for n in range(249, -1, -1)]
+    assert [*queue.newest_dead_ids(250)] == []
+
+
+def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
+    bury(queue, "dead")
+    queue.schedule("held", 1000)
+    [task] = queue.claim(1, 500, now_ms=1000).tasks
+    queue.retry([(task, 0)], Put.FAILED, now_ms=1100)
+    queue.claim(1, 500, now_ms=1200)
+    queue.schedule("waiting", 3000)
+    before = state(queue)
+    assert queue.look_up("waiting", now_ms=1300) == TaskState(Place.SCHEDULED, 1700, 0, 0, 0)
+    assert queue.look_up("waiting", now_ms=3100) == TaskState(Place.SCHEDULED, -100, 0, 0, 0)
+    assert queue.look_up("held", now_ms=1300) == TaskState(Place.LEASED, 400, 1, 0, 1)
+    dead = queue.look_up("dead")
+    assert dead is not None
+    assert (dead.place, dead.in_ms) == (Place.DEAD, None)
+    assert queue.look_up("nobody") is None
+    assert state(queue) == before
 
 
 @pytest.mark.parametrize("nth", [2, 10])

@@ -66,9 +66,11 @@ def frozen(*processes: Process) -> Iterator[None]:
     """Stop processes meanwhile, so that they get ahead of the test on no machine."""
     for process in processes:
         process.signal(signal.SIGSTOP)
-    yield
-    for process in processes:
-        process.signal(signal.SIGCONT)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.signal(signal.SIGCONT)
 
 
 class Site:

@@ -118,6 +118,7 @@ def test_several_migrators_at_once_migrate_once(postgres_url: str) -> None:
         "ix_orders_expires",
         "uq_orders_idempotency_key",
         "ix_orders_reference",
+        "ix_orders_expired",
     }
 
 
@@ -412,7 +413,7 @@ def test_a_refund_is_replayed_after_a_downgrade_too(
     assert again == (refunded.payment, True)
 
 
-def test_keys_refunds_and_providers_are_migrated_again_after_an_interruption(
+def test_keys_refunds_providers_and_indexes_are_migrated_again_after_an_interruption(
     engine: sa.Engine, config: Config
 ) -> None:
     """On SQLite, where each statement that defines something is committed by itself."""
@@ -424,6 +425,7 @@ def test_keys_refunds_and_providers_are_migrated_again_after_an_interruption(
         "0006_refunds",
         "0007_order_details",
         "0008_stock_adjustments",
+        "0011_origins",
     )
     for revision in revisions:
         command.upgrade(config, "head")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -33,6 +34,8 @@ class Site:
     proxy: Process
     api: Process
     front: Server
+    #: Where the operators' page is.
+    ops: Server
     api_port: int
 
     def place(self) -> Reply:
@@ -68,8 +71,13 @@ def caddy() -> str:
     return str(program)
 
 
-def start_proxy(folder: Path, port: int, api_port: int) -> Process:
-    env = {"PORT": str(port), "API_ADDRESS": f"127.0.0.1:{api_port}", "SITE_ADDRESS": ""}
+def start_proxy(folder: Path, port: int, api_port: int, ops_port: int) -> Process:
+    env = {
+        "PORT": str(port),
+        "OPS_PORT": str(ops_port),
+        "API_ADDRESS": f"127.0.0.1:{api_port}",
+        "SITE_ADDRESS": "",
+    }
     env |= {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     command = [caddy(), "run", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"]
     return Process(command, folder / "caddy.log", env)
@@ -85,10 +93,11 @@ def site(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     api.make_keys()
     api.stock()
     api.close()
-    port, api_port = free_port(), free_port()
-    proxy = start_proxy(folder, port, api_port)
+    port, api_port, ops_port = free_port(), free_port(), free_port()
+    proxy = start_proxy(folder, port, api_port, ops_port)
     process = processes.api(env, api_port, folder / "api.log")
-    site = Site(folder, env, api.keys, proxy, process, Server(port, api.keys), api_port)
+    front, ops = Server(port, api.keys), Server(ops_port, api.keys)
+    site = Site(folder, env, api.keys, proxy, process, front, ops, api_port)
     site.wait_until_ready()
     yield site
     assert site.proxy.stop() == 0
@@ -105,7 +114,13 @@ def test_an_order_is_created_through_the_proxy(site: Site) -> None:
     assert "content-encoding" not in shown.headers
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/metrics/x", "//metrics", "/%6detrics", "/METRICS"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/metrics", "/metrics/x", "//metrics", "/%6detrics", "/METRICS"),
+        *("/ops", "/ops/", "/ops/state", "/ops/static/main.js", "//ops", "/%6fps", "/v1/../ops"),
+    ],
+)
 def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
     refused = site.front.request(f"GET {path}", "X-Request-ID: mine")
     assert refused.headers["content-type"] == "application/problem+json"
@@ -117,6 +132,15 @@ def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
         "status": 404,
         "code": "not_found",
     }
+
+
+def test_the_operators_page_is_on_a_port_of_its_own_and_alone_there(site: Site) -> None:
+    refused = site.ops.request("GET /ops/state")
+    assert (refused.status, refused.body["code"]) == (401, "login_required")
+    with urlopen(f"http://127.0.0.1:{site.ops.port}/ops") as page:
+        assert b"<title>Order timeout</title>" in page.read()
+    for path in ("/v1/orders", "/metrics", "/docs", "/readyz", "/ops/../v1/orders"):
+        assert site.ops.request(f"GET {path}").body["code"] == "not_found", path
 
 
 def test_slow_senders_cost_the_api_nothing(site: Site) -> None:
@@ -177,7 +201,7 @@ def test_without_the_api_there_is_a_problem_and_a_restart_is_bridged(site: Site)
 def test_a_request_under_way_is_answered_before_the_proxy_stops(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool, socket.create_server(("127.0.0.1", 0)) as api:
         front = Server(free_port(), {"customer": ""})
-        proxy = start_proxy(tmp_path, front.port, api.getsockname()[1])
+        proxy = start_proxy(tmp_path, front.port, api.getsockname()[1], free_port())
         wait_until(lambda: _listens(front.port), "the proxy to listen")
         asked = pool.submit(front.request, "GET /v1/orders")
         connection, _ = api.accept()
@@ -204,7 +228,7 @@ def test_a_domain_is_served_over_https() -> None:
         check=True,
     )
     servers = json.loads(adapted.stdout)["apps"]["http"]["servers"].values()
-    assert sorted(server["listen"][0] for server in servers) == [":443", ":8000"]
+    assert sorted(server["listen"][0] for server in servers) == [":443", ":8000", ":8001"]
     for server in servers:
         assert server["read_timeout"] == 10_000_000_000
         assert "request_buffers" in json.dumps(server["routes"])

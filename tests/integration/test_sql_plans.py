@@ -30,6 +30,7 @@ from orders.errors import (
     SignatureInvalid,
     TimeoutOutOfRange,
 )
+from orders.expressions import Instant, now
 from orders.holdings import Held
 from orders.models import (
     metadata,
@@ -45,6 +46,7 @@ from orders.models import (
     webhook_interests,
     webhook_subscriptions,
 )
+from orders.ops.repository import SAMPLE, OpsRepository
 from orders.providers import Providers
 from orders.repository import Cancelled, Repository, new_id
 from orders.signatures import signed
@@ -361,7 +363,7 @@ def test_what_metrics_read_is_bounded_without_statistics(pair: Pair) -> None:
         with reading(shop.engine) as connection:
             repository = Repository(connection)
             assert repository.oldest_overdue_ms() > 0
-            repository.refunds_due(most_clients=1000, most_payments=10_000)
+            repository.refunds_due(10_000)
 
     assert_alike(pair, use)
     for shop in pair:
@@ -543,6 +545,84 @@ def test_the_doctor_reads_no_table_from_end_to_end(
             assert (failing.subscription_id, failing.webhooks) == (hooked[id(shop)], 500)
 
     assert_alike(pair, use)
+
+
+# -- the operators' page -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hooked")
+def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        with reading(shop.engine) as connection:
+            repository = OpsRepository(connection)
+            assert repository.count_unpaid(100) == 100
+            assert repository.count_overdue(100) == 100
+            assert len(repository.next_to_expire(PAGE)) == PAGE
+            assert len(repository.latest_expired(PAGE)) == PAGE
+            assert sum(map(len, repository.lateness())) == LATE_MINUTES * SAMPLE
+            assert len(repository.list_refunds_due(PAGE)) == PAGE
+            position = Position(NOW - timedelta(minutes=5), new_id())
+            assert len(repository.list_refunds_due(PAGE, position)) == PAGE
+            [money] = repository.refunds_due(200)
+            assert money.payments == 200
+            some = repository.list_refunds_due(1)[0]
+            assert repository.payer(some.id) == shop.customer
+            assert len(repository.with_reference("old", most_clients=1000, most=20)) == 20
+            assert repository.with_reference("none", most_clients=1000, most=20) == []
+            repository.list_deliveries(some.order_id, 100)
+
+    for shop in pair:
+        fill_expired(shop)
+    with writing(pair.analysed.engine) as connection:
+        connection.execute(sa.text("ANALYZE"))
+    assert_alike(pair, use)
+    for shop in pair:
+        with watched(shop.engine) as reads:
+            use(shop)
+        # A page of its index and one of the table for each row, and the name of its client.
+        most = 1200 if shop.engine.dialect.name == "sqlite" else 2600
+        assert [read for read in reads if read.cost > most] == []
+
+
+#: Cancellations are in so many of the last minutes.
+LATE_MINUTES = 5
+
+
+def fill_expired(shop: Shop) -> None:
+    """Have the cancelled orders be cancelled just now, and money be due back for as many."""
+    with shop.engine.begin() as connection:
+        found = connection.execute(
+            sa.select(orders.c.id, orders.c.customer_id)
+            .where(orders.c.status == "cancelled")
+            .limit(COUNT // 10)
+        ).all()
+        since: datetime = connection.execute(sa.select(now())).scalar_one()
+        moment = sa.bindparam("at", type_=Instant)
+        connection.execute(
+            sa.update(orders)
+            .where(orders.c.id == sa.bindparam("for_id"))
+            .values(cancel_reason="expired", cancelled_at=moment),
+            [
+                {"for_id": row.id, "at": since - timedelta(minutes=n % LATE_MINUTES, seconds=20)}
+                for n, row in enumerate(found)
+            ],
+        )
+        rows = [
+            {
+                "id": new_id(),
+                "order_id": row.id,
+                "customer_id": row.customer_id,
+                "provider": "card",
+                "reference": new_id(),
+                "amount_minor": 750,
+                "currency": "EUR",
+                "status": "refund_due",
+                "reason": "order_cancelled",
+                "created_at": NOW - timedelta(minutes=n % LATE_MINUTES),
+            }
+            for n, row in enumerate(found)
+        ]
+        connection.execute(sa.insert(payments), rows)
 
 
 # -- lists ---------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ class Rule:
 # <orders>
 #: Where the service meets the engine.
 FLOWS = ("orders.timeouts", "orders.webhooks_flow", "orders.outages")
+#: What operators see of the engine.
+WATCHING = ("orders.ops.queues", "orders.ops.examination")
 # </orders>
 
 
@@ -70,7 +72,19 @@ RULES = [
         but_not=_worker("__init__", "worker", "metrics", "exposure"),
     ),
     # <orders>
-    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS)),
+    Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS, *WATCHING)),
+    # The page looks at the service, and nothing of the service knows of it.
+    Rule("orders.*", never=("orders.ops",), but_not=("orders.app", "orders.ops.*")),
+    Rule("orders.ops.routes", never=("redis", "sqlalchemy", "orders.models", "orders.repository")),
+    Rule("orders.ops.records", never=(*WEB, "redis", "orders.ops.queues")),
+    Rule("orders.ops.repository", never=(*WEB, "redis", "orders.service")),
+    Rule("orders.ops.queues", never=(*WEB, *SQL)),
+    Rule("orders.ops.shared", only=(STANDARD,)),
+    Rule("orders.ops.schemas", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")),
+    Rule(
+        "orders.ops.sessions",
+        only=(STANDARD, "itsdangerous", "orders.clients", "orders.domain", "orders.errors"),
+    ),
     # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
     Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
     Rule("orders.webhook_sender", never=(*WEB, *SQL, "redis", "worker", "orders.webhooks")),

@@ -1,0 +1,338 @@
+"""The page and what its script asks for: JSON, for whoever has the cookie of a session."""
+
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from apiflask import APIBlueprint, APIFlask
+from flask import Response, current_app, g, make_response, request, send_from_directory
+
+from orders.bootstrap import Services
+from orders.contract import raises
+from orders.errors import (
+    AlreadyRefunded,
+    DoctorBusy,
+    Forbidden,
+    LoginRequired,
+    NotFromThisPage,
+    NotRefundable,
+    OrderNotFound,
+    PaymentNotFound,
+    QueueUnavailable,
+    ReferenceReused,
+    StorageUnavailable,
+    TooManyRequests,
+)
+from orders.ops import sessions
+from orders.ops.examination import Examination
+from orders.ops.queues import Queues
+from orders.ops.records import Records, refund_due
+from orders.ops.schemas import (
+    LetterQuery,
+    LettersIn,
+    LettersQuery,
+    LoginIn,
+    QueueIn,
+    RefundDoneIn,
+    RefundsQuery,
+    SearchQuery,
+)
+from orders.ops.sessions import COOKIE, Session
+from orders.routes.shared import services
+from orders.schemas.paging import cursor
+
+log = structlog.get_logger("orders")
+STATIC = Path(__file__).parent / "static"
+#: Nothing but the page's own files and routes, nothing inline, and in no frame.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+TOKEN_HEADER = "X-CSRF-Token"  # noqa: S105  the name of it
+OPEN = {"ops.page", "ops.asset", "ops.log_in"}
+#: What stands before each of these routes may raise.
+ALWAYS = (LoginRequired, NotFromThisPage, StorageUnavailable, TooManyRequests)
+Json = dict[str, Any]
+
+ops = APIBlueprint("ops", __name__, url_prefix="/ops", enable_openapi=False)
+
+
+class Tools:
+    """What the page's routes work with."""
+
+    def __init__(self, wired: Services) -> None:
+        self.records = Records(wired.watching)
+        self.queues = Queues(wired.redis)
+        self.examination = Examination(wired)
+
+
+def install(app: APIFlask) -> None:
+    """Have ``app`` serve the page."""
+    app.extensions["ops"] = Tools(app.extensions["orders"])
+    app.register_blueprint(ops)
+
+
+def tools() -> Tools:
+    made: Tools = current_app.extensions["ops"]
+    return made
+
+
+# -- at the door ---------------------------------------------------------------------------
+
+
+@ops.before_request
+def enter() -> None:
+    """Raises LoginRequired, NotFromThisPage, TooManyRequests, StorageUnavailable."""
+    changes = request.method not in ("GET", "HEAD")
+    if changes and not _is_from_here():
+        raise NotFromThisPage
+    if request.endpoint in OPEN:
+        return
+    limits = services().rate_limits
+    cookie = request.cookies.get(COOKIE)
+    if not cookie:
+        raise LoginRequired
+    clients = services().clients
+    session = sessions.resume(clients.recall_key, cookie, time.time())
+    if session is None:
+        limits.admit_stranger(request.remote_addr)
+        # During an outage of the database one may go on looking.
+        known_key = partial(clients.known_key, stale=not changes)
+        session = sessions.resume(known_key, cookie, time.time())
+    if session is None:
+        limits.count_stranger(request.remote_addr)
+        raise LoginRequired
+    if changes and request.headers.get(TOKEN_HEADER) != session.token:
+        raise NotFromThisPage
+    limits.admit(session.key_id)
+    g.session = session
+
+
+@ops.after_request
+def leave(response: Response) -> Response:
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def _is_from_here() -> bool:
+    """Whether a browser says that our own page sent this."""
+    origin = request.headers.get("Origin", "")
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    return urlsplit(origin).netloc == request.host and site == "same-origin"
+
+
+def session() -> Session:
+    found: Session = g.session
+    return found
+
+
+def _noted(action: str, **facts: Any) -> None:
+    """Who changed something is in the log."""
+    log.info("operator", action=action, client=session().client.name, key=session().key_id, **facts)
+
+
+# -- the page ------------------------------------------------------------------------------
+
+
+@ops.get("", strict_slashes=False)
+def page() -> Response:
+    """The page: it has no data, and asks for a login itself."""
+    return _file("index.html")
+
+
+@ops.get("/static/<name>")
+def asset(name: str) -> Response:
+    """A script or a style."""
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    response = send_from_directory(STATIC, name)
+    response.headers["Cache-Control"] = "no-cache"  # asked for again, and mostly unchanged
+    return response
+
+
+# -- logging in and out --------------------------------------------------------------------
+
+
+@ops.post("/session")
+@ops.input(LoginIn, arg_name="body")
+@raises(*ALWAYS, Forbidden)
+def log_in(body: LoginIn) -> Response:
+    """Log in with an API key."""
+    limits = services().rate_limits
+    limits.admit_stranger(request.remote_addr)
+    made = sessions.log_in(services().clients, body.key, time.time())
+    if made is None:
+        limits.count_stranger(request.remote_addr)
+        raise LoginRequired("This key is not valid.")
+    g.session = made
+    _noted("log in")
+    response = make_response(_session(made))
+    # The browser knows whether it came by https; behind a proxy this server does not.
+    secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
+    response.set_cookie(
+        COOKIE,
+        made.cookie,
+        max_age=sessions.SECONDS,
+        path="/ops",
+        secure=secure,
+        httponly=True,
+        samesite="Strict",
+    )
+    return response
+
+
+@ops.get("/session")
+@raises(*ALWAYS)
+def get_session() -> Json:
+    """Who is logged in."""
+    return _session(session())
+
+
+@ops.delete("/session")
+@raises(*ALWAYS)
+def log_out() -> Response:
+    """Log out."""
+    _noted("log out")
+    response = make_response({})
+    response.delete_cookie(COOKIE, path="/ops", httponly=True, samesite="Strict")
+    return response
+
+
+def _session(found: Session) -> Json:
+    return {
+        "client": found.client.name,
+        "token": found.token,
+        "expires_in_seconds": max(0, round(found.expires_at - time.time())),
+    }
+
+
+# -- looking -------------------------------------------------------------------------------
+
+
+@ops.get("/state")
+@raises(*ALWAYS)
+def state() -> Json:
+    """Everything that changes all the time."""
+    return {"sql": tools().records.state(), "redis": tools().queues.state()}
+
+
+@ops.get("/search")
+@ops.input(SearchQuery, location="query", arg_name="query")
+@raises(*ALWAYS)
+def search(query: SearchQuery) -> Json:
+    """Orders by id or reference."""
+    return {"orders": tools().records.find(query.text)}
+
+
+@ops.get("/orders/<uuid:order_id>")
+@raises(*ALWAYS, OrderNotFound)
+def order(order_id: object) -> Json:
+    """An order with all that happened to it."""
+    story = tools().records.story(str(order_id))
+    try:
+        check: Json = {"answers": True, "state": tools().queues.check(str(order_id))}
+    except QueueUnavailable:
+        check = {"answers": False}
+    return story.json() | {"check": check}
+
+
+@ops.get("/letters")
+@ops.input(LettersQuery, location="query", arg_name="query")
+@raises(*ALWAYS, QueueUnavailable)
+def letters(query: LettersQuery) -> Json:
+    """Dead letters, newest first."""
+    return tools().queues.letters(query.queue, query.text, query.passed, only_ids=query.ids)
+
+
+@ops.get("/letter")
+@ops.input(LetterQuery, location="query", arg_name="query")
+@raises(*ALWAYS, QueueUnavailable)
+def letter(query: LetterQuery) -> Json:
+    """A dead letter with its traceback."""
+    return {"letter": tools().queues.letter(query.queue, query.id)}
+
+
+@ops.get("/refunds")
+@ops.input(RefundsQuery, location="query", arg_name="query")
+@raises(*ALWAYS)
+def refunds(query: RefundsQuery) -> Json:
+    """Money that is due back, oldest first."""
+    rows = tools().records.refunds_due(query.limit, query.after)
+    more = len(rows) == query.limit
+    last = cursor("refunds", rows[-1].created_at, rows[-1].id) if more else None
+    return {"refunds": [refund_due(row) for row in rows], "next_cursor": last}
+
+
+@ops.get("/doctor")
+@raises(*ALWAYS, DoctorBusy)
+def doctor() -> Response:
+    """What the doctor finds, a JSON object a line, as it finds it."""
+
+    def lines(findings: Iterator[dict[str, str]]) -> Iterator[str]:
+        for found in findings:
+            yield f"{json.dumps(found)}\n"
+
+    return Response(lines(tools().examination.run()), mimetype="application/x-ndjson")
+
+
+# -- mending -------------------------------------------------------------------------------
+
+
+@ops.post("/letters/requeue")
+@ops.input(LettersIn, arg_name="body")
+@raises(*ALWAYS, QueueUnavailable)
+def requeue(body: LettersIn) -> Json:
+    """Schedule dead tasks again, due now."""
+    done = tools().queues.requeue(body.queue, body.ids)
+    _noted("requeue", queue=body.queue, letters=done)
+    return {"done": done}
+
+
+@ops.post("/letters/purge")
+@ops.input(LettersIn, arg_name="body")
+@raises(*ALWAYS, QueueUnavailable)
+def purge(body: LettersIn) -> Json:
+    """Delete dead tasks for good."""
+    done = tools().queues.purge(body.queue, body.ids)
+    _noted("purge", queue=body.queue, letters=done)
+    return {"done": done}
+
+
+@ops.post("/pause")
+@ops.input(QueueIn, arg_name="body")
+@raises(*ALWAYS, QueueUnavailable)
+def pause(body: QueueIn) -> Json:
+    """Stop claims and sweeps of a queue."""
+    tools().queues.pause(body.queue)
+    _noted("pause", queue=body.queue)
+    return {}
+
+
+@ops.post("/resume")
+@ops.input(QueueIn, arg_name="body")
+@raises(*ALWAYS, QueueUnavailable)
+def resume(body: QueueIn) -> Json:
+    """End a pause."""
+    tools().queues.resume(body.queue)
+    _noted("resume", queue=body.queue)
+    return {}
+
+
+@ops.post("/refunds/<uuid:payment_id>")
+@ops.input(RefundDoneIn, arg_name="body")
+@raises(*ALWAYS, AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
+def refund(payment_id: object, body: RefundDoneIn) -> tuple[Json, HTTPStatus]:
+    """Record that money was sent back."""
+    payer = tools().records.payer(str(payment_id))
+    services().orders.refund(payer, str(payment_id), reference=body.reference)
+    _noted("refund", payment=str(payment_id))
+    return {}, HTTPStatus.OK

@@ -1,0 +1,72 @@
+// What the page asks its server for.
+
+const PATIENCE_MS = 10_000;
+
+let token = "";
+let whenLoggedOut = () => {};
+
+export function keepToken(text) {
+  token = text;
+}
+
+export function onLoggedOut(callback) {
+  whenLoggedOut = callback;
+}
+
+/** The server said no, or nothing: then the status is 0. */
+export class Refused extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+async function sent(method, path, body, signal) {
+  const headers = { Accept: "application/json" };
+  if (method !== "GET") headers["X-CSRF-Token"] = token;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const options = { method, headers, cache: "no-store", redirect: "error", signal };
+  if (body !== undefined) options.body = JSON.stringify(body);
+  let response;
+  try {
+    response = await fetch(`/ops/${path}`, options);
+  } catch {
+    throw new Refused(0, "no_answer", "The service does not answer.");
+  }
+  if (response.ok) return response;
+  const problem = await response.json().catch(() => ({}));
+  if (response.status === 401 && path !== "session") whenLoggedOut();
+  throw new Refused(response.status, problem.code ?? "error", problem.detail ?? problem.title ?? `Status ${response.status}`);
+}
+
+/** Ask, and return what the answer says. Throws Refused. */
+export async function ask(method, path, body) {
+  const response = await sent(method, path, body, AbortSignal.timeout(PATIENCE_MS));
+  try {
+    return await response.json();
+  } catch {
+    throw new Refused(0, "no_answer", "The answer was cut off.");
+  }
+}
+
+export const get = (path, query = {}) => {
+  const text = new URLSearchParams(query).toString();
+  return ask("GET", text ? `${path}?${text}` : path);
+};
+
+export const post = (path, body = {}) => ask("POST", path, body);
+
+/** Ask for lines of JSON, and hand each on as it comes. Throws Refused. */
+export async function lines(path, each) {
+  const response = await sent("GET", path);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const part of parts) each(JSON.parse(part));
+  }
+}

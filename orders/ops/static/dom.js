@@ -1,0 +1,87 @@
+// Making and changing elements. Everything shown is set as text, never as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const $ = (id) => document.getElementById(id);
+
+/** An element: h("a", {href: "#x", class: "y"}, "text", another). */
+export function h(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** The same in SVG. */
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child != null));
+  return element;
+}
+
+/** Change text only if it is different, so that a selection or a screen reader is not disturbed. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function setHidden(element, hidden) {
+  if (element.hidden !== hidden) element.hidden = hidden;
+}
+
+/**
+ * Have a table body show these items, each in a row that stays the same element.
+ *
+ * `cells` returns what the row shows: text, or {text, class, href, title, key, node}; a node is made once for its key.
+ */
+export function setRows(body, items, key, cells) {
+  const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const isFirst = !body.dataset.filled;
+  items.forEach((item, index) => {
+    const id = String(key(item));
+    const row = known.get(id) ?? h("tr", { "data-key": id, class: isFirst ? null : "new" });
+    known.delete(id);
+    setCells(row, cells(item));
+    if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
+  });
+  for (const row of known.values()) row.remove();
+  body.dataset.filled = "yes";
+}
+
+function setCells(row, cells) {
+  cells.forEach((cell, index) => {
+    const wanted = typeof cell === "object" ? cell : { text: cell };
+    const td = row.children[index] ?? row.appendChild(h("td"));
+    if (td.className !== (wanted.class ?? "")) td.className = wanted.class ?? "";
+    if (wanted.title && td.title !== wanted.title) td.title = wanted.title;
+    if (wanted.node) {
+      if (td.dataset.made !== wanted.key) {
+        td.replaceChildren(wanted.node());
+        td.dataset.made = wanted.key;
+      }
+    } else if (wanted.href) {
+      const link = td.firstElementChild ?? td.appendChild(h("a"));
+      if (link.getAttribute("href") !== wanted.href) link.setAttribute("href", wanted.href);
+      setText(link, wanted.text);
+    } else {
+      setText(td, wanted.text);
+    }
+  });
+}
+
+/** Have a list show these elements, unless it does already. */
+export function setItems(list, items, signature) {
+  const now = JSON.stringify(signature);
+  if (list.dataset.signature === now) return;
+  list.dataset.signature = now;
+  list.replaceChildren(...items());
+}
+
+/** Tell a screen reader, once. */
+export function announce(text) {
+  setText($("announcer"), text);
+}

@@ -1,0 +1,115 @@
+// Finding orders, and everything that happened to one.
+
+import { get } from "./api.js";
+import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
+import { countdown, dateTime, duration, money, number, shortId } from "./format.js";
+
+const STATE = { unpaid: "", paid: "good", cancelled: "warn" };
+
+/** Show what is found; a single order is shown itself. */
+export async function find(text) {
+  setText($("find-heading"), `Orders “${text}”`);
+  setText($("not-found"), "Searching…");
+  setHidden($("not-found"), false);
+  try {
+    const { orders } = await get("search", { text });
+    if (orders.length === 1) {
+      location.replace(`#order/${orders[0].id}`);
+      return;
+    }
+    setRows($("found"), orders, (order) => order.id, (order) => [
+      { text: shortId(order.id), href: `#order/${order.id}`, class: "id", title: order.id },
+      order.client_reference ?? "",
+      { text: order.client, class: "wide" },
+      { text: order.status, class: STATE[order.status] },
+      { text: money(order.total_minor, order.currency), class: "number" },
+    ]);
+    setText($("not-found"), "No order has this id or reference. It must be complete, and upper and lower case differ.");
+    setHidden($("not-found"), orders.length > 0);
+  } catch (error) {
+    setText($("not-found"), error.message);
+  }
+}
+
+/** Show an order as it is now. */
+export async function show(id) {
+  try {
+    const story = await get(`orders/${id}`);
+    setText($("order-heading"), story.order.client_reference ?? `Order ${shortId(id)}`);
+    setText($("order-status"), story.order.status);
+    $("order-status").className = `pill ${STATE[story.order.status]}`;
+    const facts = factsOf(story);
+    setItems($("order-facts"), () => facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]), facts);
+    const steps = stepsOf(story);
+    setItems($("timeline"), () => steps.map(step), steps);
+  } catch (error) {
+    setText($("order-heading"), shortId(id));
+    setText($("order-status"), error.status === 404 ? "there is no such order" : error.message);
+    $("order-status").className = "pill bad";
+  }
+}
+
+function factsOf({ order, check }) {
+  const items = order.items.map((item) => `${number(item.quantity)} × ${item.sku}`).join(", ");
+  return [
+    ["Id", order.id],
+    ["Client", order.client],
+    ["Total", money(order.total_minor, order.currency)],
+    ["Items", items],
+    ["Placed", dateTime(order.created_at)],
+    ["Deadline", dateTime(order.expires_at)],
+    ["Check in the queue", whereIs(check, order)],
+  ];
+}
+
+function whereIs({ answers, state }, order) {
+  if (!answers) return "not known: Redis does not answer";
+  if (!state) return order.status === "unpaid" ? "none: a worker's sweep restores it before its deadline" : "none, as it should be";
+  const tries = state.failures ? `, after ${number(state.failures)} failures` : "";
+  const deaths = state.deliveries ? `, after ${number(state.deliveries)} expired leases` : "";
+  if (state.place === "dead") return `dead letter${tries}${deaths}`;
+  if (state.place === "leased") return `leased by ${state.held_by ?? "a worker"}, for ${duration(Math.max(0, state.in_ms))} more${tries}${deaths}`;
+  return `${state.in_ms > 0 ? `scheduled, due in ${countdown(state.in_ms)}` : `due for ${duration(-state.in_ms)}`}${tries}${deaths}`;
+}
+
+/** All that happened, in order of time. */
+function stepsOf({ order, events, payments, deliveries }) {
+  const steps = events.map((event) => ({ at: event.at, kind: "event", title: event.type, text: eventText(event, order) }));
+  for (const payment of payments) {
+    const amount = money(payment.amount_minor, payment.currency);
+    steps.push({ at: payment.created_at, kind: "payment", title: `payment ${payment.status.replace("_", " ")}`, text: `${amount} by ${payment.provider}, ${payment.reference}` });
+    if (payment.refunded_at) {
+      steps.push({ at: payment.refunded_at, kind: "payment", title: "payment refunded", text: `${amount}, ${payment.refund_reference}` });
+    }
+  }
+  for (const delivery of deliveries) {
+    const at = delivery.delivered_at ?? delivery.last_attempt_at ?? delivery.created_at;
+    steps.push({ at, kind: "webhook", title: `webhook ${delivery.type} ${delivery.status}`, text: deliveryText(delivery), state: delivery.status === "dead" ? "bad" : null });
+  }
+  return steps.sort((a, b) => a.at.localeCompare(b.at));
+}
+
+function eventText(event, order) {
+  if (event.type === "order.cancelled") {
+    const late = Date.parse(event.at) - Date.parse(order.expires_at);
+    return event.data.reason === "expired" ? `not paid in time; ${duration(late)} after the deadline` : `on request`;
+  }
+  if (event.type === "order.extended" && event.data.expires_at) return `to ${dateTime(event.data.expires_at)}`;
+  return "";
+}
+
+function deliveryText(delivery) {
+  const answered = delivery.last_status ? `answered ${delivery.last_status}` : delivery.last_error;
+  const tries = delivery.attempts > 1 ? `${number(delivery.attempts)} attempts` : null;
+  const next = delivery.next_attempt_at ? `next attempt ${dateTime(delivery.next_attempt_at)}` : null;
+  return [delivery.url, answered, tries, next].filter(Boolean).join(", ");
+}
+
+function step({ at, kind, title, text, state }) {
+  return h(
+    "li",
+    { class: state ? `${kind} ${state}` : kind },
+    h("time", { datetime: at }, dateTime(at)),
+    h("div", {}, h("strong", {}, title), text ? h("p", { class: "note" }, text) : null),
+  );
+}

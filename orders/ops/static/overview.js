@@ -1,0 +1,238 @@
+// What changes all the time: counters, charts, the next orders and the last ones, queues and workers.
+
+import { post } from "./api.js";
+import { drawDue, drawLateness, level } from "./charts.js";
+import { confirm } from "./dialog.js";
+import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
+import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
+
+const ORDERS = "order-timeout";
+/** What is overdue by less is being worked on. */
+const LATE_MS = 5000;
+
+/** What is late by less may be cancelled already: the next look tells. */
+const GRACE_MS = 1000;
+
+/** By order: when it expires on this page's clock, and whether it was late when that was read. */
+let deadlines = new Map();
+let drawnState = null;
+
+export function show(state, refresh) {
+  drawnState = state;
+  const { sql, redis } = state;
+  showTiles(sql, redis);
+  drawCharts();
+  if (sql.answers) {
+    const now = performance.now();
+    deadlines = new Map(sql.next.map((order) => [order.id, { at: now + order.expires_in_ms, late: isLate(order) }]));
+    showLists(sql);
+  }
+  showQueues(redis, refresh);
+}
+
+/** Also when the page's width changes. */
+export function drawCharts() {
+  if (!drawnState) return;
+  const { sql, redis } = drawnState;
+  if (redis.answers) {
+    const counts = redis.queues.find((queue) => queue.name === ORDERS).due_per_minute;
+    drawDue($("due-chart"), counts);
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    setText($("due-note"), total ? `${plural(total, "check")} in the next 30 minutes` : "");
+  } else {
+    $("due-chart").replaceChildren(h("p", { class: "empty" }, "Redis does not answer."));
+    setText($("due-note"), "");
+  }
+  if (sql.answers && sql.lateness) {
+    drawLateness($("late-chart"), sql.lateness);
+    const isKnown = sql.lateness.some((minute) => minute.count);
+    setText($("late-note"), isKnown ? "Median and worst of the last 25 cancellations in each minute" : "");
+  } else if (!sql.answers) {
+    $("late-chart").replaceChildren(h("p", { class: "empty" }, "The database does not answer."));
+    setText($("late-note"), "");
+  }
+}
+
+// -- counters ------------------------------------------------------------------------------
+
+function showTiles(sql, redis) {
+  const [unpaid, overdue, refunds] = tilesOfSql(sql);
+  const tiles = [unpaid, overdue, ...tilesOfRedis(redis), refunds].filter(Boolean);
+  setItems($("tiles"), () => tiles.map(tile), tiles);
+}
+
+function tile({ name, value, note, state }) {
+  return h("div", { class: state ?? null }, h("dt", {}, name), h("dd", {}, value), h("dd", { class: "note" }, note ?? ""));
+}
+
+function tilesOfSql(sql) {
+  if (!sql.answers) return ["Unpaid", "Overdue", "Refunds due"].map((name) => ({ name, value: "–", note: "no database" }));
+  const { overdue } = sql;
+  const tiles = [
+    { name: "Unpaid", value: sql.unpaid ? upTo(sql.unpaid.count, sql.unpaid.most) : "–", note: "orders" },
+    {
+      name: "Overdue",
+      value: upTo(overdue.count, overdue.most),
+      note: overdue.count ? `oldest by ${duration(overdue.oldest_ms)}` : "none",
+      state: overdue.oldest_ms > LATE_MS ? "bad" : null,
+    },
+  ];
+  if (sql.refunds) {
+    const count = refundsDue(sql);
+    const sums = sql.refunds.sums.map((each) => money(each.amount_minor, each.currency));
+    tiles.push({ name: "Refunds due", value: upTo(count, sql.refunds.most), note: sums.slice(0, 2).join(", ") || "none", state: count ? "warn" : null });
+  }
+  return tiles;
+}
+
+function tilesOfRedis(redis) {
+  const names = ["Scheduled", "Due", "Leased", "Workers", "Dead letters"];
+  if (!redis.answers) return names.map((name) => ({ name, value: "–", note: "no Redis" }));
+  const checks = redis.queues.find((queue) => queue.name === ORDERS);
+  const oldest = Math.max(...redis.queues.map((queue) => queue.oldest_dead_age_ms));
+  const dead = deadLetters(redis);
+  const live = checks.workers.filter((worker) => !worker.silent);
+  return [
+    { name: "Scheduled", value: number(checks.scheduled), note: checks.scheduled ? `next ${nextDue(checks)}` : "none" },
+    {
+      name: "Due",
+      value: number(checks.due),
+      note: checks.due ? `oldest for ${duration(checks.oldest_due_age_ms)}` : "none",
+      state: checks.oldest_due_age_ms > LATE_MS ? "bad" : null,
+    },
+    { name: "Leased", value: number(checks.leased), note: "being handled" },
+    {
+      name: "Workers",
+      value: number(live.length),
+      note: live.length === checks.workers.length ? "live" : `${checks.workers.length - live.length} silent`,
+      state: live.length ? null : "bad",
+    },
+    {
+      name: "Dead letters",
+      value: number(dead),
+      note: dead ? `oldest ${ago(oldest)}` : "none",
+      state: dead ? "warn" : null,
+    },
+  ];
+}
+
+export const deadLetters = (redis) => (redis.answers ? redis.queues.reduce((sum, queue) => sum + queue.dead, 0) : 0);
+
+export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) => sum + each.payments, 0);
+
+// -- what is wrong -------------------------------------------------------------------------
+
+/** Sentences, the worst first, each with how bad it is. */
+export function problems({ sql, redis }) {
+  const found = [];
+  if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; what is overdue then goes first."]);
+  if (!redis.answers) found.push(["bad", "Redis does not answer. Workers cancel from the database meanwhile. Queues, dead letters and workers cannot be shown."]);
+  for (const queue of redis.answers ? redis.queues : []) {
+    const live = queue.workers.filter((worker) => !worker.silent);
+    const down = live.filter((worker) => !worker.up);
+    if (!live.length) found.push(["bad", `No worker of ${queue.name} is running, or none can reach Redis.`]);
+    if (live.length && down.length === live.length) found.push(["bad", `Every worker of ${queue.name} is down: what its handler needs does not answer.`]);
+    if (queue.paused) found.push(["warn", `${queue.name} is paused: nothing of it is claimed or swept.`]);
+    if (queue.oldest_due_age_ms > LATE_MS && !queue.paused) {
+      const are = queue.due === 1 ? "is" : "are";
+      found.push(["bad", `${plural(queue.due, "task")} of ${queue.name} ${are} due and not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`]);
+    }
+  }
+  if (sql.answers && sql.overdue.oldest_ms > LATE_MS) {
+    const { count, most, oldest_ms } = sql.overdue;
+    found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`]);
+  }
+  return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
+}
+
+// -- orders --------------------------------------------------------------------------------
+
+function showLists(sql) {
+  setRows($("next"), sql.next, (order) => order.id, (order) => [
+    orderCell(order),
+    { text: order.client, class: "wide" },
+    { text: money(order.total_minor, order.currency), class: "number" },
+    { text: left(order.expires_in_ms, isLate(order)), class: `number countdown${isLate(order) ? " late" : ""}`, title: dateTime(order.expires_at) },
+  ]);
+  setHidden($("no-next"), sql.next.length > 0);
+  setRows($("latest"), sql.latest, (order) => order.id, (order) => [
+    orderCell(order),
+    { text: order.client, class: "wide" },
+    { text: ago(order.ago_ms), class: "number" },
+    { text: duration(order.late_ms), class: `number ${level(order.late_ms)}` },
+  ]);
+  setHidden($("no-latest"), sql.latest.length > 0);
+}
+
+const isLate = (order) => order.expires_in_ms < -GRACE_MS;
+
+const left = (ms, late) => (late ? `${duration(-ms)} late` : countdown(ms));
+
+/** Between two looks the countdowns go on. Returns whether one has ended since the last look. */
+export function tick() {
+  const now = performance.now();
+  let ended = false;
+  for (const row of $("next").children) {
+    const deadline = deadlines.get(row.dataset.key);
+    const cell = row.querySelector(".countdown");
+    if (!deadline || !cell) continue;
+    setText(cell, left(deadline.at - now, deadline.late));
+    ended ||= deadline.at < now && !deadline.late;
+  }
+  return ended;
+}
+
+// -- queues and workers --------------------------------------------------------------------
+
+const nextDue = (queue) => (queue.next_due_in_ms === null ? "never" : queue.due ? "now" : `in ${countdown(queue.next_due_in_ms)}`);
+
+function showQueues(redis, refresh) {
+  const queues = redis.answers ? redis.queues : [];
+  setRows($("queues"), queues, (queue) => queue.name, (queue) => [
+    { text: queue.name, class: "id" },
+    queue.paused ? { text: "paused", class: "warn" } : { text: "running", class: "good" },
+    ...["scheduled", "due", "leased", "dead"].map((name) => ({ text: number(queue[name]), class: name === "leased" ? "number extra" : "number" })),
+    { text: nextDue(queue), class: "number extra" },
+    { class: "end", key: String(queue.paused), node: () => pauseButton(queue, refresh) },
+  ]);
+  setHidden($("no-queues"), queues.length > 0);
+  const workers = queues.flatMap((queue) => queue.workers.map((worker) => ({ ...worker, queue: queue.name })));
+  setRows($("workers"), workers, (worker) => `${worker.id} ${worker.queue}`, (worker) => [
+    { text: worker.id, class: "id" },
+    { text: worker.queue, class: "id" },
+    workerState(worker),
+    { text: number(worker.holds), class: "number extra" },
+    { text: worker.handled == null ? "–" : number(worker.handled), class: "number extra" },
+    { text: ago(worker.heard_ms_ago), class: "number extra" },
+    { text: worker.started_at ? dateTime(worker.started_at) : "–", class: "number extra" },
+  ]);
+  setHidden($("no-workers"), workers.length > 0 || !redis.answers);
+  setHidden($("unknown-workers"), redis.answers);
+}
+
+function workerState(worker) {
+  if (worker.silent) return { text: "silent", class: "bad" };
+  if (!worker.up) return { text: "down", class: "bad" };
+  return worker.holds ? { text: `works for ${duration(1000 * worker.oldest_seconds)}`, class: "good" } : { text: "waits", class: "good" };
+}
+
+function pauseButton(queue, refresh) {
+  const verb = queue.paused ? "Resume" : "Pause";
+  return h("button", {
+    "aria-label": `${verb} ${queue.name}`,
+    click: () =>
+      confirm({
+        title: `${verb} ${queue.name}?`,
+        text: queue.paused
+          ? "Workers claim what is due at once."
+          : "No worker claims or sweeps anything of this queue until somebody resumes it. What becomes due meanwhile is late.",
+        yes: verb,
+        danger: !queue.paused,
+        act: async () => {
+          await post(verb.toLowerCase(), { queue: queue.name });
+          await refresh();
+          return `${queue.name} is ${queue.paused ? "running" : "paused"}.`;
+        },
+      }),
+  }, verb);
+}

@@ -1,0 +1,77 @@
+// Money that is due back.
+
+import { get, post } from "./api.js";
+import { confirm } from "./dialog.js";
+import { $, h, setHidden, setText } from "./dom.js";
+import { dateTime, duration, money, shortId } from "./format.js";
+
+const WHY = { order_cancelled: "the order was cancelled", already_paid: "it was paid already", wrong_amount: "wrong amount" };
+
+let next = null;
+let lastCount = null;
+let refresh = async () => {};
+
+export function prepare(refreshState) {
+  refresh = refreshState;
+  $("more-refunds").addEventListener("click", () => add(next).catch(say));
+}
+
+export async function load() {
+  try {
+    await add(null);
+  } catch (error) {
+    say(error);
+  }
+}
+
+export function notice(count) {
+  if (count !== lastCount && !$("dialog").open) {
+    lastCount = count;
+    load();
+  }
+}
+
+async function add(cursor) {
+  const page = await get("refunds", cursor ? { cursor } : {});
+  if (!cursor) $("refund-rows").replaceChildren();
+  next = page.next_cursor;
+  $("refund-rows").append(...page.refunds.map(row));
+  setHidden($("more-refunds"), next === null);
+  setText($("no-refunds"), "No money is due back.");
+  setHidden($("no-refunds"), $("refund-rows").children.length > 0);
+}
+
+function say(error) {
+  setText($("no-refunds"), error.message);
+  setHidden($("no-refunds"), false);
+}
+
+function row(refund) {
+  const amount = money(refund.amount_minor, refund.currency);
+  return h(
+    "tr",
+    {},
+    h("td", { class: "number" }, amount),
+    h("td", { class: "extra" }, refund.client),
+    h("td", {}, `${refund.provider} `, h("span", { class: "id" }, refund.reference)),
+    h("td", { class: "extra" }, WHY[refund.reason] ?? refund.reason ?? ""),
+    h("td", { class: "id extra" }, h("a", { href: `#order/${refund.order_id}`, title: refund.order_id }, shortId(refund.order_id))),
+    h("td", { class: "number extra", title: dateTime(refund.created_at) }, duration(refund.due_for_ms)),
+    h("td", { class: "end" }, h("button", { "aria-label": `Mark refunded: ${amount} of ${refund.client}`, click: () => mark(refund, amount) }, "Mark refunded")),
+  );
+}
+
+function mark(refund, amount) {
+  confirm({
+    title: `Mark ${amount} as refunded?`,
+    text: `To be sent back by ${refund.provider}, for payment ${refund.reference} of ${refund.client}. This only records it: no money is moved.`,
+    field: "The provider's reference for the refund",
+    yes: "Mark refunded",
+    act: async (reference) => {
+      await post(`refunds/${refund.id}`, { reference });
+      await load();
+      await refresh();
+      return `${amount} is marked as refunded.`;
+    },
+  });
+}

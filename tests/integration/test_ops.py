@@ -1,0 +1,567 @@
+"""The operators' page: who may use it, what it shows, and what it mends."""
+
+import json
+from collections.abc import Callable
+from typing import Any, get_args
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+import redis
+import sqlalchemy as sa
+from structlog.testing import capture_logs
+from werkzeug.test import TestResponse
+
+from devtools.processes import free_port, wait_until
+from orders.app import create_app
+from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
+from orders.config import Settings
+from orders.expressions import later, now
+from orders.models import orders
+from orders.ops import sessions
+from orders.ops.routes import POLICY
+from orders.ops.schemas import QueueName
+from tests.conftest import Api, serving
+from worker import DelayQueue
+
+HERE = "http://localhost"
+
+
+class Page:
+    """The page in a browser of its own: it keeps the cookie, and sends what a script of ours sends."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.http = api.app.test_client()
+        self.token = ""
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> TestResponse:
+        sent = {"Origin": HERE, "X-CSRF-Token": self.token, **headers}
+        given = {name: value for name, value in sent.items() if value}
+        return self.http.open(f"/ops/{path}", method=method, json=body, headers=given)
+
+    def get(self, path: str) -> Any:
+        answer = self.ask("GET", path)
+        assert answer.status_code == 200, answer.get_data()
+        return answer.json
+
+    def log_in(self, key: str = "ops") -> TestResponse:
+        answer = self.ask("POST", "session", {"key": self.api.keys[key]})
+        if answer.status_code == 200:
+            self.token = (answer.json or {})["token"]
+        return answer
+
+    def queue(self, name: str = QUEUE) -> Any:
+        [found] = [each for each in self.get("state")["redis"]["queues"] if each["name"] == name]
+        return found
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown is never from before."""
+    for name in ("records.FRESH_SECONDS", "records.SLOW_SECONDS", "queues.FRESH_SECONDS"):
+        monkeypatch.setattr(f"orders.ops.{name}", 0.0)
+
+
+@pytest.fixture
+def page(api: Api) -> Page:
+    made = Page(api)
+    assert made.log_in().status_code == 200
+    return made
+
+
+def routes(api: Api) -> list[tuple[str, str]]:
+    """Every route of the page but its files and the login, with something for each parameter."""
+    files = {"/ops", "/ops/static/<name>"}
+    return [
+        (
+            method,
+            rule.rule.removeprefix("/ops/")
+            .replace("<uuid:order_id>", str(uuid4()))
+            .replace("<uuid:payment_id>", str(uuid4())),
+        )
+        for rule in api.app.url_map.iter_rules()
+        if rule.rule.startswith("/ops") and rule.rule not in files
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if (method, rule.rule) != ("POST", "/ops/session")
+    ]
+
+
+# -- who may ---------------------------------------------------------------------------------
+
+
+def test_nothing_is_shown_to_whoever_is_not_logged_in(api: Api) -> None:
+    stranger = Page(api)
+    assert len(routes(api)) >= 14
+    for method, path in routes(api):
+        for key in (None, *api.keys):
+            headers = {"Authorization": f"Bearer {api.keys[key]}"} if key else {}
+            refused = stranger.ask(method, path, {} if method == "POST" else None, **headers)
+            assert (refused.status_code, (refused.json or {})["code"]) == (401, "login_required"), (
+                path
+            )
+
+
+def test_a_key_without_the_scope_does_not_log_in(api: Api) -> None:
+    stranger = Page(api)
+    refused = stranger.log_in("customer")
+    assert (refused.status_code, (refused.json or {})["code"]) == (403, "forbidden")
+    assert "Set-Cookie" not in refused.headers
+    assert stranger.ask("GET", "state").status_code == 401
+
+
+def test_a_wrong_key_does_not_log_in(api: Api) -> None:
+    api.keys["wrong"] = api.keys["ops"][:-1]
+    refused = Page(api).log_in("wrong")
+    assert (refused.status_code, (refused.json or {})["code"]) == (401, "login_required")
+    assert "Set-Cookie" not in refused.headers
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites_and_has_no_key_in_it(api: Api) -> None:
+    cookie = Page(api).log_in().headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/ops", f"Max-Age={8 * 3600}"} <= {
+        *cookie.split("; ")
+    }
+    assert "Secure" not in cookie
+    key_id, _, secret = api.keys["ops"].partition(".")
+    assert key_id in cookie
+    assert secret not in cookie
+    with api.services.engine.begin() as connection:
+        [stored] = connection.execute(
+            sa.text("SELECT secret_hash FROM api_keys WHERE id = :id"), {"id": key_id}
+        ).scalars()
+    assert stored not in cookie
+
+
+def test_over_https_the_cookie_stays_there(api: Api) -> None:
+    answer = Page(api).http.post(
+        "/ops/session",
+        json={"key": api.keys["ops"]},
+        headers={"Origin": "https://localhost"},  # as behind a proxy that ends TLS
+    )
+    assert "; Secure" in answer.headers["Set-Cookie"]
+
+
+def test_a_session_is_known_to_every_process(api: Api, page: Page) -> None:
+    settings: Settings = api.services.settings
+    other = create_app(settings)
+    client = other.test_client()
+    cookie = page.http.get_cookie(sessions.COOKIE, path="/ops")
+    assert cookie is not None
+    client.set_cookie(sessions.COOKIE, cookie.value, path="/ops")
+    assert (client.get("/ops/session").json or {})["client"] == "ops"
+    other.extensions["orders"].close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda cookie: cookie[:-2],
+        lambda cookie: cookie.replace(".", ".9", 1),
+        lambda cookie: f"{uuid4()}.{cookie.partition('.')[2]}",
+        lambda cookie: cookie.rpartition(".")[0],
+        lambda _: "nonsense",
+        lambda _: "a.b.c.d",
+        lambda cookie: f"{cookie.partition('.')[0]}.\u0661.x.y",
+    ],
+    ids=["signature", "expiry", "key", "unsigned", "word", "parts", "digits"],
+)
+def test_a_cookie_that_was_changed_is_none(page: Page, spoil: Callable[[str], str]) -> None:
+    cookie = page.http.get_cookie(sessions.COOKIE, path="/ops")
+    assert cookie is not None
+    page.http.set_cookie(sessions.COOKIE, quote(spoil(cookie.value), safe="."), path="/ops")
+    assert page.ask("GET", "state").status_code == 401
+
+
+def test_one_keys_signature_is_not_anothers(api: Api, page: Page) -> None:
+    other = api.services.clients.create_key("ops", ["ops"]).partition(".")[0]
+    cookie = page.http.get_cookie(sessions.COOKIE, path="/ops")
+    assert cookie is not None
+    page.http.set_cookie(sessions.COOKIE, f"{other}.{cookie.value.partition('.')[2]}", path="/ops")
+    assert page.ask("GET", "state").status_code == 401
+
+
+def test_a_session_ends_after_a_shift(api: Api) -> None:
+    clients = api.services.clients
+    made = sessions.log_in(clients, api.keys["ops"], 1000.0)
+    assert made is not None
+    ends = 1000 + sessions.SECONDS
+    assert sessions.resume(clients.known_key, made.cookie, ends - 1) is not None
+    assert sessions.resume(clients.known_key, made.cookie, ends) is None
+
+
+def test_a_revoked_key_ends_its_sessions(api: Api, page: Page) -> None:
+    page.get("state")
+    api.services.clients.revoke(api.keys["ops"].partition(".")[0])
+    assert page.ask("GET", "state").status_code == 401
+
+
+def test_logging_out_forgets_the_cookie(page: Page) -> None:
+    assert page.ask("DELETE", "session").status_code == 200
+    assert page.http.get_cookie(sessions.COOKIE, path="/ops") is None
+    assert page.ask("GET", "session").status_code == 401
+
+
+def test_guessing_keys_ends_in_refusals(api: Api) -> None:
+    stranger = Page(api)
+    api.keys["wrong"] = f"{uuid4()}.x"
+    answers = {stranger.log_in("wrong").status_code for _ in range(300)}
+    assert answers == {401, 429}
+
+
+def test_guesses_from_an_operators_address_do_not_end_the_session(api: Api, page: Page) -> None:
+    """Where TRUSTED_PROXIES is too low, everybody has the proxy's address."""
+    page.get("state")
+    stranger = Page(api)
+    api.keys["wrong"] = f"{uuid4()}.x"
+    while stranger.log_in("wrong").status_code != 429:
+        pass
+    page.get("state")
+
+
+# -- other sites -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-CSRF-Token": ""},
+        {"X-CSRF-Token": "wrong"},
+        {"Origin": ""},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_another_site_changes_nothing(page: Page, headers: dict[str, str]) -> None:
+    refused = page.ask("POST", "pause", {"queue": QUEUE}, **headers)
+    assert (refused.status_code, (refused.json or {})["code"]) == (403, "not_from_this_page")
+    assert not page.queue()["paused"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": ""}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_another_site_logs_nobody_in(api: Api, headers: dict[str, str]) -> None:
+    refused = Page(api).ask("POST", "session", {"key": api.keys["ops"]}, **headers)
+    assert refused.status_code == 403
+    assert "Set-Cookie" not in refused.headers
+
+
+def test_every_route_that_changes_something_needs_the_token(api: Api, page: Page) -> None:
+    page.token = ""
+    changing = [(method, path) for method, path in routes(api) if method != "GET"]
+    assert len(changing) >= 6
+    for method, path in changing:
+        assert page.ask(method, path, {}).status_code == 403, path
+
+
+def test_the_page_loads_only_its_own_files_and_nothing_is_kept(api: Api, page: Page) -> None:
+    with api.http.get("/ops") as shell:
+        assert shell.status_code == 200
+        assert shell.headers["Content-Security-Policy"] == POLICY
+        assert shell.headers["X-Frame-Options"] == "DENY"
+        html = shell.get_data(as_text=True)
+    assert "<script>" not in html
+    assert "style=" not in html
+    assert " on" + "click" not in html
+    with api.http.get("/ops/static/main.js") as script:
+        assert script.mimetype == "text/javascript"
+        assert script.headers["Content-Security-Policy"] == POLICY
+    assert page.ask("GET", "state").headers["Cache-Control"] == "no-store"
+    with api.http.get("/ops/static/../routes.py") as other:
+        assert other.status_code == 404
+
+
+def test_the_page_is_in_no_document_and_no_key_of_the_api_opens_it(api: Api) -> None:
+    document: Any = api.http.get("/openapi.json").json
+    assert not [path for path in document["paths"] if path.startswith("/ops")]
+    assert not {"LoginIn", "LettersIn"} & document["components"]["schemas"].keys()
+
+
+# -- what it shows ---------------------------------------------------------------------------
+
+
+def expire(api: Api, order_id: str, ms: int) -> None:
+    """Move an order's deadline to so many milliseconds from now."""
+    with api.services.engine.begin() as connection:
+        moved = (
+            sa.update(orders).where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+        )
+        connection.execute(moved, {"ms": ms})
+
+
+def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page) -> None:
+    first = (api.place(client_reference="A-1").json or {})["id"]
+    second = (api.place().json or {})["id"]
+    sql = page.get("state")["sql"]
+    assert sql["answers"]
+    assert (sql["unpaid"]["count"], sql["overdue"]["count"], sql["latest"]) == (2, 0, [])
+    assert [each["id"] for each in sql["next"]] == [first, second]
+    assert sql["next"][0]["client_reference"] == "A-1"
+    assert sql["next"][0]["client"] == "customer"
+    assert 1_700_000 < sql["next"][0]["expires_in_ms"] <= 1_800_000
+    expire(api, second, -7000)
+    sql = page.get("state")["sql"]
+    assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"] >= 7000) == (1, True)
+    assert [each["id"] for each in sql["next"]] == [second, first]
+    api.services.orders.expire([second])
+    sql = page.get("state")["sql"]
+    assert (sql["unpaid"]["count"], sql["overdue"]["count"]) == (1, 0)
+    assert [each["id"] for each in sql["latest"]] == [second]
+    assert sql["latest"][0]["late_ms"] >= 7000
+    present = sql["lateness"][0]
+    assert present["count"] == 1
+    assert present["median_ms"] == present["most_ms"] == sql["latest"][0]["late_ms"]
+    assert sum(each["count"] for each in sql["lateness"]) == 1
+
+
+def test_a_cancellation_on_request_is_not_late(api: Api, page: Page) -> None:
+    order_id = (api.place().json or {})["id"]
+    api.services.orders.cancel(api.services.clients.id_of("customer"), order_id)
+    sql = page.get("state")["sql"]
+    assert sql["latest"] == []
+    assert sum(each["count"] for each in sql["lateness"]) == 0
+
+
+def test_queues_and_workers_are_shown(page: Page, redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    queue.schedule_many([("due", 1, b""), ("later", 2**50, b"")])
+    queue.schedule("soon", delay_ms=90_000)
+    queue.beat("w-1", {"up": True, "holds": 2, "oldest_seconds": 0.5, "handled": 7})
+    seen = page.queue()
+    counts = {name: seen[name] for name in ("scheduled", "due", "leased", "dead", "paused")}
+    assert counts == {"scheduled": 3, "due": 1, "leased": 0, "dead": 0, "paused": False}
+    assert sum(seen["due_per_minute"]) == 1
+    [worker] = seen["workers"]
+    assert (worker["id"], worker["up"], worker["holds"], worker["handled"]) == ("w-1", True, 2, 7)
+    assert not worker["silent"]
+
+
+def test_an_order_is_found_by_its_id_or_its_clients_reference(api: Api, page: Page) -> None:
+    ids = [(api.place(client_reference="A-17").json or {})["id"] for _ in range(2)]
+    headers = {"Idempotency-Key": uuid4().hex}
+    body = {"items": [{"sku": "tea", "quantity": 1}], "client_reference": "A-17"}
+    ids.append(
+        (api.send("POST", "/v1/orders", body, key="other", headers=headers).json or {})["id"]
+    )
+    assert {each["id"] for each in page.get("search?text=A-17")["orders"]} == {*ids}
+    assert [each["id"] for each in page.get(f"search?text={ids[0].upper()}")["orders"]] == [ids[0]]
+    for nothing in ("A-1", str(uuid4()), "%25"):
+        assert page.get(f"search?text={nothing}")["orders"] == []
+
+
+def test_an_orders_story_has_events_check_payments_and_webhooks(
+    api: Api, page: Page, redis_client: redis.Redis
+) -> None:
+    api.send("POST", "/v1/webhooks", {"url": "https://shop.example/hook"})
+    order_id = (api.place().json or {})["id"]
+    queue = DelayQueue(redis_client, QUEUE)
+    queue.schedule(order_id, delay_ms=60_000)
+    story = page.get(f"orders/{order_id}")
+    assert story["order"]["id"] == order_id
+    assert [each["type"] for each in story["events"]] == ["order.created"]
+    assert story["check"]["state"]["place"] == "scheduled"
+    assert [(each["type"], each["status"]) for each in story["deliveries"]] == [
+        ("order.created", "pending")
+    ]
+    assert story["deliveries"][0]["url"] == "https://shop.example/hook"
+    api.services.orders.cancel(api.services.clients.id_of("customer"), order_id)
+    api.pay(order_id)
+    story = page.get(f"orders/{order_id}")
+    assert [each["type"] for each in story["events"]] == [
+        "order.created",
+        "order.cancelled",
+        "payment.refund_due",
+    ]
+    assert [each["status"] for each in story["payments"]] == ["refund_due"]
+    assert len(story["deliveries"]) == 3
+    assert page.ask("GET", f"orders/{uuid4()}").status_code == 404
+
+
+def test_a_leased_check_names_its_worker(api: Api, page: Page, redis_client: redis.Redis) -> None:
+    order_id = (api.place().json or {})["id"]
+    queue = DelayQueue(redis_client, QUEUE)
+    # It is scheduled in the background: that must not come after this.
+    wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
+    queue.schedule(order_id, 1)
+    queue.claim(1, 60_000)
+    queue.beat("w-1", {"held": [order_id]})
+    check = page.get(f"orders/{order_id}")["check"]["state"]
+    assert (check["place"], check["held_by"]) == ("leased", "w-1")
+    assert 0 < check["in_ms"] <= 60_000
+
+
+# -- when something is away ------------------------------------------------------------------
+
+
+def test_without_redis_the_page_shows_what_sql_knows(migrated_url: str) -> None:
+    with serving(migrated_url, f"redis://127.0.0.1:{free_port()}/0") as api:
+        page = Page(api)
+        assert page.log_in().status_code == 200
+        order_id = (api.place().json or {})["id"]
+        state = page.get("state")
+        assert state["redis"] == {"answers": False}
+        assert [each["id"] for each in state["sql"]["next"]] == [order_id]
+        assert page.get(f"orders/{order_id}")["check"] == {"answers": False}
+        for path in ("letters?queue=webhooks", "letter?queue=webhooks&id=x"):
+            refused = page.ask("GET", path)
+            assert (refused.status_code, (refused.json or {})["code"]) == (503, "queue_unavailable")
+        assert page.ask("POST", "pause", {"queue": QUEUE}).status_code == 503
+
+
+def test_without_sql_the_page_shows_what_redis_knows_and_changes_nothing(
+    api: Api, page: Page, monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis
+) -> None:
+    DelayQueue(redis_client, QUEUE).schedule("a", 2**50)
+
+    def gone(*_: object, **__: object) -> None:
+        raise sa.exc.OperationalError("", {}, OSError("gone"), connection_invalidated=True)
+
+    page.get("state")
+    monkeypatch.setattr("orders.clients.CACHE_SECONDS", 0.0)
+    for engine in (api.services.engine, api.services.watching):
+        monkeypatch.setattr(engine, "connect", gone)
+    for known in api.services.clients._cached:
+        api.services.clients._cached[known] = api.services.clients._cached[known]._replace(until=0)
+    state = page.get("state")
+    assert state["sql"] == {"answers": False}
+    assert state["redis"]["queues"][0]["scheduled"] == 1
+    refused = page.ask("POST", "pause", {"queue": QUEUE})
+    assert (refused.status_code, (refused.json or {})["code"]) == (503, "storage_unavailable")
+
+
+def test_a_database_without_a_schema_is_shown_as_away(api: Api, page: Page) -> None:
+    with api.services.engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE orders RENAME TO elsewhere"))
+    assert page.get("state")["sql"] == {"answers": False}
+
+
+# -- mending ---------------------------------------------------------------------------------
+
+
+def bury(queue: DelayQueue, *ids: str, error: Exception | None = None) -> None:
+    for task_id in ids:
+        queue.schedule(task_id, 1)
+        [task] = queue.claim(1, 60_000).tasks
+        queue.dead_letter([(task, "it will not do", error)])
+
+
+def test_dead_letters_are_listed_filtered_and_shown(page: Page, redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    bury(queue, *(f"a-{n}" for n in range(120)))
+    bury(queue, "b-1", error=ValueError("no such mug"))
+    first = page.get(f"letters?queue={QUEUE}")
+    assert [each["id"] for each in first["letters"]][:2] == ["b-1", "a-119"]
+    assert first["letters"][0]["error"] == "ValueError: no such mug"
+    rest = page.get(f"letters?queue={QUEUE}&passed={first['passed']}")
+    seen = [each["id"] for each in (*first["letters"], *rest["letters"])]
+    assert (len(seen), len({*seen}), rest["passed"]) == (121, 121, None)
+    matching = page.get(f"letters?queue={QUEUE}&text=NO%20SUCH%20mug")
+    assert ([each["id"] for each in matching["letters"]], matching["passed"]) == (["b-1"], None)
+    ids = page.get(f"letters?queue={QUEUE}&ids=1")
+    assert (len(ids["letters"]), ids["letters"][0], ids["passed"]) == (121, "b-1", None)
+    whole = page.get(f"letter?queue={QUEUE}&id=b-1")["letter"]
+    assert "ValueError: no such mug" in whole["traceback"]
+    assert page.get(f"letter?queue={QUEUE}&id=nobody")["letter"] is None
+    assert page.get("letters?queue=webhooks")["letters"] == []
+
+
+def test_dead_letters_are_requeued_and_purged(page: Page, redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, QUEUE)
+    bury(queue, "a", "b", "c\udc80")
+    for verb, ids in (("requeue", ["a", "nobody"]), ("purge", ["c\udc80"])):
+        with capture_logs() as logs:
+            answer = page.ask("POST", f"letters/{verb}", {"queue": QUEUE, "ids": ids})
+        assert (answer.status_code, answer.json) == (200, {"done": 1})
+        [line] = [each for each in logs if each["event"] == "operator"]
+        assert (line["action"], line["client"], line["letters"]) == (verb, "ops", 1)
+    seen = page.queue()
+    assert (seen["scheduled"], seen["dead"]) == (1, 1)
+
+
+def test_a_request_names_a_bounded_number_of_letters_of_a_known_queue(page: Page) -> None:
+    for body in (
+        {"queue": QUEUE, "ids": ["a"] * 301},
+        {"queue": QUEUE, "ids": []},
+        {"queue": "other", "ids": ["a"]},
+        {"queue": QUEUE},
+    ):
+        assert page.ask("POST", "letters/purge", body).status_code == 422
+    for query in ("queue=other", "queue=webhooks&passed=-1", "queue=webhooks&more=1", ""):
+        assert page.ask("GET", f"letters?{query}").status_code in (400, 422)
+    assert {*get_args(QueueName)} == {QUEUE, WEBHOOK_QUEUE}
+
+
+def test_a_queue_is_paused_and_resumed(page: Page, redis_client: redis.Redis) -> None:
+    queue = DelayQueue(redis_client, WEBHOOK_QUEUE)
+    queue.schedule("a", 1)
+    assert page.ask("POST", "pause", {"queue": WEBHOOK_QUEUE}).status_code == 200
+    assert page.queue(WEBHOOK_QUEUE)["paused"]
+    assert not page.queue(QUEUE)["paused"]
+    assert queue.claim(1, 1000).tasks == []
+    assert page.ask("POST", "resume", {"queue": WEBHOOK_QUEUE}).status_code == 200
+    assert len(queue.claim(1, 1000).tasks) == 1
+
+
+def test_refunds_due_of_all_clients_are_listed_and_marked(api: Api, page: Page) -> None:
+    paid = []
+    for client in ("customer", "other"):
+        headers = {"Idempotency-Key": uuid4().hex}
+        body = {"items": [{"sku": "tea", "quantity": 1}]}
+        order_id = (api.send("POST", "/v1/orders", body, key=client, headers=headers).json or {})[
+            "id"
+        ]
+        payment = {
+            "provider": "bank",
+            "reference": f"tx-{client}",
+            "amount_minor": 1,
+            "currency": "EUR",
+        }
+        answer = api.send("POST", f"/v1/orders/{order_id}/payments", payment, key=client)
+        paid.append((answer.json or {})["id"])
+    found = page.get("refunds")
+    assert [each["id"] for each in found["refunds"]] == paid
+    assert [each["client"] for each in found["refunds"]] == ["customer", "other"]
+    assert page.get("state")["sql"]["refunds"]["sums"][0]["payments"] == 2
+    first = page.get("refunds?limit=1")
+    second = page.get(f"refunds?limit=1&cursor={first['next_cursor']}")
+    assert [each["id"] for each in (*first["refunds"], *second["refunds"])] == paid
+    for _ in range(2):  # repeating it changes nothing
+        assert page.ask("POST", f"refunds/{paid[1]}", {"reference": "re-1"}).status_code == 200
+    assert [each["id"] for each in page.get("refunds")["refunds"]] == paid[:1]
+    known = api.services.orders.payments(
+        api.services.clients.id_of("other"), status="refunded", page_size=9
+    )
+    assert [each.refund_reference for each in known] == ["re-1"]
+    refused = page.ask("POST", f"refunds/{paid[1]}", {"reference": "re-2"})
+    assert (refused.status_code, (refused.json or {})["code"]) == (409, "already_refunded")
+    assert page.ask("POST", f"refunds/{uuid4()}", {"reference": "re-2"}).status_code == 404
+
+
+def test_the_doctors_lines_come_one_by_one(page: Page) -> None:
+    answer = page.ask("GET", "doctor")
+    assert answer.mimetype == "application/x-ndjson"
+    found = [json.loads(line) for line in answer.get_data(as_text=True).splitlines()]
+    checks = {each["check"]: each for each in found}
+    assert {
+        "redis.eviction",
+        "queue.workers",
+        "flow.overdue",
+        "sql.schema",
+        "orders.stock",
+    } <= checks.keys()
+    assert checks["queue.workers"]["level"] == "failure"
+    assert "Start one" in checks["queue.workers"]["advice"]
+
+
+def test_one_examination_runs_at_a_time(api: Api, page: Page) -> None:
+    running = api.app.extensions["ops"].examination.run()
+    next(running)
+    refused = page.ask("GET", "doctor")
+    assert (refused.status_code, (refused.json or {})["code"]) == (503, "doctor_busy")
+    running.close()  # whoever asked has gone away
+    assert page.ask("GET", "doctor").status_code == 200

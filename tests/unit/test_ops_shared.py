@@ -1,0 +1,47 @@
+"""What many pages ask for is read once."""
+
+from threading import Event, Thread
+
+from orders.ops.shared import Shared
+
+
+def test_what_was_read_is_kept_for_a_while() -> None:
+    at, reads = [0.0], iter(range(9))
+    shared = Shared(lambda: next(reads), 1.0, lambda: at[0])
+    assert [shared.get(), shared.get()] == [0, 0]
+    at[0] = 0.999
+    assert shared.get() == 0
+    at[0] = 1.0
+    assert [shared.get(), shared.get()] == [1, 1]
+
+
+def test_what_was_changed_is_read_again() -> None:
+    reads = iter(range(9))
+    shared = Shared(lambda: next(reads), 1000.0)
+    assert shared.get() == 0
+    shared.forget()
+    assert shared.get() == 1
+
+
+def test_while_a_read_hangs_the_others_get_what_was_there() -> None:
+    at, hangs, goes_on = [0.0], Event(), Event()
+    reads = 0
+
+    def read() -> int:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            hangs.set()
+            goes_on.wait()
+        return reads
+
+    shared = Shared(read, 1.0, lambda: at[0])
+    assert shared.get() == 1
+    at[0] = 1.0
+    slow = Thread(target=shared.get)
+    slow.start()
+    hangs.wait()
+    assert [shared.get() for _ in range(10)] == [1] * 10
+    goes_on.set()
+    slow.join()
+    assert (shared.get(), reads) == (2, 2)

@@ -1,0 +1,20 @@
+-- Say where a task is.
+--
+-- include: clock, attempts
+-- KEYS[1] scheduled  zset  task id -> due time, ms
+-- KEYS[2] leased     zset  task id -> lease expiry, ms
+-- KEYS[3] letters    hash  task id -> why it is dead
+-- KEYS[4] tokens     hash  task id -> token of its lease, and a record of its attempts
+-- ARGV[1] now_ms   ARGV[2] id
+--
+-- Returns {place, in_ms, failures, deliveries, attempts}: in_ms is the time until it is due or its lease ends,
+-- false for a dead one; place is false if the queue does not have it.
+--
+-- Changes nothing.
+
+local id = ARGV[2]
+local due, expiry = redis.call('ZSCORE', scheduled, id), redis.call('ZSCORE', leased, id)
+local place = due and 'scheduled' or expiry and 'leased' or redis.call('HEXISTS', letters, id) == 1 and 'dead'
+local state = attempts_in(redis.call('HGET', tokens, id), '0')
+local at = tonumber(due or expiry)
+return {place, at and (at - now) or false, state.failures, state.deliveries, state.attempts}
