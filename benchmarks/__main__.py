@@ -24,6 +24,7 @@ PARTS: dict[str, list[str]] = {
     "disk": ["--orders", "2000"],
     "dead": ["--letters", "2000"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
+    "calls": ["--requests", "5"],
     "http": ["--seconds", "2", "--repetitions", "1"],
     "http --sqlite": ["--seconds", "2", "--repetitions", "1"],
 }

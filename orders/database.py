@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
 from orders.config import DATABASE_URLS, Settings
@@ -82,11 +83,13 @@ def create_engine(settings: Settings) -> sa.Engine:
     def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
         connection = PatientConnection.connect(*cargs, **cparams)
         connection.patience_seconds = patience
+        connection.cursor_factory = LightCursor
         connection.adapters.register_loader("uuid", TextLoader)  # see `orders.expressions.Id`
         return connection
 
-    sa.event.listen(engine, "begin", _begin_postgresql)
-    sa.event.listen(engine, "handle_error", _leave_read_only)
+    # The dialect's, because an engine with events looks for each kind of them in every call.
+    sa.event.listen(engine.dialect, "handle_error", _leave_read_only)
+    engine.dialect.do_begin = _begin_postgresql  # type: ignore[method-assign, assignment]
     plain_ping = engine.dialect.do_ping
 
     def ping(connection: Any) -> bool:
@@ -137,7 +140,9 @@ class PatientConnection(psycopg.Connection[Any]):
     """
 
     patience_seconds: float | None = None
-    #: When it last did, on the monotonic clock.
+    #: Whether each statement is a transaction of its own.
+    alone = False
+    #: When it last answered, on the monotonic clock.
     answered_at = 0.0
 
     def is_fresh(self) -> bool:
@@ -158,6 +163,28 @@ class PatientConnection(psycopg.Connection[Any]):
         self.answered_at = time.monotonic()
         return answer
 
+    def commit(self) -> None:
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().commit()
+
+    def rollback(self) -> None:
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().rollback()
+
+
+class LightCursor(psycopg.Cursor[Any]):
+    """A cursor that describes columns by what SQLAlchemy reads: their names and types."""
+
+    @property
+    def description(self) -> Any:
+        result = self.pgresult
+        if result is None or not result.nfields:
+            return None
+        return [
+            ((result.fname(n) or b"").decode(), result.ftype(n), None, None, None, None, None)
+            for n in range(result.nfields)
+        ]
+
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
@@ -176,13 +203,12 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _begin_postgresql(connection: sa.Connection) -> None:
+def _begin_postgresql(connection: Any) -> None:
     # One statement needs no BEGIN and no COMMIT. The driver is told directly: as an isolation level
     # of SQLAlchemy's it would cost a read as much as its statement.
-    driver: Any = connection.connection.driver_connection
-    alone = "reading" in connection.get_execution_options()
-    if driver.autocommit != alone:
-        driver.autocommit = alone
+    driver: PatientConnection = connection.driver_connection
+    if driver.autocommit != driver.alone:
+        driver.autocommit = driver.alone
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
@@ -198,7 +224,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
     Raises StorageUnavailable when the database could not carry it out.
     """
-    with translated(), engine.connect().execution_options(reading=False) as connection:
+    with _each_alone(engine) as connection:
         yield connection
         connection.commit()
 
@@ -206,5 +232,20 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A single read. Raises StorageUnavailable when the database could not answer."""
-    with translated(), engine.connect() as connection:
+    with _each_alone(engine) as connection:
         yield connection.execution_options(reading=True)
+
+
+@contextmanager
+def _each_alone(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection on which, on PostgreSQL, each statement is committed by itself."""
+    with translated(), engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        if not isinstance(driver, PatientConnection):
+            yield connection
+            return
+        driver.alone = True
+        try:
+            yield connection
+        finally:
+            driver.alone = False

@@ -38,7 +38,7 @@ def _enter() -> None:
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**origin().fields())
-    for name, values in request.args.lists():
+    for name, values in request.args.lists() if request.query_string else ():
         if len(values) > 1:
             raise BadRequest(f"The parameter {name[:50]!r} is there {len(values)} times.")
 
@@ -49,9 +49,8 @@ def origin() -> Origin:
 
 
 def _leave(response: Response) -> Response:
-    response.headers[HEADER] = g.request_id
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers.update(g.get("rate_limit", {}))
+    always = {HEADER: g.request_id, "X-Content-Type-Options": "nosniff"}
+    response.headers.extend(always | g.get("rate_limit", {}))
     if response.mimetype == "text/html":
         for name, value in PAGE.items():
             response.headers.setdefault(name, value)

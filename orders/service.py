@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from orders.bulkhead import Bulkhead
+from orders.database import writing
 from orders.domain import (
     CancelReason,
     Event,
@@ -150,7 +151,8 @@ class OrderService(Transactional[Repository]):
 
     @contextmanager
     def _writing(self) -> Iterator[Repository]:
-        with super()._writing() as repository:
+        with writing(self._engine) as connection:
+            repository = self._opened(connection)
             yield repository
         if self._webhooks is not None:
             for delivery_id in repository.deliveries:

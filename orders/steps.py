@@ -51,6 +51,13 @@ class Operation:
         last = define(step)
         #: For PostgreSQL.
         self.statement = last.add_cte(*ctes)
+        # SQLAlchemy looks up how a statement is compiled by all that it is made of, which takes
+        # longer than anything else for one of this size; a lambda's is found by a name.
+        self._statement = sa.lambda_stmt(
+            lambda: self.statement,
+            track_on=[define.__qualname__, define.__module__],
+            track_closure_variables=False,
+        )
 
         self._steps: list[tuple[str, Statement]] = []
 
@@ -63,7 +70,7 @@ class Operation:
     def __call__(self, connection: sa.Connection, **values: Any) -> Sequence[sa.Row[Any]]:
         """Do it, on SQLite in the transaction that the connection is in."""
         if connection.dialect.name != "sqlite":
-            return connection.execute(self.statement, values).all()
+            return connection.execute(self._statement, values).all()
         for name, statement in self._steps:
             result = connection.execute(statement, values)
             if result.returns_rows:

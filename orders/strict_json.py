@@ -34,7 +34,7 @@ class StrictRequest(Request):
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """
         # WSGI does not say whether chunks ended as they should, or the connection did.
-        if "Transfer-Encoding" in self.headers:
+        if "HTTP_TRANSFER_ENCODING" in self.environ:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no time-out either: whoever sends slowly keeps the thread that reads.
         with (gate or current_app.extensions["orders"].receiving).enter(["body"]):

@@ -1,0 +1,66 @@
+"""How APIFlask reads headers and writes responses here: with no step that only others need."""
+
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from apiflask.schema_adapters import registry
+from apiflask.schema_adapters.pydantic import PydanticAdapter
+from flask import Request, Response
+from flask.json.provider import DefaultJSONProvider
+from pydantic import BaseModel
+from werkzeug.datastructures import Headers
+from werkzeug.sansio.response import Response as SansioResponse
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+
+
+class WholeResponse(Response):
+    """A response whose headers are sent as they are.
+
+    Werkzeug copies them to make a URI of an IRI in Location; ours are made of ASCII.
+    """
+
+    def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
+        if self.status_code in WITHOUT_BODY or "Content-Length" not in self.headers:
+            return super().get_wsgi_headers(environ)
+        return self.headers
+
+
+class Rendered(str):
+    """JSON."""
+
+    __slots__ = ()
+
+
+class Json(DefaultJSONProvider):
+    """Writes JSON, unless it is written already."""
+
+    sort_keys = False
+
+    def response(self, *args: Any, **kwargs: Any) -> SansioResponse:
+        if args and isinstance(args[0], Rendered):
+            return self._app.response_class(f"{args[0]}\n", mimetype=self.mimetype)
+        return super().response(*args, **kwargs)
+
+
+class Adapter(PydanticAdapter):
+    """Looks at the headers that a schema names, and has pydantic write JSON rather than a dict."""
+
+    def validate_input(self, request: Request, location: str, **kwargs: Any) -> BaseModel:
+        if location != "headers":
+            return super().validate_input(request, location, **kwargs)
+        names = (name.replace("_", "-") for name in self.model_class.model_fields)
+        found = [(name, request.headers[name]) for name in names if name in request.headers]
+        return super().validate_input(SimpleNamespace(headers=found), location, **kwargs)  # type: ignore[arg-type]
+
+    def serialize_output(self, data: Any, many: bool = False) -> Any:  # noqa: FBT001, FBT002
+        if many:
+            return super().serialize_output(data, many)
+        return Rendered(self.model_class.model_validate(data).model_dump_json(by_alias=True))
+
+
+registry.register("pydantic", Adapter)
