@@ -52,11 +52,9 @@ class Operation:
         #: For PostgreSQL.
         self.statement = last.add_cte(*ctes)
         # SQLAlchemy looks up how a statement is compiled by all that it is made of, which takes
-        # longer than anything else for one of this size; a lambda's is found by a name.
+        # longer than anything else for one of this size; a lambda's is found by its function.
         self._statement = sa.lambda_stmt(
-            lambda: self.statement,
-            track_on=[define.__qualname__, define.__module__],
-            track_closure_variables=False,
+            lambda: self.statement, track_on=[define], track_closure_variables=False
         )
 
         self._steps: list[tuple[str, Statement]] = []
