@@ -32,6 +32,7 @@ GONE = (
         "devtools/remove_orders.py",
         "devtools/run.py",
         "devtools/service.py",
+        *(f"devtools/{each}.py" for each in ("chromium", "screenshots", "try_wheel", "wheel")),
     ),
     *(
         "devtools/remains/*",

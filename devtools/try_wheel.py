@@ -20,10 +20,6 @@ from devtools.processes import ROOT, free_port, log_end, wait_until
 from devtools.valkey import private_valkey
 from devtools.wheel import build_wheel
 
-#: The flow of the page.
-[REMINDERS] = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL
-)
 #: Files that must not be taken for the packages of the same name.
 SHADOWS = {"worker.py": "raise SystemExit('shadowed')", "orders.py": "raise SystemExit('shadowed')"}
 
@@ -48,7 +44,7 @@ class Installed:
 
     def install(self, extra: str = "") -> None:
         """The wheel, with the lock's versions of what it asks for."""
-        said(f"pip install order-timeout{extra}")
+        show(f"pip install order-timeout{extra}")
         requirement = f"order-timeout{extra} @ {self.wheel.as_uri()}"
         self.run(
             "pip",
@@ -62,7 +58,7 @@ class Installed:
 
     def run(self, *command: str, fails_with: str = "") -> str:
         """A command's output. Raises RuntimeError unless it succeeds, or fails with this text."""
-        said(" ".join(command) if len(" ".join(command)) < 100 else command[0])
+        show(" ".join(command) if len(" ".join(command)) < 100 else command[0])
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=self.here,
@@ -83,7 +79,7 @@ class Installed:
     @contextmanager
     def running(self, *command: str, within: str = "") -> Iterator[None]:
         """A command in the background."""
-        said(f"{' '.join(command)} &")
+        show(f"{' '.join(command)} &")
         log = self.here / f"{command[0]}.log"
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -102,7 +98,7 @@ class Installed:
             process.wait()
 
 
-def said(text: str) -> None:
+def show(text: str) -> None:
     print(f"  {text}", flush=True)
 
 
@@ -115,7 +111,9 @@ def try_queue(installed: Installed) -> None:
             fails_with=f"pip install 'order-timeout[{extra}]'",
         )
     installed.run("order-timeout", "stats", fails_with="No flows were named")
-    (installed.here / "reminders.py").write_text(REMINDERS)
+    page = (ROOT / "docs" / "install.md").read_text()
+    [flow] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (installed.here / "reminders.py").write_text(flow)
     for name, text in SHADOWS.items():
         (installed.here / name).write_text(text)
     schedule = (

@@ -36,7 +36,7 @@ def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
     except ModuleNotFoundError as error:
         raise SettingsInvalid("METRICS_PORT needs prometheus-client.") from error
     services = bootstrap(settings, counting())
-    metrics = ApiMetrics(settings, services.engine)
+    metrics = ApiMetrics(settings, services.engine, services.watching)
     metrics.install(app)
     serve_metrics(settings, metrics.page)
     return services

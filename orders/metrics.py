@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from orders.config import Settings
-from orders.database import create_watching_engine, reading
+from orders.database import reading
 from orders.errors import StorageUnavailable
 from orders.repository import RefundsDue, Repository
 
@@ -120,13 +120,13 @@ METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 class ApiMetrics:
     """The metrics of an API process, and of all that share its directory."""
 
-    def __init__(self, settings: Settings, engine: sa.Engine) -> None:
-        """``engine`` is the requests'; what is read from the database has a connection of its own."""
+    def __init__(self, settings: Settings, engine: sa.Engine, watching: sa.Engine) -> None:
+        """``engine`` is the requests'; what is read from the database is read with ``watching``."""
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._registry = CollectorRegistry() if self._directory else REGISTRY
         if self._directory:
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
-        self.figures = Figures(create_watching_engine(settings))
+        self.figures = Figures(watching)
         self._registry.register(self.figures)
         POOL_SIZE.set(settings.database_pool_size)
         IN_USE.set(0)

@@ -377,5 +377,6 @@ idempotency_keys = sa.Table(
     sa.Column("fingerprint", sa.String(64), nullable=False),
     sa.Column("order_id", Id, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    info={"unused": True},
 )
 sa.Index("ix_idempotency_keys_order", idempotency_keys.c.order_id)

@@ -172,12 +172,12 @@ def headers_of(status: int, codes: Collection[str]) -> dict[str, bool]:
 
 
 def _from_order_error(error: OrderError) -> Response:
+    detail: str | None = str(error)
     if isinstance(error, errors.SchemaOutdated):  # which table is missing is for the log
-        error = errors.StorageUnavailable(str(error))
+        error = errors.StorageUnavailable()
     if current_app.testing:
         contract.check(error)
     status = STATUS.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-    detail: str | None = str(error)
     if isinstance(error, errors.StorageUnavailable):
         log.error("storage unavailable", error=detail, path=request.path)
         detail = UNAVAILABLE

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from apiflask.schema_adapters import registry
 from apiflask.schema_adapters.pydantic import PydanticAdapter
-from flask import Request, Response
+from flask import Request, Response, current_app
 from flask.json.provider import DefaultJSONProvider
 from pydantic import BaseModel
 from werkzeug.datastructures import Headers
@@ -58,7 +58,7 @@ class Adapter(PydanticAdapter):
         return super().validate_input(SimpleNamespace(headers=found), location, **kwargs)  # type: ignore[arg-type]
 
     def serialize_output(self, data: Any, many: bool = False) -> Any:  # noqa: FBT001, FBT002
-        if many:
+        if many or not isinstance(current_app.json, Json):
             return super().serialize_output(data, many)
         return Rendered(self.model_class.model_validate(data).model_dump_json(by_alias=True))
 

@@ -586,13 +586,15 @@ class Repository(Statements):
 
         Read from the database's catalog, in a few statements of SQLAlchemy's.
         """
-        look = sa.inspect(self._connection).get_multi_columns(filter_names=[*metadata.tables])
+        tables = [table for table in metadata.sorted_tables if not table.info.get("unused")]
+        names = [table.name for table in tables]
+        look = sa.inspect(self._connection).get_multi_columns(filter_names=names)
         there = {
             f"{table}.{column['name']}": column
             for (_, table), columns in look.items()
             for column in columns
         }
-        ours = {f"{table}.{column.name}" for table in metadata.sorted_tables for column in table.c}
+        ours = {f"{table}.{column.name}" for table in tables for column in table.c}
         lacking = [f"{name} is missing" for name in sorted(ours - there.keys())]
         return lacking + [
             f"{name} must be given"

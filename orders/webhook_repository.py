@@ -281,7 +281,8 @@ RECORD = (
 _old = sa.select(deliveries.c.id).where(
     deliveries.c.subscription_id == p("for_subscription"),
     deliveries.c.status == p("old_status"),
-    deliveries.c.created_at < later(now(), "before_ms"),
+    deliveries.c.created_at < later(now(), "before_ms"),  # for the index
+    deliveries.c.due_at < later(now(), "before_ms"),  # when it was delivered, or given up
 )
 # Delete the oldest deliveries of a subscription with a status, unless they are sent again just now.
 PRUNE = sa.delete(deliveries).where(

@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import structlog
 
 from orders.bootstrap import WEBHOOK_QUEUE, Services
 from orders.domain import Answer, Message, is_order_id
+from orders.errors import StorageUnavailable
 from orders.outages import outages
 from orders.schemas.orders import OrderOut
 from orders.schemas.types import rfc3339
@@ -134,7 +136,7 @@ class Deliverer:
         """Make room for what was just sent, now and then."""
         if now >= self._pruned_at.get(subscription_id, -PRUNE_SECONDS) + PRUNE_SECONDS:
             self._pruned_at[subscription_id] = now
-            with outages():
+            with suppress(StorageUnavailable):  # best effort: the message was sent
                 self._webhooks.prune(subscription_id)
 
     def _send(self, message: Message) -> Answer:

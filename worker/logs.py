@@ -156,12 +156,12 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 #: What stands between a user's name and the host in a URL.
-PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
+PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):\S+@")
 
 
 def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Somebody else's error may name the URL that it could not open."""
-    for name in ("event", "error", "exception"):
+    for name in ("event", "error", "reason", "exception"):
         if "://" in (text := str(event.get(name, ""))):
             event[name] = PASSWORD.sub(r"\1:***@", text)
     return event

@@ -16,22 +16,10 @@ WINDOW_SECONDS = 60.0
 #: How many errors are known at a time. The oldest gives way, with what was counted of it.
 MOST_ERRORS = 256
 #: What is different each time the same error comes.
-VARYING = frozenset(
-    {
-        *(
-            "id",
-            "ids",
-            "tasks",
-            "order",
-            "delivery",
-            "webhook_id",
-            "request_id",
-            "trace_id",
-            "path",
-        ),
-        *("attempt", "late_ms", "delay_ms", "seconds", "exception"),
-    }
-)
+VARYING = {
+    *("id", "ids", "tasks", "order", "delivery", "webhook_id", "request_id", "trace_id", "path"),
+    *("attempt", "late_ms", "delay_ms", "seconds", "changes", "dropped", "all", "exception"),
+}
 
 
 @dataclass(slots=True)
@@ -97,8 +85,11 @@ class OnceHandler(logging.StreamHandler[TextIO]):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        for each in self._repeats.written(record):
-            super().emit(each)
+        try:
+            for each in self._repeats.written(record):
+                super().emit(each)
+        except Exception:  # noqa: BLE001  as in every handler: a call that logs does not raise
+            self.handleError(record)
 
     def close(self) -> None:
         """Write what was counted: the process ends, or another handler takes over."""
@@ -127,5 +118,9 @@ def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
     if isinstance(record.msg, dict):
         made.msg = {**record.msg, "repeated": count}
     else:
-        made.msg, made.args = f"{record.getMessage()} (repeated {count} times)", ()
+        try:
+            text = record.getMessage()
+        except (TypeError, ValueError, KeyError):  # its values do not fit its text
+            text = str(record.msg)
+        made.msg, made.args = f"{text} (repeated {count} times)", ()
     return made

@@ -92,7 +92,7 @@ def traced(flow: Flow, provider: "TracerProvider | None" = None) -> Flow:
 
     spans = _Spans(flow, trace.get_tracer("order-timeout.worker", tracer_provider=provider))
     made = copy.copy(flow)  # not dataclasses.replace: a subclass may be made of something else
-    handler = _OneAtATime(spans) if flow.one_at_a_time else spans
+    handler = _TracedOneAtATime(spans) if flow.one_at_a_time else spans
     object.__setattr__(made, "handler", handler)
     return made
 
@@ -132,15 +132,17 @@ class _Spans:
         ) as span:
             try:
                 yield span
-            except (Retry, Reschedule):  # not now, which is no error
-                span.set_attribute("task.outcome", "later")
-                raise
             except BaseException as error:
-                _fail(span, str(error), error)
+                if isinstance(error, Reschedule) or _is_uncounted(
+                    error
+                ):  # not now, which is no error
+                    span.set_attribute("task.outcome", "later")
+                else:
+                    _fail(span, str(error), error)
                 raise
 
 
-class _OneAtATime(OneAtATime):
+class _TracedOneAtATime(OneAtATime):
     """The same for a handler of tasks one at a time."""
 
     def __init__(self, spans: _Spans) -> None:
@@ -154,15 +156,24 @@ def _note(span: "Span", outcomes: Any) -> None:
     """What became of the tasks that are not done. A handler may return anything."""
     if not isinstance(outcomes, Mapping):
         return
-    failed = [each for each in outcomes.values() if isinstance(each, DeadLetter | Failed)]
+    failed = [
+        each
+        for each in outcomes.values()
+        if isinstance(each, DeadLetter | Failed | Retry) and not _is_uncounted(each)
+    ]
     if failed:
         _fail(span, f"{len(failed)} failed: {failed[0]}", failed[0])
     if later := len(outcomes) - len(failed):
         span.set_attribute("task.later_count", later)
 
 
+def _is_uncounted(outcome: object) -> bool:
+    """Whether it is a retry that counts as no failure."""
+    return isinstance(outcome, Retry) and not outcome.counted
+
+
 def _fail(span: "Span", why: str, error: BaseException) -> None:
     from opentelemetry.trace import StatusCode  # noqa: PLC0415  optional
 
-    span.record_exception(error)
+    span.record_exception(error.error if isinstance(error, Failed) else error)
     span.set_status(StatusCode.ERROR, why)

@@ -25,18 +25,19 @@ class Examination:
         self._running = threading.Lock()
 
     def run(self) -> Iterator[dict[str, str]]:
-        """Each finding as it is made. Raises DoctorBusy, at once."""
+        """Each finding as it is made, until `end`. Raises DoctorBusy, at once."""
         if not self._running.acquire(blocking=False):
             raise DoctorBusy
         return self._findings()
 
+    def end(self) -> None:
+        """Let the next one begin."""
+        self._running.release()
+
     def _findings(self) -> Iterator[dict[str, str]]:
-        try:
-            redis = self._services.redis
-            for found in examine(redis, self._all_flows(), limit_seconds=LIMIT_SECONDS):
-                yield {name: str(value) for name, value in asdict(found).items()}
-        finally:
-            self._running.release()
+        redis = self._services.redis
+        for found in examine(redis, self._all_flows(), limit_seconds=LIMIT_SECONDS):
+            yield {name: str(value) for name, value in asdict(found).items()}
 
     def _all_flows(self) -> list[Flow]:
         """Made when somebody asks: one of them has a pool of connections to send with."""

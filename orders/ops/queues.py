@@ -11,6 +11,7 @@ from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
 from orders.errors import QueueUnavailable
 from orders.ops.shared import Shared
 from worker import DelayQueue, Letter, WorkerStatus
+from worker.queue import LETTERS
 
 Json = dict[str, Any]
 
@@ -20,8 +21,6 @@ MINUTES = 30
 ENOUGH = 50
 #: A page of the list, and a page of ids, ends after so many reads of the queue's list, whatever was found.
 READS, READS_FOR_IDS = 5, 10
-#: How many entries one read takes: see `DelayQueue.newest_dead_ids`.
-ENTRIES = 100
 
 
 @contextmanager
@@ -80,7 +79,7 @@ class Queues:
             now_ms = queue.server_time_ms()
         return {
             "letters": [each.id if only_ids else _line(each, now_ms) for each in found],
-            "passed": passed + read * ENTRIES if read else None,
+            "passed": passed + read * LETTERS if read else None,
         }
 
     def letter(self, name: str, task_id: str) -> Json | None:

@@ -281,7 +281,10 @@ def doctor() -> Response:
         for found in findings:
             yield f"{json.dumps(found)}\n"
 
-    return Response(lines(tools().examination.run()), mimetype="application/x-ndjson")
+    examination = tools().examination
+    response = Response(lines(examination.run()), mimetype="application/x-ndjson")
+    response.call_on_close(examination.end)  # also when nobody reads a line, as for HEAD
+    return response
 
 
 # -- mending -------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Reads once for all who look: an open page asks every two seconds, and there may be many."""
 
+import math
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -22,6 +23,7 @@ class Shared(Generic[T]):
         self._clock = clock
         self._lock = threading.Lock()
         self._known: tuple[float, T] | None = None
+        self._changes = 0
 
     def get(self) -> T:
         known = self._known
@@ -33,12 +35,17 @@ class Shared(Generic[T]):
         try:
             known = self._known
             if known is None or self._clock() >= known[0]:
+                changes = self._changes
                 value = self._read()
-                known = self._known = (self._clock() + self._seconds, value)
+                # What was read may be older than a change that was made meanwhile.
+                until = self._clock() + self._seconds if changes == self._changes else -math.inf
+                known = self._known = (until, value)
             return known[1]
         finally:
             self._lock.release()
 
     def forget(self) -> None:
         """Have the next one read again: something was changed."""
-        self._known = None
+        self._changes += 1
+        if (known := self._known) is not None:
+            self._known = (-math.inf, known[1])

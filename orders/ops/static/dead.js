@@ -171,7 +171,7 @@ function change(verb, ids) {
 
 /** First their ids are read, so that one knows how many there are before anything is changed. */
 function changeAll(verb) {
-  const { yes, means } = WHAT[verb];
+  const { yes } = WHAT[verb];
   const [queue, text] = [queueName(), filter()];
   const which = text ? ` that contain “${text}”` : "";
   confirm({
@@ -181,7 +181,7 @@ function changeAll(verb) {
     act: async (_, progress) => {
       const ids = await idsOf(queue, text, progress);
       if (ids) setTimeout(() => (ids.length ? change(verb, ids) : load()));
-      return ids && !ids.length ? "There are none." : means;
+      return ids && !ids.length ? "There are none." : "";
     },
   });
 }

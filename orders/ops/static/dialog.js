@@ -35,14 +35,16 @@ export function confirm({ title, text, yes, danger = false, field, act }) {
         $("dialog-progress").value = done;
         return dialog.open && question === asked;
       });
+      if (question !== asked) return; // it was stopped, and another one is open
       if (said) announce(said);
       dialog.close();
     } catch (error) {
-      setText($("dialog-error"), error.message);
+      if (question === asked) setText($("dialog-error"), error.message);
     } finally {
-      busy(false);
+      if (question === asked) busy(false);
     }
   };
+  busy(false);
   dialog.showModal();
 }
 
