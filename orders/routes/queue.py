@@ -15,7 +15,6 @@ from orders.schemas.queue import (
     DeadLettersOut,
     DeadLettersQuery,
     QueuesOut,
-    checked_task_id,
 )
 
 log = structlog.get_logger("orders")
@@ -67,7 +66,7 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 
     It starts afresh, with no failures. 404 after a 503 means that it was already done.
     """
-    services().queues.requeue_one(query.queue, checked_task_id(task_id))
+    services().queues.requeue_one(query.queue, task_id)
     _noted("requeue", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 
@@ -82,7 +81,7 @@ def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 
     The order stays as it is. 404 after a 503 means that it was already done.
     """
-    services().queues.purge_one(query.queue, checked_task_id(task_id))
+    services().queues.purge_one(query.queue, task_id)
     _noted("purge", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 

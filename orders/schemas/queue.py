@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from orders.errors import DeadLetterNotFound
 from orders.schemas.paging import NextCursor, Page, Query, encoded
 from orders.schemas.types import Moment, Out, Shown
 
@@ -42,13 +41,6 @@ def _readable(value: Any) -> Any:
 
 #: Without lone surrogates, which UTF-8 does not have: an id of another program, or an error, may.
 Readable = BeforeValidator(_readable)
-
-
-def checked_task_id(text: str) -> str:
-    """A task's id from a path. Raises DeadLetterNotFound for what can be none."""
-    if len(text) > MAX_TASK_ID:
-        raise DeadLetterNotFound
-    return text
 
 
 class DeadLetterQuery(BaseModel):
