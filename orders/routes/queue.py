@@ -64,7 +64,7 @@ def list_dead_letters(query: DeadLettersQuery) -> Any:
 def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Schedule a dead task again, due now.
 
-    It starts afresh, with no failures. 404 after a 503 means that it was already done.
+    It starts afresh, with no failures. A 404 after a 503 most likely means that it was done.
     """
     services().queues.requeue_one(query.queue, task_id)
     _noted("requeue", task_id, query)
@@ -79,7 +79,7 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Delete a dead task for good.
 
-    The order stays as it is. 404 after a 503 means that it was already done.
+    The order stays as it is. A 404 after a 503 most likely means that it was done.
     """
     services().queues.purge_one(query.queue, task_id)
     _noted("purge", task_id, query)
