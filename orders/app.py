@@ -23,6 +23,7 @@ from orders.routes.health import health
 from orders.routes.orders import orders
 from orders.routes.payments import payments
 from orders.routes.providers import providers
+from orders.routes.queue import queue
 from orders.routes.stock import stock
 from orders.routes.webhooks import webhooks
 from orders.strict_json import StrictRequest
@@ -70,7 +71,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     door.install(app)
     problems.install(app)
     openapi.install(app)
-    for blueprint in (orders, payments, providers, stock, webhooks, health):
+    for blueprint in (orders, payments, providers, stock, webhooks, queue, health):
         app.register_blueprint(blueprint)
     ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))

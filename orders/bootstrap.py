@@ -15,6 +15,7 @@ from orders.database import create_engine, create_watching_engine
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy
 from orders.holdings import Limits
 from orders.providers import Providers
+from orders.queues import Queues
 from orders.rate_limits import RateLimits
 from orders.service import Observer, OrderService, Timeouts, nobody
 from orders.stock import StockService
@@ -53,6 +54,7 @@ class Services:
     receiving: Bulkhead
     receiving_signed: Bulkhead
     webhooks: Webhooks
+    queues: Queues
 
     def redis_answers(self) -> bool:
         try:
@@ -120,6 +122,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         receiving=Bulkhead(half, ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
         webhooks=Webhooks(engine, webhook_scheduler, policy, observe),
+        queues=Queues(client, (QUEUE, WEBHOOK_QUEUE)),
     )
 
 

@@ -127,6 +127,10 @@ class DeliveryNotFound(OrderError):
     """There is no such webhook delivery."""
 
 
+class DeadLetterNotFound(OrderError):
+    """There is no such dead letter."""
+
+
 class WebhookUrlNotAllowed(OrderError):
     """Webhooks are not sent to this URL."""
 

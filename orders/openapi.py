@@ -21,6 +21,7 @@ from orders import contract, problems
 from orders.domain import WEBHOOK_TYPES
 from orders.schemas.problem import ProblemOut
 from orders.schemas.providers import WebhookHeaders
+from orders.schemas.queue import TaskId
 from orders.schemas.types import IF_MATCH, MAX_IF_MATCH, Id, Sku
 from orders.schemas.webhooks import MessageOut
 
@@ -149,8 +150,8 @@ TAKEN: dict[str, dict[str, Any]] = {
 #: What signs a message to a webhook.
 SIGNATURE = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
-#: The parameters in paths that are not the id of something.
-PATH_PARAMETERS: dict[str, Any] = {"sku": Sku}
+#: The parameters in paths that are not an id of ours.
+PATH_PARAMETERS: dict[str, Any] = {"sku": Sku, "task_id": TaskId}
 
 Schema = dict[str, Any]
 Node = TypeVar("Node")

@@ -22,6 +22,7 @@ STATUS: dict[type[OrderError], HTTPStatus] = {
     errors.ClientNotFound: HTTPStatus.NOT_FOUND,
     errors.WebhookNotFound: HTTPStatus.NOT_FOUND,
     errors.DeliveryNotFound: HTTPStatus.NOT_FOUND,
+    errors.DeadLetterNotFound: HTTPStatus.NOT_FOUND,
     errors.WebhookUrlNotAllowed: HTTPStatus.UNPROCESSABLE_ENTITY,
     errors.TooManyWebhooks: HTTPStatus.CONFLICT,
     errors.Forbidden: HTTPStatus.FORBIDDEN,

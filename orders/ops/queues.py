@@ -1,15 +1,14 @@
-"""The queues, for the page: the one place here that knows the engine, beside the examination."""
+"""The queues, for the page: what it shows beyond `orders.queues`, and shares with all who look."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import redis
 
 from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
-from orders.errors import QueueUnavailable
 from orders.ops.shared import Shared
+from orders.queues import Queues, answering
 from worker import DelayQueue, Letter, WorkerStatus
 from worker.queue import LETTERS
 
@@ -17,26 +16,17 @@ Json = dict[str, Any]
 
 FRESH_SECONDS = 1.0
 MINUTES = 30
-#: Letters on a page of the list; there may be more, up to as many as the queue reads at once.
-ENOUGH = 50
-#: A page of the list, and a page of ids, ends after so many reads of the queue's list, whatever was found.
-READS, READS_FOR_IDS = 5, 10
+#: Letters on a page of the list.
+MOST = 100
+#: A page of ids ends after so many reads of the queue's list.
+READS_FOR_IDS = 10
 
 
-@contextmanager
-def answering() -> Iterator[None]:
-    """Raises QueueUnavailable."""
-    try:
-        yield
-    except redis.RedisError as error:
-        raise QueueUnavailable from error
-
-
-class Queues:
+class ShownQueues(Queues):
     """Raises QueueUnavailable from every method but ``state`` while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis, names: Sequence[str] = (QUEUE, WEBHOOK_QUEUE)) -> None:
-        self._queues = {name: DelayQueue(client, name) for name in names}
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(client, (QUEUE, WEBHOOK_QUEUE))
         self._state = Shared(self._look, FRESH_SECONDS)
 
     def state(self) -> Json:
@@ -60,27 +50,20 @@ class Queues:
         holders = [each.id for each in workers if order_id in each.details.get("held", [])]
         return {**state._asdict(), "held_by": holders[0] if holders else None}
 
-    def letters(self, name: str, text: str, passed: int, *, only_ids: bool) -> Json:
-        """Dead letters, newest first, from an entry of the list on, and where the next page begins."""
-        queue, wanted = self._queues[name], text.casefold()
-        reads = READS_FOR_IDS if only_ids else READS
-        found: list[Letter] = []
-        read = 0
+    def letters(self, name: str, text: str, passed: int) -> Json:
+        """Dead letters that have this text, newest first, and where the next page begins."""
+        found, following = self.newest_letters(name, passed, most=MOST, wanted=_has(text))
         with answering():
-            for ids in islice(queue.newest_dead_ids(passed), reads):
-                read += 1
-                letters = queue.letters(ids, with_payloads=False)
-                found += [each for each in letters if wanted in _text(each)]
-                if len(found) >= ENOUGH and not only_ids:
-                    break
-            else:
-                if read < reads:
-                    read = 0  # the list ended
-            now_ms = queue.server_time_ms()
-        return {
-            "letters": [each.id if only_ids else _line(each, now_ms) for each in found],
-            "passed": passed + read * LETTERS if read else None,
-        }
+            now_ms = self._queues[name].server_time_ms()
+        return {"letters": [_line(each, now_ms) for each in found], "passed": following}
+
+    def letter_ids(self, name: str, text: str, passed: int) -> Json:
+        """Likewise their ids only, of more letters at a time."""
+        most = READS_FOR_IDS * LETTERS
+        found, following = self.newest_letters(
+            name, passed, most=most, reads=READS_FOR_IDS, wanted=_has(text)
+        )
+        return {"letters": [each.id for each in found], "passed": following}
 
     def letter(self, name: str, task_id: str) -> Json | None:
         """One dead letter with its traceback; None if it is none any more."""
@@ -89,26 +72,10 @@ class Queues:
             letters, now_ms = queue.letters([task_id], with_payloads=False), queue.server_time_ms()
         return {**letters[0].story, **_line(letters[0], now_ms)} if letters else None
 
-    def requeue(self, name: str, ids: Iterable[str]) -> int:
-        with self._changing(name) as queue:
-            return len(queue.requeue(ids))
-
-    def purge(self, name: str, ids: Iterable[str]) -> int:
-        with self._changing(name) as queue:
-            return len(queue.purge(ids))
-
-    def pause(self, name: str) -> None:
-        with self._changing(name) as queue:
-            queue.pause()
-
-    def resume(self, name: str) -> None:
-        with self._changing(name) as queue:
-            queue.resume()
-
     @contextmanager
     def _changing(self, name: str) -> Iterator[DelayQueue]:
-        with answering():
-            yield self._queues[name]
+        with super()._changing(name) as queue:
+            yield queue
         self._state.forget()
 
 
@@ -143,10 +110,16 @@ def _worker(worker: WorkerStatus) -> Json:
     }
 
 
-def _text(letter: Letter) -> str:
-    """What of a letter can be searched."""
-    story = letter.story
-    return f"{letter.id}\n{story.get('reason')}\n{story.get('error')}".casefold()
+def _has(text: str) -> Callable[[Letter], bool]:
+    """Whether a letter has this text, upper or lower case alike, where it can be searched."""
+    wanted = text.casefold()
+
+    def has(letter: Letter) -> bool:
+        story = letter.story
+        searched = f"{letter.id}\n{story.get('reason')}\n{story.get('error')}"
+        return wanted in searched.casefold()
+
+    return has
 
 
 def _line(letter: Letter, now_ms: int) -> Json:

@@ -31,7 +31,7 @@ from orders.errors import (
 )
 from orders.ops import sessions
 from orders.ops.examination import Examination
-from orders.ops.queues import Queues
+from orders.ops.queues import ShownQueues
 from orders.ops.records import Records, refund_due
 from orders.ops.schemas import (
     LetterQuery,
@@ -68,7 +68,7 @@ class Tools:
 
     def __init__(self, wired: Services) -> None:
         self.records = Records(wired.watching)
-        self.queues = Queues(wired.redis)
+        self.queues = ShownQueues(wired.redis)
         self.examination = Examination(wired)
 
 
@@ -250,7 +250,9 @@ def order(order_id: object) -> Json:
 @raises(*ALWAYS, QueueUnavailable)
 def letters(query: LettersQuery) -> Json:
     """Dead letters, newest first."""
-    return tools().queues.letters(query.queue, query.text, query.passed, only_ids=query.ids)
+    queues = tools().queues
+    read = queues.letter_ids if query.ids else queues.letters
+    return read(query.queue, query.text, query.passed)
 
 
 @ops.get("/letter")

@@ -1,15 +1,14 @@
 """What the page's script sends."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.domain import Position
 from orders.schemas.paging import Query
+from orders.schemas.queue import MAX_TASK_ID, QueueName
 from orders.schemas.types import In, Reference
 
-#: See `orders.bootstrap`.
-QueueName = Literal["order-timeout", "webhooks"]
 #: Dead letters that one request requeues or purges.
 MOST_IDS = 300
 
@@ -20,7 +19,6 @@ def _task_id(value: object) -> str:
     return value
 
 
-MAX_TASK_ID = 1000
 #: Other programs may have written ids that are not UTF-8, which pydantic's own text refuses.
 TaskId = Annotated[str, PlainValidator(_task_id)]
 

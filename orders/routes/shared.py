@@ -25,8 +25,8 @@ auth = KeyAuth(
     description=(
         "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
         "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
-        "`payments` reports payments and refunds, `ops` sets and adjusts stock and reads every "
-        "client's orders. `flask --app orders.app keys create NAME "
+        "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
+        "client's orders, and looks after the queues. `flask --app orders.app keys create NAME "
         "--scope orders` makes one."
     ),
 )
@@ -55,11 +55,16 @@ def verify(token: str) -> Client | None:
     return client
 
 
-def caller() -> str:
-    """The id of the client whose key came with the request."""
+def current_client() -> Client:
+    """The client whose key came with the request."""
     client = auth.current_user
     assert isinstance(client, Client)
-    return client.id
+    return client
+
+
+def caller() -> str:
+    """The id of the client whose key came with the request."""
+    return current_client().id
 
 
 def may(scope: str) -> bool:

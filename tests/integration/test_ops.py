@@ -20,7 +20,7 @@ from orders.expressions import later, now
 from orders.models import orders
 from orders.ops import sessions
 from orders.ops.routes import POLICY
-from orders.ops.schemas import QueueName
+from orders.schemas.queue import QueueName
 from tests.conftest import Api, serving
 from worker import DelayQueue
 

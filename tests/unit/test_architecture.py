@@ -36,7 +36,7 @@ class Rule:
 #: Where the service meets the engine.
 FLOWS = ("orders.timeouts", "orders.webhooks_flow", "orders.outages")
 #: What operators see of the engine.
-WATCHING = ("orders.ops.queues", "orders.ops.examination")
+WATCHING = ("orders.queues", "orders.ops.queues", "orders.ops.examination")
 # </orders>
 
 
@@ -85,6 +85,8 @@ RULES = [
         "orders.ops.sessions",
         only=(STANDARD, "itsdangerous", "orders.clients", "orders.domain", "orders.errors"),
     ),
+    # Of the engine it knows the queue, and of the service only how it says that something is wrong.
+    Rule("orders.queues", only=(STANDARD, "redis", "worker", "orders.errors")),
     # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
     Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
     Rule("orders.webhook_sender", never=(*WEB, *SQL, "redis", "worker", "orders.webhooks")),
@@ -323,6 +325,8 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/service.py", "from flask import g"),
         ("orders/routes/orders.py", "import worker.queue"),
         ("orders/providers.py", "from flask import request"),
+        ("orders/queues.py", "from orders.ops.shared import Shared"),
+        ("orders/routes/queue.py", "from worker import DelayQueue"),
         ("orders/signatures.py", "import time\nfrom orders.models import provider_secrets"),
         ("orders/webhooks.py", "from worker import Flow"),
         ("orders/webhooks.py", "import httpcore"),

@@ -23,7 +23,7 @@ DOCUMENT = json.loads(TEXT)
 #: Of those with a status, what no route answers with: /readyz names them in a body of its own.
 OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated}
 #: Of the operators' page, which is not in the document.
-OF_PAGE = {errors.LoginRequired, errors.NotFromThisPage, errors.QueueUnavailable, errors.DoctorBusy}
+OF_PAGE = {errors.LoginRequired, errors.NotFromThisPage, errors.DoctorBusy}
 SCOPES = ["orders", "payments", "ops"]
 
 
