@@ -26,5 +26,5 @@ if __name__ == "__main__":
     try:
         write_env(ENV)
     except FileExistsError:
-        raise SystemExit(".env is there already, and stays as it is") from None
-    print("Wrote .env; .env.example says what else it may hold.")
+        raise SystemExit(".env already exists, and was not changed") from None
+    print("Wrote .env; .env.example lists other settings for it.")

@@ -1,6 +1,6 @@
 """``make new NAME=seat-hold``: a service for another timeout, beside the orders.
 
-It has a table, a migration, a flow, routes and a test, which pass at once. Then make them yours.
+It has a table, a migration, a flow, routes and a test that passes at once. Then adapt them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Made {files}.
   make check
   make test TESTS={test}
 
-To try it by hand, paste this, and the exports into each further terminal:
+To try it by hand, paste this. In every other terminal, paste the two exports again:
 
   export PATH=$PWD/.venv/bin:$PATH
   export DATABASE_URL=sqlite:///{package}.db REDIS_URL=redis://127.0.0.1:6379/0
@@ -37,18 +37,18 @@ To try it by hand, paste this, and the exports into each further terminal:
   curl localhost:5000/{name}/first        # pending; after ten seconds, expired
   kill %1 %2 %3
 
-docs/writing-a-flow.md explains what a flow may do.
+docs/writing-a-flow.md explains what a flow can do.
 """
 
 
 def new(name: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a service, and enter it in pyproject.toml and alembic.ini.
 
-    Raises ValueError for a name that is none, or is taken.
+    Raises ValueError for a name that is invalid or taken.
     """
     if not NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise ValueError(
-            f"a name is words in small letters, such as seat-hold, of at most {MAX_NAME}, not {name!r}"
+            f"a name is lowercase words, such as seat-hold, of up to {MAX_NAME} characters, not {name!r}"
         )
     package = name.replace("-", "_")
     if (
@@ -57,7 +57,7 @@ def new(name: str, root: Path = ROOT) -> list[Path]:
         or any(root.glob(package))
         or any(root.glob(f"{package}.*"))
     ):
-        raise ValueError(f"Python or this project has something called {package} already")
+        raise ValueError(f"Python or this project already has something called {package}")
     words = {
         "name": name,
         "package": package,
@@ -85,7 +85,7 @@ def new(name: str, root: Path = ROOT) -> list[Path]:
 
 
 def _enter(root: Path, package: str) -> None:
-    """Have the package linted, typed, installed and migrated."""
+    """Register the package for linting, typing, installing and migrating."""
     pyproject = root / "pyproject.toml"
     text = pyproject.read_text()
     for before, after in (
@@ -96,7 +96,7 @@ def _enter(root: Path, package: str) -> None:
     ):
         text, found = re.subn(before, after, text, flags=re.MULTILINE)
         if not found:
-            raise ValueError(f"pyproject.toml has no line like {before}")
+            raise ValueError(f"pyproject.toml has no line matching {before}")
     pyproject.write_text(text)
     with (root / "alembic.ini").open("a") as ini:
         ini.write(
@@ -115,7 +115,7 @@ path_separator = os
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devtools.new", description=__doc__)
-    parser.add_argument("name", help="words in small letters, such as seat-hold")
+    parser.add_argument("name", help="lowercase words joined by hyphens, such as seat-hold")
     name = parser.parse_args().name
     try:
         files = new(name)

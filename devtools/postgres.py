@@ -149,7 +149,7 @@ def binary(name: str) -> str:
     if chosen := os.environ.get("POSTGRES_BIN"):
         program = Path(chosen) / name
         if not program.exists():
-            raise RuntimeError(f"POSTGRES_BIN is {chosen}, where there is no {name}")
+            raise RuntimeError(f"POSTGRES_BIN is {chosen}, but there is no {name} in it")
         return str(program)
     return str(_installation() / "bin" / name)
 

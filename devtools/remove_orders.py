@@ -1,7 +1,7 @@
 """``make remove-orders``: keep the engine, and what it takes to write and test flows of your own.
 
-Run it once, in a clean checkout; git has everything back. It keeps what `KEPT` lists. Of that go the lines between
-``<orders>`` and ``</orders>``, and each module that imports, or tests that use, something that is gone.
+Run it once, in a clean checkout; git can restore everything. It keeps what `KEPT` lists, except the lines between
+``<orders>`` and ``</orders>``, and each module that imports, and each test that uses, something that was removed.
 """
 
 import argparse
@@ -222,13 +222,18 @@ def main() -> int:
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument(
-        "--dry-run", action="store_true", help="list what would go, or change, and change nothing"
+        "--dry-run",
+        action="store_true",
+        help="list what would be removed or changed, and change nothing",
     )
     options = parser.parse_args()
     status = ["git", "status", "--porcelain"]
     found = subprocess.run(status, cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode or found.stdout:
-        print("This needs a git checkout without changes: commit them first.", file=sys.stderr)
+        print(
+            "This needs a git checkout without uncommitted changes. Commit or stash them first.",
+            file=sys.stderr,
+        )
         return 2
     if options.dry_run:
         with tempfile.TemporaryDirectory() as folder:
@@ -243,7 +248,7 @@ def main() -> int:
         print("Nothing was changed.")
         return 1
     gone, changed = remove(ROOT)
-    print(f"Removed {len(gone)} files, changed {len(changed)}. Look at them with git status; then:")
+    print(f"Removed {len(gone)} files, changed {len(changed)}. Review them with git status, then:")
     print("\n  make check\n  make test\n  make new NAME=seat-hold")
     return 0
 

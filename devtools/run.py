@@ -17,7 +17,7 @@ from orders.timeouts import MOST_LINES
 from worker.cli.output import duration
 
 SESSION = """
-The service is running. Ctrl-C stops it; what it has stored stays under {folder}.
+The service is running. Ctrl-C stops it; its data stays under {folder}.
 
   API           {url}
   reference     {url}/docs
@@ -26,7 +26,7 @@ The service is running. Ctrl-C stops it; what it has stored stays under {folder}
                 {folder}/worker.log
                 {folder}/valkey/valkey.log
 
-Paste this into another terminal. The order in it is not paid, so it is cancelled after 15 seconds.
+Paste this into another terminal. It places an order that is not paid, so it is cancelled after 15 seconds.
 
   export KEY={key}
   curl -X PUT {url}/v1/stock/mug -H "Authorization: Bearer $KEY" \\
@@ -91,7 +91,7 @@ def line_of(event: Mapping[str, Any]) -> str | None:
         case {"event": "batch", "queue": queue, "tasks": tasks, "late_ms": late_ms} if (
             queue == QUEUE and tasks > MOST_LINES
         ):
-            said = f"{tasks} orders that were due handled at once, the earliest {duration(late_ms)} late"
+            said = f"{tasks} due orders handled in one batch, the earliest {duration(late_ms)} late"
         case _:
             return None
     at = datetime.fromisoformat(event["timestamp"]).astimezone()

@@ -28,7 +28,7 @@ CLIENTS = ("mugs-and-more", "teahouse", "nordlicht")
 def main() -> int:
     program = chromium()
     if program is None:
-        print("There is no Chromium on PATH; CHROMIUM can name one.", file=sys.stderr)
+        print("There is no Chromium on PATH; set CHROMIUM to its path.", file=sys.stderr)
         return 1
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory() as data, Service(Path(data), free_port()) as service:

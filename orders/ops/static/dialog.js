@@ -9,7 +9,7 @@ let asked = 0;
 /**
  * Ask, and do it: `act(text, progress)` runs while the dialog stays open; what it returns is announced.
  *
- * An error of it is shown, and one may try again. Closing the dialog makes `progress` return false.
+ * If it throws, the error is shown and the operator may try again. Closing the dialog makes `progress` return false.
  */
 export function confirm({ title, text, yes, danger = false, field, act }) {
   const dialog = $("dialog");

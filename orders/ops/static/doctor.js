@@ -1,4 +1,4 @@
-// What the doctor finds: when the page is opened, every few minutes while it is looked at, and on request.
+// The doctor's findings: when the page is opened, every few minutes while it is visible, and on request.
 
 import { lines } from "./api.js";
 import { $, announce, h, setText } from "./dom.js";
@@ -46,15 +46,15 @@ const bad = (finding) => finding.level !== "ok";
 
 function summary(findings) {
   const worse = findings.filter(bad);
-  return worse.length ? `${plural(worse.length, "finding")} to look at.` : "All is well.";
+  return worse.length ? `${plural(worse.length, "problem")} found.` : "No problems found.";
 }
 
-/** An earlier examination stays until the next one is complete. */
+/** The previous findings stay until the next examination is complete. */
 function show(findings, isShown) {
   if (!isShown) return;
   const worse = findings.filter(bad).sort((a, b) => (a.level === b.level ? 0 : a.level === "failure" ? -1 : 1));
   const healthy = findings.filter((finding) => !bad(finding));
-  $("findings").replaceChildren(...(worse.length ? worse.map(item) : [h("li", { class: "empty" }, "Nothing to look at.")]));
+  $("findings").replaceChildren(...(worse.length ? worse.map(item) : [h("li", { class: "empty" }, "No problems found.")]));
   $("healthy-findings").replaceChildren(...healthy.map(item));
   setText($("healthy-count"), `${plural(healthy.length, "check")} ok`);
   setText($("doctor-count"), worse.length ? String(worse.length) : "");

@@ -73,7 +73,7 @@ function setCells(row, cells) {
   });
 }
 
-/** Have a list show these elements, unless it does already. */
+/** Show these elements in a list, unless it already shows them. */
 export function setItems(list, items, signature) {
   const now = JSON.stringify(signature);
   if (list.dataset.signature === now) return;

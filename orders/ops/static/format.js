@@ -4,7 +4,7 @@ const whole = new Intl.NumberFormat("en");
 
 export const number = (value) => whole.format(value);
 
-/** A count that was not carried further than `most`. */
+/** A count that stops at `most`. */
 export const upTo = (count, most) => (count >= most ? `${number(most)}+` : number(count));
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
@@ -14,7 +14,7 @@ export function money(minor, currency) {
   try {
     digits = new Intl.NumberFormat("en", { style: "currency", currency }).resolvedOptions().maximumFractionDigits;
   } catch {
-    // A currency that this browser does not know.
+    // This browser does not know the currency.
   }
   const value = new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   return `${value.format(minor / 10 ** digits)} ${currency}`;
@@ -40,7 +40,7 @@ export function countdown(ms) {
   return shown.map((part, index) => (index ? String(part).padStart(2, "0") : part)).join(":");
 }
 
-/** To the second: more would only flicker. */
+/** To the second: anything finer would only flicker. */
 export function ago(ms) {
   const seconds = Math.floor(ms / 1000);
   if (seconds < 1) return "just now";
@@ -52,14 +52,14 @@ const day = new Intl.DateTimeFormat([], { dateStyle: "medium" });
 
 export const time = (moment) => clock.format(moment);
 
-/** A moment in this browser's time zone; today's without the day. */
+/** A moment in this browser's time zone, without the date if it is today. */
 export function dateTime(text) {
   const moment = new Date(text);
   const isToday = moment.toDateString() === new Date().toDateString();
   return isToday ? time(moment) : `${day.format(moment)}, ${time(moment)}`;
 }
 
-/** Enough of an id to tell it from others; the whole one is in its title and its link. */
+/** Enough of an id to recognize it; the full id is in the title and the link. */
 export const shortId = (id) => (id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id);
 
 /** The order in a list: its client's name for it, or its id. */

@@ -1,4 +1,4 @@
-// Logging in and out, which section is shown, and looking again every two seconds while somebody watches.
+// Logging in and out, which section is shown, and looking again every two seconds while the page is visible.
 
 import { ask, get, keepToken, onLoggedOut, post } from "./api.js";
 import * as dead from "./dead.js";
@@ -53,7 +53,7 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
   try {
     enter(await post("session", { key: $("key").value }));
   } catch (error) {
-    const said = { 401: "This key is not valid.", 403: "This key does not have the scope ops.", 429: "Too many wrong keys. Wait a moment." };
+    const said = { 401: "This key is not valid.", 403: "This key does not have the ops scope.", 429: "Too many invalid keys. Wait a moment and try again." };
     setText($("refused"), said[error.status] ?? error.message);
     $("key").select();
   }
@@ -64,11 +64,11 @@ $("logout").addEventListener("click", async () => {
   leave();
 });
 
-onLoggedOut(() => isLoggedIn && leave("You were logged out: the session has ended, or its key was revoked."));
+onLoggedOut(() => isLoggedIn && leave("You were logged out: the session expired, or its key was revoked."));
 
 // -- looking -------------------------------------------------------------------------------
 
-/** Look now, and again later: one look at a time, and none while nobody can see it. */
+/** Look now, and again later: one look at a time, and none while the page is hidden. */
 function look() {
   looking ??= lookOnce().finally(() => {
     looking = null;
@@ -78,7 +78,7 @@ function look() {
   return looking;
 }
 
-/** After a change: what an earlier look is about to show may be older than that. */
+/** After a change: a look that is already under way may show the state before it. */
 async function refresh() {
   await looking;
   await look();
@@ -89,7 +89,7 @@ async function lookOnce() {
   try {
     show(await get("state"));
   } catch (error) {
-    if (isLoggedIn) showStatus([["bad", error.status ? error.message : "The service does not answer. What is shown is old."]]);
+    if (isLoggedIn) showStatus([["bad", error.status ? error.message : "The service does not answer. This page shows old data."]]);
   }
 }
 
@@ -115,12 +115,12 @@ function showStatus(problems) {
   setText($("status"), status);
   $("status").className = `pill ${level}`;
   document.title = problems.length ? `(${problems.length}) ${TITLE}` : TITLE;
-  // A screen reader hears of new problems, and not of each new number.
+  // A screen reader announces new problems, but not every change of a number.
   const kinds = problems.map(([how, what]) => [how, what.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")]);
   const items = () => problems.map(([how, what]) => h("li", { class: `notice ${how}` }, h("span", {}, what), " ", h("a", { href: "#doctor" }, "What to do")));
   setItems($("notices"), items, problems);
   const said = JSON.stringify(kinds);
-  if (said !== lastStatus && lastStatus !== "") announce(problems.length ? problems.map(([, what]) => what).join(" ") : "All is on time again.");
+  if (said !== lastStatus && lastStatus !== "") announce(problems.length ? problems.map(([, what]) => what).join(" ") : "Everything is on time again.");
   lastStatus = said;
 }
 
@@ -130,7 +130,7 @@ document.addEventListener("visibilitychange", () => {
 });
 setInterval(() => {
   if (!isLoggedIn || document.hidden || !overview.tick()) return;
-  if (performance.now() - lookedAt > HURRY_MS) look(); // to show at once what became of it
+  if (performance.now() - lookedAt > HURRY_MS) look(); // to show the outcome at once
 }, TICK_MS);
 new ResizeObserver(() => overview.drawCharts()).observe($("due-chart"));
 
@@ -138,7 +138,7 @@ new ResizeObserver(() => overview.drawCharts()).observe($("due-chart"));
 
 const LOADERS = { dead: dead.enter, refunds: refunds.load, find: orders.find, order: orders.show };
 
-/** The section that the address names, and what of it. */
+/** The section that the address names, and which item in it. */
 function place() {
   const [view, rest = ""] = location.hash.slice(1).split(/\/(.*)/s);
   const isKnown = document.querySelector(`[data-view="${CSS.escape(view)}"]`);

@@ -24,7 +24,7 @@ export async function find(text) {
       { text: order.status, class: STATE[order.status] },
       { text: money(order.total_minor, order.currency), class: "number" },
     ]);
-    setText($("not-found"), "No order has this id or reference. It must be complete, and upper and lower case differ.");
+    setText($("not-found"), "No order has this id or reference. Enter it in full; references are case-sensitive.");
     setHidden($("not-found"), orders.length > 0);
   } catch (error) {
     setText($("not-found"), error.message);
@@ -44,7 +44,7 @@ export async function show(id) {
     setItems($("timeline"), () => steps.map(step), steps);
   } catch (error) {
     setText($("order-heading"), shortId(id));
-    setText($("order-status"), error.status === 404 ? "there is no such order" : error.message);
+    setText($("order-status"), error.status === 404 ? "no such order" : error.message);
     $("order-status").className = "pill bad";
   }
 }
@@ -63,8 +63,8 @@ function factsOf({ order, check }) {
 }
 
 function whereIs({ answers, state }, order) {
-  if (!answers) return "not known: Redis does not answer";
-  if (!state) return order.status === "unpaid" ? "none: a worker's sweep restores it before its deadline" : "none, as it should be";
+  if (!answers) return "unknown: Redis does not answer";
+  if (!state) return order.status === "unpaid" ? "none: a worker's sweep restores it before the deadline" : "none (the order is no longer unpaid)";
   const tries = state.failures ? `, after ${number(state.failures)} failures` : "";
   const deaths = state.deliveries ? `, after ${number(state.deliveries)} expired leases` : "";
   if (state.place === "dead") return `dead letter${tries}${deaths}`;
@@ -92,7 +92,7 @@ function stepsOf({ order, events, payments, deliveries }) {
 function eventText(event, order) {
   if (event.type === "order.cancelled") {
     const late = Date.parse(event.at) - Date.parse(order.expires_at);
-    return event.data.reason === "expired" ? `not paid in time; ${duration(late)} after the deadline` : `on request`;
+    return event.data.reason === "expired" ? `not paid in time; cancelled ${duration(late)} after the deadline` : `on request`;
   }
   if (event.type === "order.extended" && event.data.expires_at) return `to ${dateTime(event.data.expires_at)}`;
   return "";

@@ -1,4 +1,4 @@
-// What changes all the time: counters, charts, the next orders and the last ones, queues and workers.
+// Everything that changes all the time: counters, charts, the next and the latest orders, queues and workers.
 
 import { post } from "./api.js";
 import { drawDue, drawLateness, level } from "./charts.js";
@@ -7,10 +7,10 @@ import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
 import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
 
 const ORDERS = "order-timeout";
-/** What is overdue by less is being worked on. */
+/** An order that is overdue by less is being worked on. */
 const LATE_MS = 5000;
 
-/** What is late by less may be cancelled already: the next look tells. */
+/** An order that is late by less may already be cancelled: the next look shows it. */
 const GRACE_MS = 1000;
 
 /** By order: when it expires on this page's clock, and whether it was late when that was read. */
@@ -125,17 +125,17 @@ export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) 
 /** Sentences, the worst first, each with how bad it is. */
 export function problems({ sql, redis }) {
   const found = [];
-  if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; what is overdue then goes first."]);
-  if (!redis.answers) found.push(["bad", "Redis does not answer. Workers cancel from the database meanwhile. Queues, dead letters and workers cannot be shown."]);
+  if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first."]);
+  if (!redis.answers) found.push(["bad", "Redis does not answer. Meanwhile workers cancel orders from the database. Queues, dead letters and workers cannot be shown."]);
   for (const queue of redis.answers ? redis.queues : []) {
     const live = queue.workers.filter((worker) => !worker.silent);
     const down = live.filter((worker) => !worker.up);
-    if (!live.length) found.push(["bad", `No worker of ${queue.name} is running, or none can reach Redis.`]);
-    if (live.length && down.length === live.length) found.push(["bad", `Every worker of ${queue.name} is down: what its handler needs does not answer.`]);
-    if (queue.paused) found.push(["warn", `${queue.name} is paused: nothing of it is claimed or swept.`]);
+    if (!live.length) found.push(["bad", `No worker for ${queue.name} is running, or none can reach Redis.`]);
+    if (live.length && down.length === live.length) found.push(["bad", `Every worker for ${queue.name} is down: a dependency of its handler does not answer.`]);
+    if (queue.paused) found.push(["warn", `${queue.name} is paused: its tasks are neither claimed nor swept.`]);
     if (queue.oldest_due_age_ms > LATE_MS && !queue.paused) {
       const are = queue.due === 1 ? "is" : "are";
-      found.push(["bad", `${plural(queue.due, "task")} of ${queue.name} ${are} due and not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`]);
+      found.push(["bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`]);
     }
   }
   if (sql.answers && sql.overdue.oldest_ms > LATE_MS) {
@@ -168,7 +168,7 @@ const isLate = (order) => order.expires_in_ms < -GRACE_MS;
 
 const left = (ms, late) => (late ? `${duration(-ms)} late` : countdown(ms));
 
-/** Between two looks the countdowns go on. Returns whether one has ended since the last look. */
+/** Continue the countdowns between two looks. Returns whether one has ended since the last look. */
 export function tick() {
   const now = performance.now();
   let ended = false;
@@ -224,8 +224,8 @@ function pauseButton(queue, refresh) {
       confirm({
         title: `${verb} ${queue.name}?`,
         text: queue.paused
-          ? "Workers claim what is due at once."
-          : "No worker claims or sweeps anything of this queue until somebody resumes it. What becomes due meanwhile is late.",
+          ? "Workers claim due tasks at once."
+          : "No worker claims or sweeps this queue until somebody resumes it. Tasks that become due meanwhile will be late.",
         yes: verb,
         danger: !queue.paused,
         act: async () => {

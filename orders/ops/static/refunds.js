@@ -1,11 +1,11 @@
-// Money that is due back.
+// Refunds that are due.
 
 import { get, post } from "./api.js";
 import { confirm } from "./dialog.js";
 import { $, h, setHidden, setText } from "./dom.js";
 import { dateTime, duration, money, shortId } from "./format.js";
 
-const WHY = { order_cancelled: "the order was cancelled", already_paid: "it was paid already", wrong_amount: "wrong amount" };
+const WHY = { order_cancelled: "the order was cancelled", already_paid: "the order was already paid", wrong_amount: "wrong amount" };
 
 let next = null;
 let lastCount = null;
@@ -37,7 +37,7 @@ async function add(cursor) {
   next = page.next_cursor;
   $("refund-rows").append(...page.refunds.map(row));
   setHidden($("more-refunds"), next === null);
-  setText($("no-refunds"), "No money is due back.");
+  setText($("no-refunds"), "No refunds are due.");
   setHidden($("no-refunds"), $("refund-rows").children.length > 0);
 }
 
@@ -64,7 +64,7 @@ function row(refund) {
 function mark(refund, amount) {
   confirm({
     title: `Mark ${amount} as refunded?`,
-    text: `To be sent back by ${refund.provider}, for payment ${refund.reference} of ${refund.client}. This only records it: no money is moved.`,
+    text: `Payment ${refund.reference} of ${refund.client}, to be refunded through ${refund.provider}. This only records the refund; it does not move any money.`,
     field: "The provider's reference for the refund",
     yes: "Mark refunded",
     act: async (reference) => {
