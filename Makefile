@@ -85,7 +85,8 @@ soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a t
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
-new: $(VENV)/installed ## Write a service for another timeout: NAME=seat-hold
+new: $(if $(NAME),$(VENV)/installed) ## Write a service for another timeout: NAME=seat-hold
+	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold'; exit 2; }
 	@$(BIN)/python -m devtools.new "$(NAME)"
 
 remove-orders: $(VENV)/installed ## Keep the engine and what writing flows takes; asks first

@@ -34,7 +34,10 @@ To try it by hand, paste this. In every other terminal, paste the two exports ag
   python -m worker run {package}.models:flows &
   flask --app {package}.app run &
   curl --retry 30 --retry-connrefused -X POST 'localhost:5000/{name}/first?seconds=10'
-  curl localhost:5000/{name}/first        # pending; after ten seconds, expired
+  curl localhost:5000/{name}/first        # pending; again after ten seconds: expired
+
+It is kept in {package}.db. To stop what was started:
+
   kill %1 %2 %3
 
 docs/writing-a-flow.md explains what a flow can do.

@@ -55,7 +55,7 @@ def main() -> int:
     try:
         with Service(folder, port, {"WEBHOOK_ALLOW_PRIVATE": "1"}) as service:
             key = processes.create_key(
-                service.env, f"run-{time.time_ns()}", "orders", "payments", "ops"
+                service.env, f"demo-{time.time_ns() // 10**9}", "orders", "payments", "ops"
             )
             print(
                 SESSION.format(

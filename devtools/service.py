@@ -32,7 +32,7 @@ class Service:
     def __enter__(self) -> Self:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                raise RuntimeError(f"port {self._port} is taken; choose another with PORT")
+                raise RuntimeError(f"port {self._port} is taken: make run PORT={self._port + 1}")
         try:
             self._started.append(self.valkey.stop)
             self.valkey.start()

@@ -81,7 +81,8 @@ def test_what_is_left_passes_its_checks_and_tests_and_takes_a_new_service(copy: 
 
 def assert_the_session_works(copy: Path, told: str) -> None:
     """What `make new` says to paste, on other ports."""
-    session = told.partition("paste this")[2].partition("\n\n")[2].partition("\n\n")[0]
+    session, _, rest = told.partition("paste this")[2].partition("\n\n")[2].partition("\n\n")
+    [ended] = re.findall(r"^ *(kill .*)$", rest, flags=re.MULTILINE)
     port, redis_port = str(free_port()), str(free_port())
     session = session.replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
     session = session.replace("devtools.valkey", f"devtools.valkey {redis_port}")
@@ -89,7 +90,7 @@ def assert_the_session_works(copy: Path, told: str) -> None:
     session = session.replace("app run &", f"app run --port {port} &").replace(
         "seconds=10", "seconds=1"
     )
-    began, looked, ended = re.split(r"^ *(?=curl localhost|kill)", session, flags=re.MULTILINE)
+    began, looked = re.split(r"^ *(?=curl localhost)", session, flags=re.MULTILINE)
     until = f"until {looked.partition('#')[0].strip()} | grep expired; do sleep 0.2; done"
     printed = run(copy, "bash", "-c", f"set -em\n{began}\n{looked}\n{until}\n{ended}\nwait")
     assert '"status":"pending"' in printed

@@ -362,8 +362,10 @@ def test_old_deliveries_are_deleted_when_later_ones_are_sent_unless_they_wait(
 
 
 def age_deliveries(hooked: Hooked, days: int) -> None:
-    """Let all of them be so old."""
-    aged = sa.update(webhook_deliveries).values(created_at=later(now(), "ms"))
+    """Let all of them be so old, and have ended then if they have ended."""
+    column = webhook_deliveries.c
+    ended = sa.case((column.status == "pending", column.due_at), else_=later(now(), "ms"))
+    aged = sa.update(webhook_deliveries).values(created_at=later(now(), "ms"), due_at=ended)
     with hooked.api.services.engine.begin() as connection:
         connection.execute(aged, {"ms": -days * DAY_MS})
 
