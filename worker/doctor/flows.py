@@ -81,8 +81,9 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
 
 
 def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
-    """Whether Redis has the tasks that are due next by the records."""
+    """Whether Redis has the tasks that are due next by the records; the sweep looks no further either."""
     horizon = 2 * flow.lookahead_seconds
+    soon = f"due within {horizon:g} s"
     page = _sample(sweep, 0.0, horizon)
     lost = {*queue.restore(page, look_only=True).lost} if page else set()
     if lost:  # some may be done by now, or have been placed just then
@@ -90,10 +91,10 @@ def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
         again = [due for due in _sample(sweep, 0.0, horizon) if due.id in lost]
         lost = {*queue.restore(again, look_only=True).lost} if again else set()
     if not lost:
-        return ok("flow.tasks", f"{flow.name}: Redis has the {len(page)} tasks that are due next")
+        return ok("flow.tasks", f"{flow.name}: Redis has each of the {len(page)} tasks {soon}")
     return warning(
         "flow.tasks",
-        f"{flow.name}: Redis has lost {len(lost)} of the {len(page)} tasks that are due next",
+        f"{flow.name}: Redis has lost {len(lost)} of the {len(page)} tasks {soon}",
         f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores all at once.",
     )
 
