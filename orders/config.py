@@ -1,5 +1,6 @@
 """The environment's settings, validated once and frozen."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -148,7 +149,16 @@ def _contradictions(settings: Settings) -> list[str]:
     ]
     if not settings.database_url.startswith(("postgresql", "sqlite:///")):
         return [f"DATABASE_URL is of no database that is supported: {DATABASE_URLS}"]
-    return [f"this must hold: {rule}" for holds, rule in checks if not holds]
+    return [
+        f"this must hold: {rule}, not {_filled(rule, settings)}"
+        for holds, rule in checks
+        if not holds
+    ]
+
+
+def _filled(rule: str, settings: Settings) -> str:
+    """A rule with the values in place of the settings' names."""
+    return re.sub(r"[A-Z_]{2,}", lambda name: f"{getattr(settings, name[0].lower()):g}", rule)
 
 
 def _parsed(text: str, kind: Any) -> Any:

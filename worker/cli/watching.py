@@ -80,7 +80,7 @@ class Sample:
         if not worker.details.get("up", True):
             return "down"
         held = worker.details.get("oldest_seconds", 0.0)
-        return f"works for {held:g} s" if worker.details.get("holds") else "waits"
+        return f"busy for {held:g} s" if worker.details.get("holds") else "idle"
 
 
 class Watch:

@@ -213,7 +213,7 @@ function showQueues(redis, refresh) {
 function workerState(worker) {
   if (worker.silent) return { text: "silent", class: "bad" };
   if (!worker.up) return { text: "down", class: "bad" };
-  return worker.holds ? { text: `works for ${duration(1000 * worker.oldest_seconds)}`, class: "good" } : { text: "waits", class: "good" };
+  return worker.holds ? { text: `busy for ${duration(1000 * worker.oldest_seconds)}`, class: "good" } : { text: "idle", class: "good" };
 }
 
 function pauseButton(queue, refresh) {
