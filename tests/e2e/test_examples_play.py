@@ -100,7 +100,7 @@ def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
     assert done.returncode == 0, done.stderr
     done = subprocess.run([*command, "nothing"], cwd=ROOT, env={}, capture_output=True, check=False)
     assert done.returncode == 2
-    assert b"redisson, reminder" in done.stdout
+    assert b"redisson, reminder" in done.stderr
 
 
 def test_a_reminder_comes_the_day_before_and_moves_with_its_appointment(

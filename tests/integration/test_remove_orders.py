@@ -121,6 +121,6 @@ def test_a_checkout_with_changes_is_left_alone(copy: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "commit them first" in done.stderr
+    assert "Commit or stash them first" in done.stderr
     assert (copy / "README.md").read_text() == "mine\n"
     assert (copy / "orders").exists()

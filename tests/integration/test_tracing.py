@@ -324,5 +324,7 @@ def test_an_exporter_that_is_not_there_is_explained(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/none.db")
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
+    # It is for the whole process, in which other tests follow.
+    monkeypatch.setattr("orders.bootstrap.configure_logging", lambda _: None)
     with pytest.raises(SettingsInvalid, match="opentelemetry-sdk, which is not installed"):
         create_app()

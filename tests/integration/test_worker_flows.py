@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
@@ -84,7 +85,6 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
     redis_client: redis.Redis,
     pool: str | None,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("worker.outages.HANGS_SECONDS", 0.1)
     go_on = threading.Event()
@@ -97,7 +97,7 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
     for queue in (hanging, sound):
         queue.schedule("a", 1)
     worker = Worker(flows, valkey.url, listeners=[seen.append])
-    with running(worker):
+    with capture_logs() as lines, running(worker):
         wait_until(lambda: not tasks(sound), "the sound one")
         wait_until(lambda: any(isinstance(event, events.Hangs) for event in seen), "the report")
         assert tasks(hanging) == {"scheduled": {"a": 1}}
@@ -105,7 +105,7 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
         wait_until(lambda: not tasks(hanging), "the one that hung")
     [hangs] = (event for event in seen if isinstance(event, events.Hangs))
     assert (hangs.queue, hangs.what) == ("hanging", "probe")
-    assert capsys.readouterr().out.count("a call hangs") == 1
+    assert [line["event"] for line in lines].count("a call hangs") == 1
 
 
 def test_an_error_while_the_probe_fails_is_no_failure_of_a_task_on_its_own(
