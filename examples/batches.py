@@ -24,7 +24,7 @@ def flow() -> Flow:
 
 
 def play(redis_url: str) -> None:
-    """For a loop of one's own: 250 tasks in three calls, and one with the three that were refused."""
+    """For a loop of one's own: 250 tasks in three calls, and the three that were refused once more."""
     with connect(redis_url) as client, Consumer(redis_url, "messages") as consumer:
         queue = DelayQueue(client, "messages")
         queue.schedule_many((f"m{n}", 0, b"busy" if n % 100 == 0 else b"") for n in range(250))

@@ -2,30 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
 
-from orders.domain import ApiKey, Client
+from orders.domain import ApiKey, Client, ValidKey
 from orders.expressions import later, ms_until, now, read_only
 from orders.models import api_clients, api_keys
 from orders.repository import Statements, new_id
 
 p = sa.bindparam
-
-
-class ValidKey(NamedTuple):
-    """Whose an API key is, and what it may do."""
-
-    client: Client
-    secret_hash: str
-    #: Until it expires.
-    valid_ms: float
-    #: Since its use was last noted.
-    unused_ms: float
-    #: Whether the database takes no writes.
-    read_only: bool
 
 
 # Insert a client, unless there is one of its name.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from orders.client_repository import ClientRepository, ValidKey
-from orders.domain import ApiKey, Client, is_order_id
+from orders.client_repository import ClientRepository
+from orders.domain import ApiKey, Client, ValidKey, is_order_id
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
 from orders.transactional import Transactional
 
@@ -26,18 +26,10 @@ OVERLAP = timedelta(hours=24)
 
 
 class _Cached(NamedTuple):
-    """A key's client, the hash of its secret, and until when this entry may be used."""
+    """What was found, and until when it may be used."""
 
-    client: Client
-    secret_hash: str
+    key: ValidKey
     until: float
-
-
-class KnownKey(NamedTuple):
-    """A valid key's client, and the hash of its secret."""
-
-    client: Client
-    secret_hash: str
 
 
 class Clients(Transactional[ClientRepository]):
@@ -125,31 +117,26 @@ class Clients(Transactional[ClientRepository]):
     def recall(self, api_key: str) -> Client | None:
         """The client whose key this is, if the cache knows it."""
         key_id, _, secret = api_key.partition(".")
-        known = self._cached.get(key_id)
-        if known is not None and monotonic() <= known.until and _is(secret, known.secret_hash):
-            return known.client
-        return None
+        known = self.recall_key(key_id)
+        return known.client if known and _is(secret, known.secret_hash) else None
 
-    def known_key(self, key_id: str, *, stale: bool = False) -> KnownKey | None:
+    def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
         """What is known of a valid key by its id alone: the caller must prove that it has the secret.
 
         With ``stale``, while the database does not answer, it is what was known of the key before.
         """
-        found: KnownKey | ValidKey | _Cached | None
         try:
-            found = self.recall_key(key_id) or self._look_up(key_id)
+            return self.recall_key(key_id) or self._look_up(key_id)
         except StorageUnavailable:
-            found = self._cached.get(key_id) if stale else None
-            if found is None:
-                raise
-        return found and KnownKey(found.client, found.secret_hash)
+            cached = self._cached.get(key_id)
+            if stale and cached:
+                return cached.key
+            raise
 
-    def recall_key(self, key_id: str) -> KnownKey | None:
-        """The same, if it is known without a query."""
-        known = self._cached.get(key_id)
-        if known is None or monotonic() > known.until:
-            return None
-        return KnownKey(known.client, known.secret_hash)
+    def recall_key(self, key_id: str) -> ValidKey | None:
+        """The same, if the cache knows it."""
+        cached = self._cached.get(key_id)
+        return cached.key if cached and monotonic() <= cached.until else None
 
     def _authenticate(self, api_key: str) -> Client | None:
         key_id, _, secret = api_key.partition(".")
@@ -170,7 +157,7 @@ class Clients(Transactional[ClientRepository]):
             self._cached.pop(key_id, None)
             return None
         seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
-        self._cached[key_id] = _Cached(found.client, found.secret_hash, now + seconds)
+        self._cached[key_id] = _Cached(found, now + seconds)
         return found
 
     def _note_use(self, key_id: str) -> None:

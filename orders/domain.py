@@ -253,6 +253,20 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class ValidKey:
+    """Whose an API key is, and what it may do."""
+
+    client: Client
+    secret_hash: str
+    #: Until it expires.
+    valid_ms: float
+    #: Since its use was last noted.
+    unused_ms: float
+    #: Whether the database takes no writes.
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ApiKey:
     """What is known of a key: all but the key itself."""
 

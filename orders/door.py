@@ -11,6 +11,8 @@ from werkzeug.exceptions import BadRequest
 from orders.origin import Origin
 
 HEADER = "X-Request-ID"
+#: Others, which a client may make up, count as one.
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from orders.config import Settings
 from orders.database import reading
+from orders.door import METHODS
 from orders.errors import StorageUnavailable
 from orders.repository import RefundsDue, Repository
 
@@ -112,9 +113,6 @@ def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metr
 
 
 # -- the API -------------------------------------------------------------------------------
-
-#: Others, which a client may make up, are one.
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class ApiMetrics:

@@ -51,6 +51,12 @@ from orders.transient import waited_for
 p = sa.bindparam
 
 
+def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """Whether a row comes after a page's end, the parameters last_at and last_id."""
+    last = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=row_id.type))
+    return sa.tuple_(at, row_id) > last
+
+
 class ByDue(NamedTuple):
     """Rows that wait, by when they are due, from a page's end on: up to a time, and from another one on."""
 
@@ -61,10 +67,9 @@ class ByDue(NamedTuple):
 def by_due(due: sa.Column[Any], pending: sa.ColumnElement[bool]) -> ByDue:
     """The statements for a table with ids. Two, because a null bound hides the index."""
     row_id = due.table.c.id
-    last = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=row_id.type))
     until = (
         sa.select(row_id, due, ms_until(due).label("ms"))
-        .where(pending, due <= later(now(), "before_ms"), sa.tuple_(due, row_id) > last)
+        .where(pending, due <= later(now(), "before_ms"), after_last(due, row_id))
         .order_by(due, row_id)
         .limit(p("page_size"))
     )
@@ -221,10 +226,12 @@ GET_PAYMENT = sa.select(payments).where(
 # One payment of one customer.
 GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
 _oldest_first = (payments.c.created_at, payments.c.id)
-_after = sa.tuple_(*_oldest_first) > sa.tuple_(
-    p("last_at", type_=Instant), p("last_id", type_=payments.c.id.type)
+_payments = (
+    sa.select(payments)
+    .where(after_last(*_oldest_first))
+    .order_by(*_oldest_first)
+    .limit(p("page_size"))
 )
-_payments = sa.select(payments).where(_after).order_by(*_oldest_first).limit(p("page_size"))
 # A customer's payments of one status, oldest first, from a page's end on.
 LIST_PAYMENTS = _payments.where(
     payments.c.customer_id == p("for_customer"), payments.c.status == p("for_status")

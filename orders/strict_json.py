@@ -29,7 +29,7 @@ class StrictRequest(Request):
         return parse_object(self.whole_body())
 
     def whole_body(self, gate: Bulkhead | None = None) -> bytes:
-        """The complete body. They are read in ``gate``, or in the one for all requests with a key.
+        """The complete body, read in ``gate``, or in the bulkhead for all requests with a key.
 
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """

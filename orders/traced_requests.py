@@ -7,10 +7,8 @@ from flask import Flask, Response, g, request
 from opentelemetry import context, propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode, TracerProvider
 
+from orders.door import METHODS
 from orders.tracing import traceparent, tracer
-
-#: Others, which a client may make up, are one.
-METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 def install(app: Flask, provider: TracerProvider | None = None) -> None:

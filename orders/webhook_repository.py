@@ -30,7 +30,7 @@ from orders.models import (
     webhook_subscriptions,
 )
 from orders.origin import Origin
-from orders.repository import FIRST, Repository, Statements, by_due, new_id
+from orders.repository import FIRST, Repository, Statements, after_last, by_due, new_id
 from orders.steps import Operation, Step
 
 p = sa.bindparam
@@ -158,8 +158,7 @@ LIST_SUBSCRIPTIONS = (
     .where(
         subscriptions.c.client_id == p("for_client"),
         subscriptions.c.deleted_at.is_(None),
-        sa.tuple_(subscriptions.c.created_at, subscriptions.c.id)
-        > sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=subscriptions.c.id.type)),
+        after_last(subscriptions.c.created_at, subscriptions.c.id),
     )
     .order_by(subscriptions.c.created_at, subscriptions.c.id)
     .limit(p("page_size"))
@@ -392,8 +391,7 @@ class WebhookRepository(Statements):
             .where(
                 deliveries.c.subscription_id == p("for_subscription"),
                 deliveries.c.status == one,
-                sa.tuple_(deliveries.c.created_at, deliveries.c.id)
-                > sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=deliveries.c.id.type)),
+                after_last(deliveries.c.created_at, deliveries.c.id),
             )
             .order_by(deliveries.c.created_at, deliveries.c.id)
             .limit(p("page_size"))

@@ -18,7 +18,7 @@ from orders.models import (
     webhook_subscriptions,
 )
 from orders.operations import client_of
-from orders.repository import FIRST, Repository
+from orders.repository import FIRST, Repository, after_last
 
 p = sa.bindparam
 
@@ -85,16 +85,13 @@ def _lateness_of(minute: int) -> sa.Select[Any]:
 LIST_LATENESS = sa.union_all(*map(_lateness_of, range(MINUTES)))
 
 _oldest_first = (payments.c.created_at, payments.c.id)
-_after = sa.tuple_(*_oldest_first) > sa.tuple_(
-    p("last_at", type_=Instant), p("last_id", type_=payments.c.id.type)
-)
 _due_back = payments.c.status == REFUND_DUE
 # Money that is due back, oldest first, whoever's it is, from a page's end on.
 LIST_REFUNDS_DUE = (
     sa.select(
         payments, client_of(payments.c.customer_id), ms_until(payments.c.created_at).label("ms")
     )
-    .where(_due_back, _after)
+    .where(_due_back, after_last(*_oldest_first))
     .order_by(*_oldest_first)
     .limit(p("most"))
 )

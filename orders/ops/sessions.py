@@ -12,8 +12,8 @@ from typing import Self
 
 from itsdangerous import BadSignature, Signer
 
-from orders.clients import Clients, KnownKey
-from orders.domain import Client, is_order_id
+from orders.clients import Clients
+from orders.domain import Client, ValidKey, is_order_id
 from orders.errors import Forbidden
 
 COOKIE = "ops_session"
@@ -59,7 +59,7 @@ def log_in(clients: Clients, api_key: str, now_seconds: float) -> Session | None
 
 
 def resume(
-    known_key: Callable[[str], KnownKey | None], cookie: str, now_seconds: float
+    known_key: Callable[[str], ValidKey | None], cookie: str, now_seconds: float
 ) -> Session | None:
     """The session of a cookie, unless it has ended. ``known_key`` looks a key up by its id."""
     payload, _, _ = cookie.rpartition(".")
