@@ -68,8 +68,8 @@ SILENT_MS = 45_000
 #: Dead letters are read so many at a time.
 LETTERS = 100
 #: They are removed fewer at a time: for one in the middle, 2,000 entries of the list are searched, which takes
-#: 70 us.
-REMOVED = 50
+#: 70 us, and while Redis rewrites its file, memory that is written is copied first.
+REMOVED = 25
 #: So that neither script holds the server for more than a few milliseconds.
 MAX_INTERVALS = 1000
 MAX_SAMPLE = 500
