@@ -91,8 +91,10 @@ class Scene:
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "LOG_LEVEL": "INFO",
-            # All requests come with one key, as fast as they are answered.
+            # All orders are one client's, who places them as fast as they are answered.
             "RATE_LIMIT_PER_SECOND": "1000000",
+            "MAX_UNPAID_ORDERS": "1000000000",
+            "MAX_HELD_PIECES": "1000000000",
         }
 
     def client(self) -> redis.Redis:
