@@ -1,9 +1,12 @@
 """The order service: what an order is, how it is kept, and how it is reached."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 if find_spec("apiflask") is None:
-    raise ModuleNotFoundError(
-        "The order service needs more than the queue: pip install 'order-timeout[orders]'",
-        name="apiflask",
-    )
+    _sentence = "The order service needs more than the queue: pip install 'order-timeout[orders]'"
+    # The installed command, and python -m, import this package before any code that could catch an error.
+    if Path(sys.argv[0]).stem in ("order-timeout-orders", "-m"):
+        raise SystemExit(f"Error: {_sentence}")
+    raise ModuleNotFoundError(_sentence, name="apiflask")

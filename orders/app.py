@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
 
 
 def _from_environment(app: APIFlask) -> Services:
-    """Raises SettingsInvalid, which a command line prints in one line."""
+    """Raises SettingsInvalid; where Python would print a traceback of that, what prints one line."""
     try:
         if measured.wanted(os.environ):
             return measured.bootstrap_measured(app, os.environ)
@@ -91,6 +92,8 @@ def _from_environment(app: APIFlask) -> Services:
         context = click.get_current_context(silent=True)
         if context and context.find_object(ScriptInfo):  # a flask command, not a server
             raise click.ClickException(str(error)) from error
+        if parent_process():  # granian's worker: its process ends with this line and status 1
+            raise SystemExit(f"Error: {error}") from error
         raise
 
 

@@ -74,33 +74,17 @@ class Services:
 def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     """Wire the service. Opens no connection. Raises SettingsInvalid."""
     engine = create_engine(settings)
-    # Scheduling twice is harmless, so a connection found closed is worth a second try; more than
-    # half a second of silence is not, because /readyz asks too.
-    try:
-        client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
-    except ValueError as error:
-        raise SettingsInvalid(f"REDIS_URL: {error}") from error
+    client = _redis(settings)
     scheduler = BatchScheduler(DelayQueue(client, QUEUE))
     webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
-    timeouts = Timeouts(
-        settings.order_timeout_seconds,
-        settings.order_timeout_min_seconds,
-        settings.order_timeout_max_seconds,
-    )
     # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
     # rather than in SQL, which is also a little faster: see docs/decisions.md.
     half = max(1, settings.database_pool_size // 2)
     placing = Bulkhead(half, StockBusy, longest_wait_seconds=settings.lock_timeout_seconds)
-    policy = WebhookPolicy(
-        settings.webhook_timeout_seconds,
-        settings.webhook_allow_private,
-        settings.webhook_expiring_minutes,
-        settings.webhook_keep_days,
-    )
-    service = OrderService(
+    orders = OrderService(
         engine,
         scheduler,
-        timeouts,
+        _timeouts(settings),
         Limits(settings.max_unpaid_orders, settings.max_held_pieces),
         placing,
         webhooks=webhook_scheduler,
@@ -114,15 +98,42 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         redis=client,
         scheduler=scheduler,
         webhook_scheduler=webhook_scheduler,
-        orders=service,
+        orders=orders,
         stock=StockService(engine),
         clients=Clients(engine),
         providers=Providers(engine),
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
-        webhooks=Webhooks(engine, webhook_scheduler, policy, observe),
+        webhooks=Webhooks(engine, webhook_scheduler, _webhook_policy(settings), observe),
         queues=Queues(client, (QUEUE, WEBHOOK_QUEUE)),
+    )
+
+
+def _redis(settings: Settings) -> redis.Redis:
+    """Raises SettingsInvalid."""
+    # Scheduling twice is harmless, so a command that finds its connection closed is sent again. Redis
+    # has half a second to answer, because /readyz waits for it too.
+    try:
+        return connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
+    except ValueError as error:
+        raise SettingsInvalid(f"REDIS_URL: {error}") from error
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    return Timeouts(
+        settings.order_timeout_seconds,
+        settings.order_timeout_min_seconds,
+        settings.order_timeout_max_seconds,
+    )
+
+
+def _webhook_policy(settings: Settings) -> WebhookPolicy:
+    return WebhookPolicy(
+        settings.webhook_timeout_seconds,
+        settings.webhook_allow_private,
+        settings.webhook_expiring_minutes,
+        settings.webhook_keep_days,
     )
 
 

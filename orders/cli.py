@@ -12,7 +12,7 @@ from orders.domain import ORDER_ID, ApiKey, ProviderEndpoint
 from orders.errors import OrderError
 from orders.routes.shared import services
 from orders.schemas.stock import StockIn
-from orders.schemas.types import Provider, Sku
+from orders.schemas.types import SKU, Provider
 
 #: What the column holds.
 MAX_NAME = 100
@@ -59,6 +59,12 @@ def _plain_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
+def _check_client(name: str | None) -> None:
+    """Raises ClientNotFound, so that a misspelt name is not taken for a client that has nothing."""
+    if name is not None:
+        services().clients.id_of(name)
+
+
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -87,6 +93,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
 def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the keys of the client NAME, or of all clients."""
     with _plain_errors():
+        _check_client(name)
         found = services().clients.list_keys(name)
     if as_json:
         for key in found:
@@ -145,6 +152,7 @@ def add_provider(client: str, provider: str) -> None:
 def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
     with _plain_errors():
+        _check_client(client)
         found = services().providers.list_endpoints(client)
     if as_json:
         for endpoint in found:
@@ -191,11 +199,11 @@ def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
     """Set a SKU's stock and price."""
     try:
         body = StockIn(on_hand=on_hand, price_minor=price_minor, currency=currency)
-        item = services().stock.set(TypeAdapter(Sku).validate_python(sku), **body.model_dump())
+        SKU.validate_python(sku)
     except ValidationError as error:
         [wrong, *_] = error.errors()
         field = ".".join(map(str, wrong["loc"])) or "sku"
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
-    except OrderError as error:
-        raise click.ClickException(str(error)) from error
+    with _plain_errors():
+        item = services().stock.set(sku, **body.model_dump())
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

@@ -7,7 +7,6 @@ reads the orders themselves.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from orders.bulkhead import Bulkhead
-from orders.database import writing
 from orders.domain import (
     CancelReason,
     Event,
@@ -149,17 +147,13 @@ class OrderService(Transactional[Repository]):
         self._webhooks = webhooks
         self._reminders = reminders
 
-    @contextmanager
-    def _writing(self) -> Iterator[Repository]:
-        with writing(self._engine) as connection:
-            repository = self._opened(connection)
-            yield repository
+    def _opened(self, connection: sa.Connection) -> Repository:
+        return Repository(connection, reminders=self._reminders)
+
+    def _committed(self, repository: Repository) -> None:
         if self._webhooks is not None:
             for delivery_id in repository.deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
-
-    def _opened(self, connection: sa.Connection) -> Repository:
-        return Repository(connection, reminders=self._reminders)
 
     # -- a customer's side -----------------------------------------------------------------
 

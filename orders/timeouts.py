@@ -43,20 +43,6 @@ def timeout_flow(
 ) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
 
-    def expire(tasks: Sequence[Task]) -> dict[str, Outcome]:
-        outcomes: dict[str, Outcome] = {}
-        for task in tasks:
-            if not is_order_id(task.id):
-                outcomes[task.id] = DeadLetter("its id is not an order's")
-            elif task.payload:
-                outcomes[task.id] = DeadLetter("an order's check has no payload")
-        order_ids = [task.id for task in tasks if task.id not in outcomes]
-        if order_ids:
-            with outages():
-                again = orders.expire(order_ids, _report(tasks, traces, time.time_ns()))
-            outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
-        return outcomes
-
     def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
         with outages():
             for page in orders.waiting(after_seconds, before_seconds, settings.batch_size):
@@ -68,7 +54,7 @@ def timeout_flow(
 
     return Flow(
         name=QUEUE,
-        handler=expire,
+        handler=partial(_expire, orders, traces),
         sweep=waiting,
         without_redis="handle",  # several workers may: each order's UPDATE decides
         probe=probe,
@@ -81,6 +67,21 @@ def timeout_flow(
         sweep_seconds=settings.sweep_seconds,
         lookahead_seconds=settings.lookahead_seconds,
     )
+
+
+def _expire(orders: OrderService, traces: Traces, tasks: Sequence[Task]) -> dict[str, Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    for task in tasks:
+        if not is_order_id(task.id):
+            outcomes[task.id] = DeadLetter("its id is not an order's")
+        elif task.payload:
+            outcomes[task.id] = DeadLetter("an order's check has no payload")
+    order_ids = [task.id for task in tasks if task.id not in outcomes]
+    if order_ids:
+        with outages():
+            again = orders.expire(order_ids, _report(tasks, traces, time.time_ns()))
+        outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
+    return outcomes
 
 
 def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | None:

@@ -28,7 +28,9 @@ class Transactional(Generic[R]):
     @contextmanager
     def _writing(self) -> Iterator[R]:
         with writing(self._engine) as connection:
-            yield self._opened(connection)
+            repository = self._opened(connection)
+            yield repository
+        self._committed(repository)
 
     @contextmanager
     def _reading(self) -> Iterator[R]:
@@ -37,6 +39,9 @@ class Transactional(Generic[R]):
 
     def _opened(self, connection: sa.Connection) -> R:
         return self._repository(connection)
+
+    def _committed(self, repository: R) -> None:
+        """Called after each commit. Does nothing, unless a service overrides it."""
 
     def _due(
         self,

@@ -101,13 +101,11 @@ class Webhooks(Transactional[WebhookRepository]):
             made = repository.subscribe(
                 client_id, url=url, events=events, types=types, secret=secret
             )
-            # Counted afterwards: of two at the same time at least one sees the other.
-            if repository.count(client_id) > MAX_SUBSCRIPTIONS:
+            # Counted after the insert: of two subscriptions made at once, at least one sees the other.
+            is_full = repository.count(client_id) > MAX_SUBSCRIPTIONS
+            if is_full:
                 repository.unsubscribe(client_id, made.id)
-                full = True
-            else:
-                full = False
-        if full:
+        if is_full:
             raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
         return made, secret
 

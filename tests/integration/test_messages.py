@@ -20,6 +20,7 @@ MIGRATE = "run python -m orders migrate, or alembic upgrade head"
 NOBODY = "redis://127.0.0.1:1/0"
 MALFORMED = "postgresql+psycopg://shop:s3cret@host:port/shop"
 KEYS = "flask --app orders.app keys list"
+GRANIAN = "granian --interface wsgi --factory --port 0 orders.app:create_app"
 RUN = "worker run"
 #: Flows as people write them, with one mistake each.
 MODULES = {
@@ -73,7 +74,10 @@ ROWS = [
         {"DATABASE_URL": None},
     ),
     Row(f"{RUN} orders.timeouts:flows", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
+    Row(GRANIAN, f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
+    Row(GRANIAN, "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
     # REDIS_URL
+    Row(GRANIAN, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(KEYS, "REDIS_URL is not set: set it to redis://", {"REDIS_URL": None}),
     Row(KEYS, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(
@@ -147,7 +151,7 @@ def told(row: Row, folder: Path) -> subprocess.CompletedProcess[str]:
         env.pop(name, None)
     return subprocess.run(
         [sys.executable, "-P", "-c", SAFELY, *shlex.split(row.command)],
-        cwd=folder / "flasks" if row.command.startswith("flask") else folder,
+        cwd=folder / "elsewhere" if row.command.startswith(("flask", "granian")) else folder,
         env=env,
         capture_output=True,
         text=True,
@@ -157,7 +161,7 @@ def told(row: Row, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.command}: {row.sentence[:40]}")
 def test_what_is_wrong_is_one_sentence(row: Row, folder: Path) -> None:
-    (folder / "flasks").mkdir(exist_ok=True)  # flask imports what is in its folder first
+    (folder / "elsewhere").mkdir(exist_ok=True)  # flask and granian import from their folder first
     done = told(row, folder)
     assert row.sentence in done.stderr
     assert done.returncode == row.status

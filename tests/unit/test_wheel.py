@@ -77,6 +77,23 @@ def test_without_an_extra_its_import_says_which_to_install(
     assert done.stderr.endswith(f"pip install 'order-timeout[{extra}]'\n")
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "sys.argv = ['/venv/bin/order-timeout-orders', 'migrate']; from orders.__main__ import main",
+        "sys.argv = ['-m', 'migrate']; runpy._run_module_as_main('orders')",
+    ],
+    ids=["installed", "module"],
+)
+def test_without_its_extra_the_command_of_the_service_says_so_in_one_line(start: str) -> None:
+    code = f"import runpy, sys; sys.modules['apiflask'] = None; {start}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    sentence = "The order service needs more than the queue: pip install 'order-timeout[orders]'"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {sentence}\n")
+
+
 def test_the_page_lists_the_extras_that_users_need() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
