@@ -33,21 +33,23 @@ MAX_BODY_BYTES = 16 * 1024
 
 
 class OrdersApp(APIFlask):
-    """An APIFlask that reads JSON strictly, and sends what is JSON already."""
+    """An APIFlask that reads JSON strictly, and sends rendered JSON as it is."""
 
     request_class = StrictRequest
     response_class = WholeResponse
     json_provider_class = Json
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """The function: none here is a coroutine, and Flask would look at seven in each request."""
+        """Returns the function: none here is a coroutine, and Flask would check seven of them in
+        each request.
+        """
         return func
 
 
 def create_app(settings: Settings | None = None) -> APIFlask:
     """The application.
 
-    Called without settings, as granian and flask do, it is the process's entry point: it reads them
+    Called without settings, as by granian and flask, it is the process's entry point: it reads them
     from the environment and configures logging. Raises SettingsInvalid.
     """
     app = OrdersApp(__name__, title="Orders", version="1")
@@ -83,7 +85,9 @@ def create_app(settings: Settings | None = None) -> APIFlask:
 
 
 def _from_environment(app: APIFlask) -> Services:
-    """Raises SettingsInvalid; where Python would print a traceback of that, what prints one line."""
+    """Raises SettingsInvalid; in a command or a server's worker, an error that ends the process
+    with one line.
+    """
     try:
         if measured.wanted(os.environ):
             return measured.bootstrap_measured(app, os.environ)

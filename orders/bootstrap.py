@@ -40,7 +40,7 @@ class Services:
 
     settings: Settings
     engine: sa.Engine
-    #: For whoever watches: see `orders.database.create_watching_engine`.
+    #: For metrics and the operators' page: see `orders.database.create_watching_engine`.
     watching: sa.Engine
     redis: redis.Redis
     scheduler: BatchScheduler
@@ -50,7 +50,8 @@ class Services:
     clients: Clients
     providers: Providers
     rate_limits: RateLimits
-    #: Where requests are while their bodies are read; those without a key apart.
+    #: Bounds how many bodies are read at a time; signed requests, which have no key, have their
+    #: own.
     receiving: Bulkhead
     receiving_signed: Bulkhead
     webhooks: Webhooks
@@ -138,7 +139,7 @@ def _webhook_policy(settings: Settings) -> WebhookPolicy:
 
 
 def bootstrap_process(environ: Mapping[str, str]) -> Services:
-    """Wire a process that starts here: its settings and its log come from the environment.
+    """Wire a process that is starting: settings, logging and tracing come from the environment.
 
     Raises SettingsInvalid.
     """
@@ -146,7 +147,10 @@ def bootstrap_process(environ: Mapping[str, str]) -> Services:
 
 
 def process_settings(environ: Mapping[str, str]) -> Settings:
-    """The settings of a process that starts here, whose log is set up. Raises SettingsInvalid."""
+    """Set up the logging and tracing of a process that is starting, and return its settings.
+
+    Raises SettingsInvalid.
+    """
     settings = Settings.from_env(environ)
     try:
         configure_logging(environ.get("LOG_LEVEL", ""))
@@ -157,9 +161,9 @@ def process_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def counting() -> Observer:
-    """Counts for Prometheus in this process; does nothing where its client is not installed."""
+    """An observer that counts for Prometheus; without prometheus-client, one that counts nothing."""
     try:
-        # Not before the API has said where its processes share what they count.
+        # Not at the top: an API process first sets where its counts are shared.
         from orders.counters import count  # noqa: PLC0415
     except ModuleNotFoundError:
         return nobody
@@ -167,7 +171,7 @@ def counting() -> Observer:
 
 
 def tracing(environ: Mapping[str, str]) -> Traces:
-    """What this process adds to traces: nothing, unless OpenTelemetry was asked for and is installed."""
+    """What this process adds to traces: nothing, unless OpenTelemetry is configured and installed."""
     if wanted(environ):
         with suppress(ModuleNotFoundError):
             from orders.tracing import OpenTelemetryTraces  # noqa: PLC0415  optional
@@ -179,7 +183,7 @@ def tracing(environ: Mapping[str, str]) -> Traces:
 def serve_metrics(settings: Settings, page: Callable[[str], tuple[bytes, str]]) -> None:
     """Serve /metrics until the process ends, on the port that all processes of the API share.
 
-    A port that cannot be used is logged: orders matter more.
+    A port that cannot be used is only logged: serving orders matters more.
     """
     pages: dict[str, Page] = {"/metrics": lambda accept: Reply(*page(accept))}
     try:

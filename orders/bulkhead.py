@@ -14,9 +14,10 @@ from orders.errors import OrderError
 class Bulkhead:
     """Lets ``most`` threads at a time into each of any number of compartments.
 
-    The others wait, as long as somebody leaves: a compartment that is full and that nobody has
-    left for ``patience_seconds`` is stalled, and turns everybody away at once. So no number of
-    callers can make more than a few threads wait, yet a busy compartment refuses nobody.
+    The others wait as long as threads keep leaving: a full compartment that no thread has left for
+    ``patience_seconds`` is stalled, and turns everybody away at once. So callers cannot make more
+    than a few threads wait, however many they are, and a compartment that is merely busy refuses
+    nobody.
     """
 
     def __init__(

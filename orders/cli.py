@@ -14,7 +14,7 @@ from orders.routes.shared import services
 from orders.schemas.stock import StockIn
 from orders.schemas.types import SKU, Provider
 
-#: What the column holds.
+#: The length of the column.
 MAX_NAME = 100
 
 SCOPES = ["orders", "payments", "ops"]
@@ -124,7 +124,7 @@ def revoke_key(key_id: str) -> None:
     "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old key still works."
 )
 def rotate_key(key_id: str, hours: int) -> None:
-    """Make a key with the scopes and the lifetime of the key ID and print it alone.
+    """Make a new key with the scopes and the lifetime of the key ID. Prints only the new key.
 
     The old one still works for --hours (24), unless it expires sooner.
     """
@@ -173,9 +173,9 @@ def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  
     "--hours", type=click.IntRange(0, 8_760), default=24, help="How long the old one still works."
 )
 def rotate_provider(endpoint_id: str, hours: int) -> None:
-    """Make another secret for the endpoint ID and print it alone.
+    """Make a new secret for the endpoint ID. Prints only the secret.
 
-    Messages signed with the old one are still taken for --hours (24).
+    Messages signed with the old one are still accepted for --hours (24).
     """
     with _plain_errors():
         click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))

@@ -15,7 +15,7 @@ from orders.repository import Statements, new_id
 p = sa.bindparam
 
 
-# Insert a client, unless there is one of its name.
+# Insert a client, unless there is one with its name.
 ADD_CLIENT = (
     insert(api_clients).values(created_at=now(), secret_hash="", scopes="").on_conflict_do_nothing()
 )
@@ -55,7 +55,7 @@ ADD_SUCCESSOR = (
             api_keys.c.lifetime_ms,
         )
         .where(api_keys.c.id == p("for_id"), _is_valid)
-        .with_for_update(),  # against being revoked at this moment
+        .with_for_update(),  # so that it is not revoked meanwhile
     )
     .returning(api_keys.c.id)
 )
@@ -81,7 +81,7 @@ GET_VALID_KEY = (
     .join_from(api_keys, api_clients)
     .where(api_keys.c.id == p("for_id"), _is_valid)
 )
-# Have a key expire some time from now, unless it does before.
+# Make a key expire some time from now, unless it expires sooner.
 EXPIRE_KEY = (
     sa.update(api_keys)
     .where(
@@ -90,9 +90,9 @@ EXPIRE_KEY = (
     )
     .values(expires_at=later(now(), "for_ms"))
 )
-# Have the version before revision 0005 refuse a key that it knows too.
+# Make the version before revision 0005 refuse a key, which it checks by this column.
 FORGET_SECRET = sa.update(api_clients).where(api_clients.c.id == p("for_id")).values(secret_hash="")
-# Note that a key is used now, unless that was noted lately.
+# Record that a key is used now, unless that was recorded recently.
 NOTE_USE = (
     sa.update(api_keys)
     .where(
@@ -161,7 +161,7 @@ class ClientRepository(Statements):
         self._run(FORGET_SECRET, for_id=key_id)
 
     def expire_key(self, key_id: str, after_ms: int) -> ApiKey:
-        """Make a key expire in so many ms, unless it expires sooner."""
+        """Make a key expire in ``after_ms``, unless it expires sooner."""
         self._run(EXPIRE_KEY, for_id=key_id, for_ms=after_ms)
         return _api_key(self._run(GET_KEY, for_id=key_id).one())
 

@@ -16,7 +16,7 @@ from orders.domain import ApiKey, Client, ValidKey, is_order_id
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
 from orders.transactional import Transactional
 
-#: How long a key is cached. Looking it up on each request costs half as much as reading an order.
+#: How long a key is cached. A look-up for each request would cost half as much as reading an order.
 #: A revoked key may work for this much longer in other processes.
 CACHE_SECONDS = 5.0
 #: A key's last use is recorded at most this often.
@@ -75,7 +75,8 @@ class Clients(Transactional[ClientRepository]):
         return key
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
-        """Make another key with this one's scopes and lifetime; this one expires after ``overlap`` at most.
+        """Make a new key with this one's scopes and lifetime; this one expires after ``overlap`` at
+        most.
 
         Raises KeyNotFound, also for one that has expired.
         """
@@ -115,15 +116,15 @@ class Clients(Transactional[ClientRepository]):
         return self.recall(api_key) or self._authenticate(api_key)
 
     def recall(self, api_key: str) -> Client | None:
-        """The client whose key this is, if the cache knows it."""
+        """The client whose key this is, if the key is cached."""
         key_id, _, secret = api_key.partition(".")
         known = self.recall_key(key_id)
         return known.client if known and _is(secret, known.secret_hash) else None
 
     def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
-        """What is known of a valid key by its id alone: the caller must prove that it has the secret.
+        """A valid key, by its id alone: the caller must still prove that it has the secret.
 
-        With ``stale``, while the database does not answer, it is what was known of the key before.
+        With ``stale``, an expired cache entry is good enough while the database does not answer.
         """
         try:
             return self.recall_key(key_id) or self._look_up(key_id)
@@ -134,7 +135,7 @@ class Clients(Transactional[ClientRepository]):
             raise
 
     def recall_key(self, key_id: str) -> ValidKey | None:
-        """The same, if the cache knows it."""
+        """`known_key`, if the key is cached."""
         cached = self._cached.get(key_id)
         return cached.key if cached and monotonic() <= cached.until else None
 
@@ -148,7 +149,7 @@ class Clients(Transactional[ClientRepository]):
         return found.client
 
     def _look_up(self, key_id: str) -> ValidKey | None:
-        if not is_order_id(key_id):  # all ids are of one form, and PostgreSQL takes no other
+        if not is_order_id(key_id):  # PostgreSQL would refuse it
             return None
         now = monotonic()
         with self._reading() as repository:
@@ -174,5 +175,5 @@ def _is(secret: str, secret_hash: str) -> bool:
 
 
 def _hashed(secret: str) -> str:
-    # A fast hash will do: the secret is 256 random bits, which nobody guesses.
+    # A fast hash will do: nobody can guess 256 random bits.
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -7,7 +7,7 @@ from typing import Any
 
 from orders.errors import SettingsInvalid
 
-#: What a Lua script can unpack.
+#: How many arguments a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
 MAX_PORT = 65_535
 #: What to do about a URL that is missing or malformed.
@@ -31,20 +31,21 @@ class Settings:
     database_url: str = field(repr=False)
     #: ``redis://:password@host:6379/0``
     redis_url: str = field(repr=False)
-    #: How long an order may stay unpaid, when its request does not say, and within what bounds.
+    #: How long an order may stay unpaid: the default, and the bounds on what a request may ask for.
     order_timeout_seconds: float = _at_least(0.001, 1800.0)
     order_timeout_min_seconds: float = _at_least(0.001, 1.0)
     order_timeout_max_seconds: float = _at_least(0.001, 86_400.0)
     #: What one client may hold without paying: unpaid orders, and the pieces in them. 0 is no limit.
     max_unpaid_orders: int = _at_least(0, 10_000)
     max_held_pieces: int = _at_least(0, 100_000)
-    #: How soon another worker takes over from a dead one. Longer than any statement may run.
+    #: How soon another worker takes over from a dead one. Must be longer than any statement may
+    #: run.
     lease_seconds: float = _at_least(0.1, 10.0)
     sweep_seconds: float = _at_least(0.01, 1.0)
     lookahead_seconds: float = _at_least(0.01, 30.0)
     #: Orders in one claim, one transaction and one ack.
     batch_size: int = _at_least(1, 500)
-    #: When a check that keeps failing, or keeps killing its worker, is a dead letter.
+    #: After how many failures, or deaths of its worker, a check becomes a dead letter.
     max_failures: int = _at_least(1, 5)
     max_deliveries: int = _at_least(3, 5)
     retry_base_seconds: float = _at_least(0.001, 1.0)
@@ -62,16 +63,17 @@ class Settings:
     #: How long sending a webhook may take in all, and how many a worker sends at a time.
     webhook_timeout_seconds: float = _at_least(0.1, 5.0)
     webhook_threads: int = _at_least(1, 8)
-    #: How long before its deadline `order.expiring` is sent; 0: never.
+    #: How long before an order's deadline `order.expiring` is sent; 0: never.
     webhook_expiring_minutes: float = _at_least(0, 0.0)
-    #: How long delivered and dead webhooks are kept; 0: for ever.
+    #: How long delivered and dead webhooks are kept; 0: forever.
     webhook_keep_days: int = _at_least(0, 30)
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: Where the API and the worker serve /metrics; None: nowhere.
     metrics_port: int | None = _at_least(1, None)
     metrics_host: str = "127.0.0.1"
-    #: Where the API's processes count together; empty: a directory of this port under /tmp.
+    #: Where the API's processes share their counts; empty: a directory under /tmp, named after the
+    #: port.
     metrics_dir: str = ""
 
     @classmethod
@@ -148,7 +150,7 @@ def _contradictions(settings: Settings) -> list[str]:
         (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
     ]
     if not settings.database_url.startswith(("postgresql", "sqlite:///")):
-        return [f"DATABASE_URL is of no database that is supported: {DATABASE_URLS}"]
+        return [f"DATABASE_URL names no supported database: {DATABASE_URLS}"]
     return [
         f"this must hold: {rule}, not {_filled(rule, settings)}"
         for holds, rule in checks

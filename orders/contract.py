@@ -1,6 +1,6 @@
-"""What each route may answer: its errors are declared beside it, or follow from what it takes.
+"""What each route may answer. Its errors are declared beside it, or follow from its inputs.
 
-The document is made of this, and under test an error that it does not name fails the request.
+The OpenAPI document is made from this. In tests, an error that it does not name fails the request.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Undeclared(AssertionError):
 
 
 def raises(*errors: type[OrderError]) -> Callable[[View], View]:
-    """Declare the errors of a route. Those that follow from its key's scopes and from SQL are not named."""
+    """Declare the errors of a route, except those that follow from its key, its scopes and its body."""
     return _noting("errors", frozenset(errors))
 
 
@@ -32,12 +32,14 @@ def sends(*headers: str) -> Callable[[View], View]:
 
 
 def takes(*headers: str) -> Callable[[View], View]:
-    """Declare headers of the request that no schema has, by their names in `orders.openapi.TAKEN`."""
+    """Declare request headers that are in no schema, by their names in `orders.openapi.TAKEN`."""
     return _noting("taken", headers)
 
 
 def also(status: HTTPStatus, description: str, example: dict[str, Any]) -> dict[int, Any]:
-    """Another success of a route, for its ``doc(responses=...)``; in an example, what is different."""
+    """Another status of a route with the same schema, for its ``doc(responses=...)``; ``example``
+    has what differs.
+    """
     return {
         int(status): {
             "description": description,
@@ -53,13 +55,13 @@ def headers_of(rule: Rule, view: Callable[..., Any]) -> list[str]:
 
 
 def taken_by(rule: Rule, view: Callable[..., Any]) -> list[str]:
-    """The headers of a request that a route looks at beside those in its schemas."""
+    """The request headers that a route reads, besides those in its schemas."""
     declared = getattr(view, "_contract", {}).get("taken", ())
     return [*declared, *(["If-None-Match"] if is_tagged(rule) else [])]
 
 
 def is_tagged(rule: Rule) -> bool:
-    """Whether `orders.door` compares the route's responses with what the caller has."""
+    """Whether `orders.door` compares the route's responses with the version that the caller has."""
     return "GET" in (rule.methods or ()) and door.tags(rule.endpoint.rpartition(".")[0])
 
 
@@ -77,7 +79,7 @@ def errors_of(view: Callable[..., Any]) -> Errors:
 
 
 def statuses_of(rule: Rule, view: Callable[..., Any]) -> list[HTTPStatus]:
-    """What stands between a request and the view: statuses that any such route may answer."""
+    """The statuses with which any such route may answer before its view is called."""
     taken = spec_of(view)
     statuses = [HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR]
     if taken.get("auth"):

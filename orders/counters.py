@@ -5,7 +5,7 @@ Each process counts what it did: add them up.
 
 from prometheus_client import Counter, disable_created_metrics
 
-# Otherwise each counter has another metric that says since when it counts.
+# Otherwise each counter comes with a second metric, the time of its creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 CREATED = Counter("orders_created", "Orders placed.")
 PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
@@ -13,7 +13,7 @@ CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason
 PAYMENTS = Counter("orders_payments", "Payments, by the status that they got.", ["status"])
 WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.", ["outcome"])
 
-# Zero, rather than absent, before the first of each: otherwise a rate misses it.
+# Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in ("expired", "requested"):
     CANCELLED.labels(reason)
 for status in ("applied", "refund_due", "refunded"):

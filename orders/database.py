@@ -18,7 +18,9 @@ from orders.transient import READ_ONLY, translated
 
 
 def parsed_url(text: str) -> sa.URL:
-    """Raises SettingsInvalid for what is no URL of PostgreSQL or SQLite, without repeating it: it has a password."""
+    """Raises SettingsInvalid for anything but a URL of PostgreSQL or SQLite. The message leaves out
+    the URL, which has a password.
+    """
     if not text.strip():
         raise SettingsInvalid(f"DATABASE_URL is not set: {DATABASE_URLS}")
     try:
@@ -27,7 +29,9 @@ def parsed_url(text: str) -> sa.URL:
     except (sa.exc.ArgumentError, ValueError) as error:
         raise SettingsInvalid(f"DATABASE_URL is malformed: {DATABASE_URLS}") from error
     if kind not in (("postgresql", "psycopg"), ("sqlite", "pysqlite")):
-        raise SettingsInvalid(f"DATABASE_URL is of another database or driver: {DATABASE_URLS}")
+        raise SettingsInvalid(
+            f"DATABASE_URL names an unsupported database or driver: {DATABASE_URLS}"
+        )
     return url
 
 
@@ -44,7 +48,7 @@ def create_engine(settings: Settings) -> sa.Engine:
         "pool_size": settings.database_pool_size,
         "max_overflow": 0,
         "pool_timeout": 3,
-        # An error's text is for the log, which gets no bodies and no secrets.
+        # Errors are logged, and the log must contain no bodies and no secrets.
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
@@ -60,7 +64,7 @@ def create_engine(settings: Settings) -> sa.Engine:
         "statement_timeout": _ms(settings.statement_timeout_seconds),
         # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
         # planner guesses, and may guess that reading and sorting all of it costs less, or that two
-        # sets of a thousand rows are so small that each row may be compared with each.
+        # sets of a thousand rows are small enough to compare every pair.
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
         "enable_mergejoin": "off",
@@ -70,7 +74,7 @@ def create_engine(settings: Settings) -> sa.Engine:
     }
     connect_args = {
         "connect_timeout": 3,
-        # A peer that vanished is noticed, though no reply will ever come.
+        # Detects a peer that has vanished, from which no reply will ever come.
         "tcp_user_timeout": _ms(settings.statement_timeout_seconds),
         "keepalives_idle": 5,
         "application_name": "order-timeout",
@@ -87,7 +91,7 @@ def create_engine(settings: Settings) -> sa.Engine:
         connection.adapters.register_loader("uuid", TextLoader)  # see `orders.expressions.Id`
         return connection
 
-    # The dialect's, because an engine with events looks for each kind of them in every call.
+    # On the dialect, because an engine with listeners checks for every kind of event in each call.
     sa.event.listen(engine.dialect, "handle_error", _leave_read_only)
     engine.dialect.do_begin = _begin_postgresql  # type: ignore[method-assign, assignment]
     plain_ping = engine.dialect.do_ping
@@ -105,12 +109,13 @@ def create_engine(settings: Settings) -> sa.Engine:
     return engine
 
 
-#: One statement for whoever watches may take no longer.
+#: The longest that a statement for metrics or the operators' page may take.
 WATCHING_SECONDS = 1.0
 
 
 def create_watching_engine(settings: Settings) -> sa.Engine:
-    """An engine with one connection, for metrics and pages: what these read takes none from requests.
+    """An engine with one connection, for metrics and the operators' page, so that they take none
+    from requests.
 
     Raises SettingsInvalid as `create_engine` does.
     """
@@ -124,11 +129,11 @@ def create_watching_engine(settings: Settings) -> sa.Engine:
     return create_engine(own)
 
 
-#: How much longer than its statement time-out a server is waited for.
+#: How long to wait for a server beyond its statement timeout.
 GRACE_SECONDS = 0.5
-#: How soon a server must answer before it is given a request to work on.
+#: How soon a server must answer the ping that may precede a request.
 PING_SECONDS = 1.0
-#: How lately it must have answered not to be asked again before the next request.
+#: A connection on which the server has answered this recently needs no ping.
 FRESH_SECONDS = 1.0
 
 
@@ -136,7 +141,7 @@ class PatientConnection(psycopg.Connection[Any]):
     """A connection on which every wait ends.
 
     A backend that is frozen cannot end a statement that takes too long, and its kernel goes on
-    acknowledging, so neither the server's time-outs nor TCP's ever fire.
+    acknowledging, so neither the server's timeouts nor TCP's ever fire.
     """
 
     patience_seconds: float | None = None
@@ -146,7 +151,7 @@ class PatientConnection(psycopg.Connection[Any]):
     answered_at = 0.0
 
     def is_fresh(self) -> bool:
-        """Whether it answered recently, and its server has not hung up since, which could be read."""
+        """Whether its server answered recently and has not hung up since, which would make it readable."""
         if time.monotonic() - self.answered_at > FRESH_SECONDS:
             return False
         poll = select.poll()
@@ -173,7 +178,7 @@ class PatientConnection(psycopg.Connection[Any]):
 
 
 class LightCursor(psycopg.Cursor[Any]):
-    """A cursor that describes columns by what SQLAlchemy reads: their names and types."""
+    """A cursor that describes columns only by what SQLAlchemy reads: their names and types."""
 
     @property
     def description(self) -> Any:
@@ -191,21 +196,21 @@ def _ms(seconds: float) -> int:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # begin for ourselves; see below
+    connection.isolation_level = None  # transactions begin below
     connection.execute("PRAGMA journal_mode = WAL")  # readers and one writer side by side
     connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
     connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # A deferred transaction that turns into a write fails at once when another writes.
+    # A deferred transaction that turns into a write fails at once while another one writes.
     reads = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _begin_postgresql(connection: Any) -> None:
-    # One statement needs no BEGIN and no COMMIT. The driver is told directly: as an isolation level
-    # of SQLAlchemy's it would cost a read as much as its statement.
+    # One statement needs no BEGIN and no COMMIT. Set on the driver: as an isolation level of
+    # SQLAlchemy, it would cost a read as much as its statement.
     driver: PatientConnection = connection.driver_connection
     if driver.autocommit != driver.alone:
         driver.autocommit = driver.alone
@@ -222,7 +227,7 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """One transaction on SQLite; on PostgreSQL each statement is committed by itself.
 
-    Raises StorageUnavailable when the database could not carry it out.
+    Raises StorageUnavailable if the database could not carry it out.
     """
     with _each_alone(engine) as connection:
         yield connection
@@ -231,7 +236,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A single read. Raises StorageUnavailable when the database could not answer."""
+    """A connection for reading. Raises StorageUnavailable if the database could not answer."""
     with _each_alone(engine) as connection:
         yield connection.execution_options(reading=True)
 

@@ -26,15 +26,17 @@ from orders.repository import FIRST, Statements
 
 p = sa.bindparam
 
-#: So many unpaid orders' items are added up, of so many SKUs, and so many of the newest orders are looked at.
+#: How many unpaid orders' items are added up, how many SKUs they are compared with, and how many of
+#: the newest orders are checked.
 MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
-#: So many of the webhooks that are due next are looked at.
+#: How many of the webhooks that are due next are checked.
 MOST_PENDING = 20_000
 #: A webhook that failed this often has failed for at least half a minute.
 FAILED_OFTEN = 3
-#: A table of up to 1 MiB is read in a moment, whatever its plan, and autovacuum may not have come to it yet.
+#: A table of up to 1 MiB is read in a moment, whatever its plan, and autovacuum may not have
+#: reached it yet.
 SMALL_BYTES = 2**20
-#: So many problems of a kind are read.
+#: How many problems of a kind are read.
 NAMED = 5
 
 # PostgreSQL: its version, whether it takes writes, its clock, and whether it vacuums by itself.
@@ -106,7 +108,8 @@ _shelf = (
 )
 _count = sa.select(sa.func.count()).select_from(_unpaid).scalar_subquery()
 _quantity = sa.func.coalesce(_held.c.quantity, 0)
-# SKUs whose reserved stock is not what unpaid orders hold; with more of these than are read, less than those hold.
+# SKUs whose reserved stock is not what unpaid orders hold; if not all unpaid orders are read, those
+# that reserve less.
 GET_WRONG_STOCK = (
     sa.select(_shelf.c.sku, _shelf.c.on_hand, _shelf.c.reserved, _quantity.label("held"))
     .select_from(_shelf.outerjoin(_held, _held.c.sku == _shelf.c.sku))
@@ -196,7 +199,7 @@ _failing = (
         sa.func.count().label("webhooks"),
         sa.func.max(_pending.c.last_status).label("status"),
         sa.func.max(_pending.c.last_error).label("error"),
-        # By each row's primary key, however many there are.
+        # A subquery, so that each row is found by its primary key, however many there are.
         sa.select(subscriptions.c.url)
         .where(
             subscriptions.c.id == _pending.c.subscription_id,
@@ -255,7 +258,7 @@ class DoctorRepository(Statements):
             row = self._run(GET_SQLITE).one()
             return Server("SQLite", row.version, None, read_only=False, clock=row.clock.timestamp())
         row = self._run(GET_SERVER).one()
-        return Server(name="PostgreSQL", **row._mapping)  # noqa: SLF001  a public name, in spite of it
+        return Server(name="PostgreSQL", **row._mapping)  # noqa: SLF001  public in spite of its name
 
     def tables(self) -> Sequence[sa.Row[Any]]:
         """What PostgreSQL knows of the tables that have rows."""
@@ -264,7 +267,7 @@ class DoctorRepository(Statements):
         return self._run(GET_TABLES, names=_names(), small=SMALL_BYTES).all()
 
     def long_transactions(self, seconds: float) -> Sequence[sa.Row[Any]]:
-        """Transactions that began longer ago, which keep dead rows from being removed."""
+        """Transactions that are older than this, which keep dead rows from being removed."""
         if not self._is_postgresql:
             return []
         return self._run(GET_LONG_TRANSACTIONS, seconds=seconds, most=NAMED).all()
@@ -287,7 +290,7 @@ class DoctorRepository(Statements):
         return self._run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
 
     def wrong_orders(self) -> Sequence[sa.Row[Any]]:
-        """New orders that contradict themselves."""
+        """Recent orders whose status, events and payments contradict each other."""
         return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:

@@ -63,7 +63,7 @@ class Order:
     cancelled_at: datetime | None = None
     cancel_reason: str | None = None
     version: int = 1
-    #: The name of the client whose it is.
+    #: The name of the client that owns it.
     client: str = ""
     #: The client's own name for it, and whatever else the client keeps with it.
     client_reference: str | None = None
@@ -71,7 +71,7 @@ class Order:
 
 
 class Position(NamedTuple):
-    """Where a page ended: the moment that it is sorted by, and the last one's id."""
+    """Where a page ended: the time by which the list is sorted, and the id, of its last row."""
 
     at: datetime
     id: str
@@ -118,7 +118,7 @@ class StockItem:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """A change of what is on hand of a SKU that no order made."""
+    """A change of a SKU's stock on hand that no order made."""
 
     #: Grows with each change of the SKU.
     id: int
@@ -136,9 +136,9 @@ class Adjustment:
 class Expected:
     """The version that a writer expects to find."""
 
-    #: One of these versions; None is any.
+    #: It must have one of these; None is any.
     versions: frozenset[str] | None = None
-    #: Whether there is anything; None is either.
+    #: Whether it must exist already; None is either.
     exists: bool | None = None
 
 
@@ -217,7 +217,7 @@ class Message:
     leased_until: datetime
     subscription_id: str
     url: str
-    #: All of them sign.
+    #: Each of them signs.
     secrets: tuple[str, ...]
     attempts: int
     type: str
@@ -245,7 +245,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who calls, and what the key that came may do: a customer, the shop's back office, or both."""
+    """Who calls, and what the key they sent may do: a customer, the shop's back office, or both."""
 
     id: str
     name: str
@@ -304,7 +304,7 @@ def total_minor(items: Iterable[Item]) -> int:
 
 
 def check_basket(quantities: Mapping[str, int], shelf: Mapping[str, StockItem]) -> None:
-    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge if it cannot be ordered."""
+    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge if this cannot be ordered."""
     wanted = sorted(quantities.items())
     for sku, quantity in wanted:
         if sku not in shelf:

@@ -11,7 +11,7 @@ from werkzeug.exceptions import BadRequest
 from orders.origin import Origin
 
 HEADER = "X-Request-ID"
-#: Others, which a client may make up, count as one.
+#: Other methods, which a client may make up, are counted as one.
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -46,7 +46,7 @@ def _enter() -> None:
 
 
 def origin() -> Origin:
-    """The request, for what it leads to later."""
+    """This request, as the origin of an order."""
     return Origin(g.request_id, g.get("traceparent", ""))
 
 
@@ -62,12 +62,14 @@ def _leave(response: Response) -> Response:
 
 
 def tags(blueprint: str | None) -> bool:
-    """Whether what these routes return is tagged here."""
+    """Whether the responses of these routes get an ETag here."""
     return blueprint not in ("stock", "health", "ops")
 
 
 def _compare(response: Response) -> None:
-    """Tag a JSON response by its body, unless it has a tag; send 304 if the caller has that one."""
+    """Give a JSON response an ETag made from its body, unless it has one; send 304 if the caller
+    has that version.
+    """
     if response.status_code != HTTPStatus.OK or response.mimetype != "application/json":
         return
     response.add_etag()

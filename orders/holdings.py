@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from orders.errors import OrderError, TooManyHeldPieces, TooManyUnpaidOrders
 
-#: How long a count may be used to admit orders. To refuse one, it is counted afresh.
+#: How long a count may be used to admit orders. An order is refused only after a fresh count.
 COUNT_SECONDS = 1.0
 #: How long an order waits for others that are being placed and would take the last of the room.
 PATIENCE_SECONDS = 1.0
@@ -62,28 +62,29 @@ class _Account:
     counted: Held | None = None
     #: When to count again, on the monotonic clock.
     count_at: float = -math.inf
-    #: All that this process began to place, and all of it that came to an end, well or not.
+    #: All that this process began to place, and all of it that has ended, placed or not.
     begun: Held = NOTHING
     ended: Held = NOTHING
-    #: Of that, what had ended when the last count began, so that the count has it.
+    #: What had ended when the last count began, and is therefore included in it.
     ended_before_count: Held = NOTHING
     changed: Condition = field(default_factory=Condition)
 
     def with_begun(self, more: Held) -> Held:
-        """No less than what the client would hold with ``more``, unless others place orders too.
+        """At least what the client would hold with ``more``, unless other processes place orders
+        too.
 
-        What was in flight during the count may be in it, and is added all the same.
+        Orders in flight during the count may be included in it, and are added all the same.
         """
         uncounted = self.begun.minus(self.ended_before_count)
         return (self.counted or NOTHING).plus(uncounted).plus(more)
 
 
 class Holdings:
-    """Keeps clients within their limits, at the cost of one count per client and second.
+    """Keeps clients within their limits, at the cost of one count per client per second.
 
-    Within a process it is exact: nothing is admitted beyond a limit, and nothing refused that there is room
-    for. Other processes' orders are seen when it counts, so that several processes may together exceed a
-    limit by what the others place within `COUNT_SECONDS`.
+    Within a process it is exact: no order is admitted beyond a limit, and none is refused for which
+    there is room. Other processes' orders are seen at the next count, so several processes may
+    together exceed a limit by what the others place within `COUNT_SECONDS`.
     """
 
     def __init__(self, limits: Limits, count: Callable[[str, int], Held]) -> None:
@@ -94,7 +95,7 @@ class Holdings:
 
     @contextmanager
     def placing(self, client_id: str, pieces: int) -> Iterator[OrderError | None]:
-        """Make room for an order while it is placed; comes with the reason if there is none."""
+        """Reserve room for an order while it is placed; yields the error if there is none."""
         if not self._limits.most_orders:
             yield None
             return
@@ -116,14 +117,14 @@ class Holdings:
                 refusal = self._admit(account, order)
                 if refusal is None:
                     return None
-            account.count_at = now + COUNT_SECONDS  # the others go on meanwhile
+            account.count_at = now + COUNT_SECONDS  # other threads use the old count meanwhile
         while True:
             counted = self._count_afresh(client_id, account)
             with account.changed:
                 refusal = self._admit(account, order)
                 if refusal is None or self._limits.excess(counted.plus(order)):
                     return refusal
-                # Those in flight may be counted twice, or fail: it depends on what becomes of them.
+                # Orders in flight may be counted twice, or may fail: wait for their outcome.
                 if account.begun != account.ended and not account.changed.wait(PATIENCE_SECONDS):
                     return refusal
 
@@ -138,6 +139,7 @@ class Holdings:
             ended = account.ended
         counted = self._count(client_id, self._limits.most_orders)
         with account.changed:
-            if ended.orders >= account.ended_before_count.orders:  # no other thread's began later
+            # Unless another thread's count began later.
+            if ended.orders >= account.ended_before_count.orders:
                 account.counted, account.ended_before_count = counted, ended
         return counted

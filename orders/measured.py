@@ -1,7 +1,7 @@
 """An API process that counts for Prometheus, together with the others on its port.
 
-Each process counts in files of its own, which are added up by whichever of them is asked. So the files
-belong in memory: in containers /tmp is.
+Each process counts in files of its own, and the one that is scraped adds them all up. The files
+belong in memory, because they are written all the time: in containers /tmp is.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from orders.bootstrap import Services, bootstrap, counting, process_settings, se
 from orders.errors import SettingsInvalid
 
 #: prometheus-client's own variable, which it reads when it is imported. It is set here and not by
-#: operators: a worker that has it would count in the API's files, too.
+#: operators, because a worker that had it would count in the API's files too.
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -27,7 +27,7 @@ def wanted(environ: Mapping[str, str]) -> bool:
 
 
 def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
-    """Wire a process that starts here, and serve its metrics. Raises SettingsInvalid."""
+    """Wire a process that is starting, and serve its metrics. Raises SettingsInvalid."""
     settings = process_settings(environ)
     default = Path(tempfile.gettempdir()) / f"order-timeout-metrics-{settings.metrics_port}"
     os.environ[DIRECTORY] = str(prepared(Path(settings.metrics_dir or default)))
@@ -43,9 +43,11 @@ def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
 
 
 def prepared(directory: Path) -> Path:
-    """The directory, emptied of what processes left that are all gone. Raises SettingsInvalid.
+    """Create the directory, and empty it if all processes that used it are gone. Raises
+    SettingsInvalid.
 
-    Each process keeps a shared lock until it ends. So one that gets the lock for itself is the first.
+    Each process holds a shared lock until it ends, so a process that gets an exclusive one is the
+    first.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -59,7 +61,7 @@ def prepared(directory: Path) -> Path:
         else:
             for file in directory.glob("*.db"):
                 file.unlink(missing_ok=True)
-        # Whoever empties the directory meanwhile finds nothing of this process yet.
+        # A process that empties the directory before this line removes nothing of this one's.
         fcntl.flock(lock, fcntl.LOCK_SH)
     except OSError as error:
         raise SettingsInvalid(f"METRICS_DIR: {error}") from error

@@ -1,4 +1,4 @@
-"""What the API tells Prometheus beside `orders.counters`. Needs prometheus-client.
+"""The API's metrics besides `orders.counters`. Needs prometheus-client.
 
 Requests are timed. What the database holds is read when the API is scraped.
 """
@@ -42,14 +42,14 @@ POOL_SIZE = Gauge(
 )
 # -- what the database holds ---------------------------------------------------------------
 
-#: What was read is kept for so long, so that scrapes cannot be used to load the database.
+#: How long figures are cached, so that scrapes cannot be used to load the database.
 CACHE_SECONDS = 5.0
-#: Refunds are summed up to so many payments: what a scrape may cost.
+#: The most payments that are summed up, which bounds the cost of a scrape.
 MOST_PAYMENTS = 10_000
 
 
 class Figures(Collector):
-    """What is read from the database when it is asked for, and kept for a moment. Any thread may ask."""
+    """Figures that are read from the database on demand, and cached briefly. Any thread may ask for them."""
 
     def __init__(self, engine: sa.Engine, *, cache_seconds: float = CACHE_SECONDS) -> None:
         self._engine = engine
@@ -119,7 +119,7 @@ class ApiMetrics:
     """The metrics of an API process, and of all that share its directory."""
 
     def __init__(self, settings: Settings, engine: sa.Engine, watching: sa.Engine) -> None:
-        """``engine`` is the requests'; what is read from the database is read with ``watching``."""
+        """Requests use ``engine``; the figures in the database are read with ``watching``."""
         self._directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
         self._registry = CollectorRegistry() if self._directory else REGISTRY
         if self._directory:
@@ -132,7 +132,7 @@ class ApiMetrics:
         sa.event.listen(engine, "checkin", lambda *_: IN_USE.dec())
 
     def install(self, app: Flask) -> None:
-        """Have ``app`` time its requests. Call it first, so that what the others do is timed, too."""
+        """Have ``app`` time its requests. Call it first, so that the time covers all other hooks."""
         app.before_request(_begin)
         app.after_request(_end)
 
@@ -157,7 +157,7 @@ def _end(response: Response) -> Response:
 
 
 def _forget_dead_processes(directory: Path) -> None:
-    """Remove what processes that were killed reported to hold."""
+    """Remove the gauges of processes that were killed."""
     for file in directory.glob("gauge_live*_*.db"):
         pid = int(file.stem.rpartition("_")[2])
         try:

@@ -17,7 +17,7 @@ from orders.transient import translated
 
 
 def config() -> Config:
-    """What alembic.ini says in a checkout, for the database of the environment's DATABASE_URL."""
+    """The configuration that a checkout has in alembic.ini, for the database of DATABASE_URL."""
     made = Config()
     folder = str(files(__package__) / "migrations")
     made.set_main_option("script_location", folder.replace("%", "%%"))  # % begins a reference
@@ -30,8 +30,8 @@ def config() -> Config:
 def migrate() -> None:
     """Bring the database of DATABASE_URL to this version's schema.
 
-    Run it before a new version starts, as often as you like: whoever comes second waits, and changes nothing. The
-    schema of a later version is left as it is if this version works on it.
+    Run it before a new version starts. Run twice, even at once, it migrates only once. The schema
+    of a later version is left as it is if this version works on it.
     """
     try:
         before = _later_revision()

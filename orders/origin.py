@@ -1,14 +1,14 @@
-"""Where an order came from: its request's id and trace, as one text that stays with the order in SQL.
+"""Where an order came from: its request's id and trace, stored with the order as one text.
 
-So what happens to the order half an hour later can be found beside the request that placed it, and the
-task in Redis is no bigger for it.
+So what happens to the order half an hour later can be found by the request that placed it, and the
+task in Redis stays as small as it was.
 """
 
 from typing import NamedTuple
 
 
 class Origin(NamedTuple):
-    """A request: its id, and with tracing its span as W3C's Trace Context writes it."""
+    """A request: its id and, with tracing, its span as in W3C Trace Context."""
 
     request_id: str = ""
     #: version-trace-span-flags; "" without tracing.
@@ -16,7 +16,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> "Origin":
-        """What `str` made; an empty one for an order of a version that noted none."""
+        """Reads what `str` wrote. Empty for orders placed before origins were kept."""
         request_id, _, traceparent = (text or "").partition(" ")
         return cls(request_id, traceparent)
 
@@ -24,6 +24,6 @@ class Origin(NamedTuple):
         return f"{self.request_id} {self.traceparent}".rstrip()
 
     def fields(self) -> dict[str, str]:
-        """What a line in the log says of it."""
-        said = {"request_id": self.request_id, "trace_id": self.traceparent[3:35]}
-        return {name: value for name, value in said.items() if value}
+        """Its fields in a log line."""
+        values = {"request_id": self.request_id, "trace_id": self.traceparent[3:35]}
+        return {name: value for name, value in values.items() if value}

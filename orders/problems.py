@@ -106,22 +106,22 @@ RETRY_AFTER = {
     errors.StorageReadOnly: 2,
     errors.SchemaOutdated: 2,
 }
-#: In place of what the database's driver says, which is for the log.
+#: Replaces the database driver's text, which is only logged.
 UNAVAILABLE = (
     "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
 )
-#: In place of what the libraries say, which tells nobody what to do.
+#: Replace the libraries' texts, which do not say what to do.
 DETAILS: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: (
         "Send an API key as Authorization: Bearer KEY. It is missing, malformed, unknown, expired or revoked."
     ),
-    HTTPStatus.NOT_FOUND: "There is nothing at this path. An id in it is a whole UUID.",
+    HTTPStatus.NOT_FOUND: "There is nothing at this path. Ids in paths are complete UUIDs.",
 }
-#: Where a value that does not validate makes the whole request malformed.
+#: In these, an invalid value makes the whole request malformed.
 MALFORMED = {"headers", "query"}
-#: The code of what no handler expected.
+#: The code of an unexpected error.
 INTERNAL = "internal_error"
-#: What the responses to some errors have besides, in the document.
+#: The additional fields of some errors, as the document shows them.
 FACTS: dict[type[OrderError], dict[str, Any]] = {
     errors.UnknownSku: {"sku": "mug"},
     errors.OutOfStock: {"sku": "mug", "available": 1},

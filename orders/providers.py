@@ -1,4 +1,4 @@
-"""Payment providers: where each sends its signed webhooks, and which messages are its own."""
+"""Payment providers: where each sends its signed webhooks, and who signed a message."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ log = structlog.get_logger("orders")
 CACHE_SECONDS = 5.0
 #: How long an old secret still works after a rotation, by default.
 OVERLAP = timedelta(hours=24)
-#: How many types of messages that nothing is done for are remembered as logged.
+#: How many ignored types of messages to keep track of, so that each is logged once.
 MAX_TYPES = 1000
 
 
@@ -36,7 +36,7 @@ class Sender(NamedTuple):
 
 
 class _Cached(NamedTuple):
-    """What messages to an endpoint are checked with, and until when this entry may be used."""
+    """An endpoint and its secrets, and until when this entry may be used."""
 
     endpoint: ValidEndpoint
     until: float
@@ -45,8 +45,9 @@ class _Cached(NamedTuple):
 class Providers(Transactional[ProviderRepository]):
     """A client has any number of endpoints, one for each provider, say. Each has a secret of its own.
 
-    Secrets are stored readable: verifying an HMAC takes the secret itself. Whoever reads them can
-    report payments to that endpoint, so the database and its backups must be protected accordingly.
+    Secrets are stored in plain text: verifying an HMAC takes the secret itself. Whoever reads them
+    can report payments to that endpoint, so the database and its backups must be protected
+    accordingly.
 
     Raises StorageUnavailable from every method while the database does not answer.
     """
@@ -82,7 +83,7 @@ class Providers(Transactional[ProviderRepository]):
 
     @retried
     def rotate(self, endpoint_id: str, overlap: timedelta = OVERLAP) -> str:
-        """Make another secret and return it; those there are expire after ``overlap`` at most.
+        """Make a new secret and return it; the old ones expire after ``overlap`` at most.
 
         Raises EndpointNotFound, also for one that is revoked.
         """
@@ -110,10 +111,10 @@ class Providers(Transactional[ProviderRepository]):
     def authenticate(
         self, endpoint_id: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float
     ) -> Sender:
-        """Who signed these bytes for this endpoint, by a clock that says ``now_seconds``.
+        """The provider that signed these bytes for this endpoint, as of ``now_seconds``.
 
-        Raises SignatureInvalid. Whatever is wrong, an unknown endpoint too, takes the same work:
-        two verifications with a look-up between them, which may know of a rotation.
+        Raises SignatureInvalid. Every failure takes the same work, even for an unknown endpoint:
+        two verifications, and between them a look-up that finds a secret newer than the cache.
         """
         for find in (self._cached_endpoint, self._look_up):
             endpoint = find(endpoint_id) or self._nobody
@@ -123,7 +124,7 @@ class Providers(Transactional[ProviderRepository]):
         raise SignatureInvalid
 
     def knows(self, endpoint_id: str) -> bool:
-        """Whether there is such an endpoint, as far as is known without a query."""
+        """Whether this endpoint is cached."""
         return self._cached_endpoint(endpoint_id) is not None
 
     def check(self, endpoint_id: str) -> None:
@@ -132,7 +133,7 @@ class Providers(Transactional[ProviderRepository]):
             raise SignatureInvalid
 
     def ignore(self, sender: Sender, kind: str, message_id: str) -> None:
-        """Log the first message of a type that nothing is done for: a provider may add any."""
+        """Log the first message of a type that is ignored: providers add new ones at any time."""
         if (sender.endpoint_id, kind) not in self._ignored and len(self._ignored) < MAX_TYPES:
             self._ignored.add((sender.endpoint_id, kind))
             log.info(

@@ -1,4 +1,4 @@
-"""How APIFlask reads headers and writes responses here: with no step that only others need."""
+"""Reads headers and writes responses without the steps of APIFlask and Werkzeug that are not needed here."""
 
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 class WholeResponse(Response):
     """A response whose headers are sent as they are.
 
-    Werkzeug copies them to make a URI of an IRI in Location; ours are made of ASCII.
+    Werkzeug copies them to turn an IRI in Location into a URI; ours are ASCII.
     """
 
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
@@ -31,13 +31,13 @@ class WholeResponse(Response):
 
 
 class Rendered(str):
-    """JSON."""
+    """Text that is JSON already."""
 
     __slots__ = ()
 
 
 class Json(DefaultJSONProvider):
-    """Writes JSON, unless it is written already."""
+    """Writes JSON, and passes on what is JSON already."""
 
     sort_keys = False
 
@@ -48,7 +48,7 @@ class Json(DefaultJSONProvider):
 
 
 class Adapter(PydanticAdapter):
-    """Looks at the headers that a schema names, and has pydantic write JSON rather than a dict."""
+    """Reads only the headers that a schema names, and has pydantic write JSON instead of a dict."""
 
     def validate_input(self, request: Request, location: str, **kwargs: Any) -> BaseModel:
         if location != "headers":

@@ -58,14 +58,14 @@ def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[b
 
 
 class ByDue(NamedTuple):
-    """Rows that wait, by when they are due, from a page's end on: up to a time, and from another one on."""
+    """A page of waiting rows by due time: up to a time, or between two times."""
 
     until: sa.Select[Any]
     between: sa.Select[Any]
 
 
 def by_due(due: sa.Column[Any], pending: sa.ColumnElement[bool]) -> ByDue:
-    """The statements for a table with ids. Two, because a null bound hides the index."""
+    """The statements for a table. Two, because with a null bound the index would not be used."""
     row_id = due.table.c.id
     until = (
         sa.select(row_id, due, ms_until(due).label("ms"))
@@ -112,7 +112,7 @@ class Known(NamedTuple):
     order: Order
 
     def is_for(self, fingerprint: str, quantities: Mapping[str, int]) -> bool:
-        """Whether this was the same request. Of another version's fingerprint, the items tell."""
+        """Whether this was the same request. If another version made the fingerprint, the items decide."""
         if self.fingerprint.rpartition(":")[0] == fingerprint.rpartition(":")[0]:
             return self.fingerprint == fingerprint
         return {item.sku: item.quantity for item in self.order.items} == dict(quantities)
@@ -126,7 +126,7 @@ class State(NamedTuple):
 
 
 class Extended(NamedTuple):
-    """An order whose deadline was moved, and in how many ms it is."""
+    """An order whose deadline was moved, and the milliseconds until then."""
 
     order: Order
     expires_in_ms: int
@@ -146,8 +146,8 @@ class Expired(NamedTuple):
     cancelled: int
     #: Each that was cancelled, if asked for.
     details: list[Cancelled]
-    #: In how many ms each expires: negative when it is overdue, and was skipped because somebody has
-    #: it locked.
+    #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
+    #: is locked.
     unpaid: dict[str, int]
 
 
@@ -161,7 +161,7 @@ class RefundsDue(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An unpaid order, and when it expires from now; negative when it is overdue."""
+    """An unpaid order, and the milliseconds until it expires; negative when it is overdue."""
 
     id: str
     expires_at: datetime
@@ -180,7 +180,7 @@ LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 # One order of one customer, a row for each item.
 GET_ORDER = with_items(orders, *OWN)
-# One order, whoever's it is, a row for each item.
+# One order of any customer, a row for each item.
 GET_ANY_ORDER = with_items(orders, orders.c.id == p("for_id"))
 # The order that was placed with a key, a row for each item.
 GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
@@ -196,7 +196,8 @@ _pieces = sa.select(sa.func.sum(order_items.c.quantity)).where(
 )
 _unpaid = (
     sa.select(sa.func.coalesce(orders.c.pieces, _pieces.scalar_subquery()).label("pieces"))
-    # As a range, so that the sweep's partial index does not qualify: it has every customer's.
+    # As a range, so that the sweep's partial index does not qualify: it has the orders of all
+    # customers.
     .where(orders.c.customer_id == p("for_customer"), orders.c.status.between(UNPAID, UNPAID))
     .limit(p("most"))
     .subquery()
@@ -236,7 +237,7 @@ _payments = (
 LIST_PAYMENTS = _payments.where(
     payments.c.customer_id == p("for_customer"), payments.c.status == p("for_status")
 )
-# An order's payments, likewise, whoever's it is.
+# An order's payments, likewise, of any customer.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
 # The deadline that passed longest ago, of an unpaid order: the first entry of a partial index.
@@ -248,7 +249,7 @@ OLDEST_OVERDUE = (
 )
 _some_due = (
     sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
-    # The bound is for planners: they look for a beginning in the index, and not through all of it.
+    # The bound is for planners: with it they search the index instead of reading all of it.
     .where(payments.c.status == REFUND_DUE, payments.c.created_at > sa.literal(FIRST.at, Instant))
     .order_by(payments.c.created_at, payments.c.id)
     .limit(p("most"))
@@ -279,7 +280,7 @@ class Repository(Statements):
         self.deliveries: list[str] = []
 
     def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
-        """Run an operation, and keep which webhook deliveries it made."""
+        """Run an operation, and add the webhook deliveries it made to `deliveries`."""
         rows = operation(self._connection, **values)
         self.deliveries += (rows[0].deliveries if rows else None) or ()
         return rows
@@ -301,7 +302,7 @@ class Repository(Statements):
         """Place an order.
 
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
-        TotalTooLarge whether or not it was; KeyInFlight when whoever is using it takes too long.
+        TotalTooLarge whether or not it was; KeyInFlight when another request is still using it.
         """
         order_id = new_id()
         try:
@@ -349,7 +350,7 @@ class Repository(Statements):
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
     def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
-        """Cancel those that are unpaid past their deadline."""
+        """Cancel the orders that are unpaid past their deadline."""
         operation = operations.expire_in_detail if in_detail else operations.expire
         rows = operation(self._connection, ids=order_ids)
         self.deliveries += [row.id for row in rows if row.ms is None]
@@ -364,7 +365,7 @@ class Repository(Statements):
         return Expired(cancelled, details, unpaid)
 
     def cancel(self, order_id: str, customer_id: str) -> Order | None:
-        """Cancel an unpaid order; None when there is none."""
+        """Cancel an unpaid order; None if there is none."""
         rows = self._do(operations.cancel, for_id=order_id, for_customer=customer_id)
         return _order(rows[0], rows) if rows else None
 
@@ -377,7 +378,8 @@ class Repository(Statements):
         expires_at: datetime,
         bounds_ms: tuple[int, int],
     ) -> Extended | None:
-        """Move the deadline of an unpaid order of one of some versions; None if there is none.
+        """Move the deadline of an unpaid order that has one of these versions; None if there is
+        none.
 
         ``versions`` has each between spaces, or is "*" for any.
         """
@@ -399,7 +401,7 @@ class Repository(Statements):
         return _order(rows[0], rows) if rows else None
 
     def order_as_placed(self, order_id: str, customer_id: str | None) -> Order | None:
-        """The same, as it was placed."""
+        """The same order, as it was placed."""
         rows = self._order_rows(order_id, customer_id)
         return _as_placed(rows) if rows else None
 
@@ -409,7 +411,7 @@ class Repository(Statements):
         return self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
 
     def held(self, customer_id: str, most: int) -> Held:
-        """What a customer's unpaid orders are and hold; of no more than ``most`` orders."""
+        """How many unpaid orders a customer has, and what they hold; counts ``most`` orders at most."""
         row = self._run(COUNT_HELD, for_customer=customer_id, most=most).one()
         return Held(row.unpaid, row.pieces)
 
@@ -429,7 +431,7 @@ class Repository(Statements):
         No more than one of ``expires_before`` and ``client_reference``.
 
         Each status is read from an index in the order of the list, so that a page costs the same
-        however many orders there are and whatever is known of them.
+        however many orders there are, with or without statistics.
         """
         moment = orders.c.created_at if expires_before is None else orders.c.expires_at
         bounds = [orders.c.customer_id == p("for_customer")]
@@ -440,7 +442,7 @@ class Repository(Statements):
         if client_reference is not None:
             bounds.append(orders.c.client_reference == client_reference)
         if created_after is not None and expires_before is not None:
-            bounds.append(orders.c.expires_at > created_after)  # as every deadline of these is
+            bounds.append(orders.c.expires_at > created_after)  # true of all of these
         if after is not None:
             last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, orders.c.id.type))
             bounds.append(sa.tuple_(moment, orders.c.id) < last)
@@ -492,7 +494,7 @@ class Repository(Statements):
         amount_minor: int,
         currency: str,
     ) -> Payment | None:
-        """Record a payment, and the order as paid if it is good; None for a known reference.
+        """Record a payment, and the order as paid if it is good; None if the reference is known.
 
         Raises OrderNotFound.
         """
@@ -541,7 +543,7 @@ class Repository(Statements):
         return [_payment(row) for row in rows]
 
     def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
-        """Record a refund; None when the payment was not to be refunded. Raises ReferenceReused."""
+        """Record a refund; None if no refund of the payment is due. Raises ReferenceReused."""
         try:
             rows = self._do(
                 operations.refund,
@@ -556,7 +558,7 @@ class Repository(Statements):
     # -- for metrics --
 
     def oldest_overdue_ms(self) -> int:
-        """How long the oldest overdue order has been; 0 when none is."""
+        """How long the oldest overdue order has been overdue; 0 if none is."""
         row = self._run(OLDEST_OVERDUE).one_or_none()
         return 0 if row is None else -row.ms
 
@@ -579,7 +581,8 @@ class Repository(Statements):
     def state(self) -> State:
         """The schema's revision, "" when there is none, and whether the database is read-only.
 
-        Of several, as after a migration of your own that branches off, it is this code's if that is there.
+        If there are several, as after a migration of your own that branches off, it is this code's
+        if that is among them.
         """
         rows = self._run(GET_STATE).all()
         if not rows:

@@ -25,8 +25,8 @@ def known_revisions() -> frozenset[str]:
 def check_schema(repository: Repository, revision: str) -> None:
     """Raises SchemaOutdated, unless this code works on the schema of this revision.
 
-    A revision that this code does not know belongs to a later version. It is accepted if the tables have every
-    column of the models, and demand no other. Looks into the catalog for that, and for nothing else.
+    A revision that this code does not know belongs to a later version. It is accepted if the tables
+    have every column of the models, and require no other. Only then is the catalog read.
     """
     if revision == SCHEMA_VERSION:
         return

@@ -47,7 +47,7 @@ from orders.schema_check import check_schema
 from orders.transactional import Transactional
 from orders.transient import first_line, retried
 
-#: When to look again at an overdue order that somebody was paying at that moment.
+#: How soon to look again at an overdue order that was locked, most likely by a payment.
 LOOK_AGAIN_MS = 50
 
 
@@ -62,12 +62,12 @@ class Scheduler(Protocol):
 
 
 class Observer(Protocol):
-    """Counts what happened, after its commit, by the type of its event. Neither raises nor waits."""
+    """Counts events by type, after their commit. Neither raises nor waits."""
 
     def __call__(self, event: str, reason: str = "", count: int = 1, /) -> None: ...
 
 
-#: Is told of each order that was cancelled, after the commit. Does not raise.
+#: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[Cancelled]], None]
 
 
@@ -77,7 +77,7 @@ def nobody(_event: str, _reason: str = "", _count: int = 1, /) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an order may stay unpaid, and within what bounds a request may say."""
+    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for."""
 
     default_seconds: float
     min_seconds: float
@@ -87,7 +87,7 @@ class Timeouts:
         """Raises TimeoutOutOfRange."""
         seconds = self.default_seconds if asked_seconds is None else asked_seconds
         if not self.min_seconds <= seconds <= self.max_seconds:
-            raise TimeoutOutOfRange(f"It is {self.bounds}.")
+            raise TimeoutOutOfRange(f"It must be {self.bounds}.")
         return round(seconds * 1000)
 
     @property
@@ -114,7 +114,7 @@ class Paid(NamedTuple):
 
 
 def _between_spaces(versions: frozenset[str]) -> str:
-    """The valid ones, in the form that `Repository.extend` takes."""
+    """The decimal versions, each between spaces, as `Repository.extend` takes them."""
     return f" {' '.join(version for version in versions if version.isdecimal())} "
 
 
@@ -135,13 +135,13 @@ class OrderService(Transactional[Repository]):
         reminders: bool = False,
         observe: Observer = nobody,
     ) -> None:
-        """``webhooks`` looks after deliveries; ``reminders`` says whether they remind of deadlines."""
+        """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
         super().__init__(engine)
         self._observe = observe
         self._scheduler = scheduler
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
-        #: By SKU, without a limit when none is given: while a SKU is locked, every thread that
+        #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
         self._webhooks = webhooks
@@ -155,7 +155,7 @@ class OrderService(Transactional[Repository]):
             for delivery_id in repository.deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
 
-    # -- a customer's side -----------------------------------------------------------------
+    # -- for customers ---------------------------------------------------------------------
 
     @retried
     def place(
@@ -179,7 +179,8 @@ class OrderService(Transactional[Repository]):
         """
         pieces = sum(quantities.values())
         with (
-            # Before the SKU's: who waits for room must not take the place of another client there.
+            # First, because an order that waits here must not occupy another client's place at a
+            # SKU.
             self._holdings.placing(customer_id, pieces) as refusal,
             self._placing.enter(quantities),
             self._writing() as repository,
@@ -200,8 +201,8 @@ class OrderService(Transactional[Repository]):
                 )
                 placed_at = monotonic()
             except OrderError:
-                # Whatever the reason is now, a key that is known has its answer: a twin may have
-                # taken the last of the stock.
+                # Whatever the reason, a known key gets its original response: the same request,
+                # sent twice, may have taken the last of the stock.
                 known = repository.known(customer_id, key)
                 if known is None:
                     raise
@@ -212,8 +213,8 @@ class OrderService(Transactional[Repository]):
         if order.status is OrderStatus.PAID:  # it costs nothing
             self._observe("order.paid")
             return Placed(order, replayed=False)
-        # A delay, so that the clocks of SQL and Redis need not agree. It began by SQL's clock before
-        # the answer was here, so it is never too short.
+        # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
+        # response arrived, which is after the order was created, so it is never too short.
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
@@ -230,9 +231,9 @@ class OrderService(Transactional[Repository]):
         expires_at: datetime,
         versions: frozenset[str] | None,
     ) -> Order:
-        """Move the deadline of an unpaid order, later or earlier, if it is of one of these versions.
+        """Move the deadline of an unpaid order, later or earlier, if it has one of these versions.
 
-        An order that is overdue and not yet cancelled may still be extended. None is any version.
+        None means any version. An overdue order that is not cancelled yet can still be extended.
 
         Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
         """
@@ -248,7 +249,7 @@ class OrderService(Transactional[Repository]):
             if extended is None:
                 order = repository.order(order_id, customer_id)
                 raise self._not_extended(order, versions)
-        # An earlier check would do no harm, but a later one would.
+        # A check that comes early does no harm; one that comes late would.
         passed_ms = 1000 * (monotonic() - answered_at)
         self._scheduler.schedule(order_id, delay_ms=extended.expires_in_ms - passed_ms)
         return extended.order
@@ -280,7 +281,7 @@ class OrderService(Transactional[Repository]):
     ) -> Paid:
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
-        A payment after the deadline is good as long as the order was not cancelled: its stock
+        A payment after the deadline is accepted as long as the order was not cancelled: its stock
         is still held. Raises OrderNotFound, ReferenceReused.
         """
         with self._writing() as repository:
@@ -355,7 +356,7 @@ class OrderService(Transactional[Repository]):
 
     @retried
     def cancel(self, customer_id: str, order_id: str) -> Order:
-        """Cancel an unpaid order on request; one that is cancelled stays as it is.
+        """Cancel an unpaid order on request. A cancelled order stays as it is.
 
         Raises OrderNotFound, AlreadyPaid.
         """
@@ -374,7 +375,7 @@ class OrderService(Transactional[Repository]):
         return order
 
     def order(self, customer_id: str | None, order_id: str) -> Order:
-        """An order of one customer, or of any. Raises OrderNotFound, for another customer's too."""
+        """An order of one customer, or of any. Raises OrderNotFound, also for another customer's order."""
         with self._reading() as repository:
             order = repository.order(order_id, customer_id)
         if order is None:
@@ -422,15 +423,15 @@ class OrderService(Transactional[Repository]):
                 for event in repository.events(order_id, after_id, page_size)
             ]
 
-    # -- the clock's side ------------------------------------------------------------------
+    # -- for the worker --------------------------------------------------------------------
 
     @retried
     def expire(self, order_ids: Sequence[str], report: Report | None = None) -> dict[str, int]:
-        """Cancel those that are unpaid past their deadline, all of them or none.
+        """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
-        Exactly the stock of the orders that this cancelled goes back, and each gets one event.
-        Doing it again changes nothing. Returns, for orders that are not settled yet, how many
-        milliseconds from now to look again. ``report`` gets those that were cancelled.
+        Releases exactly the stock that they held, and writes one event for each. Repeating it
+        changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
+        look again. ``report`` gets the cancelled orders.
         """
         with self._writing() as repository:
             expired = repository.expire(order_ids, in_detail=report is not None)

@@ -14,13 +14,13 @@ Statement = sa.Select[Any] | UpdateBase
 
 
 class Step(Protocol):
-    """Adds a step to an operation; returns the rows that it returns, for those after it to read."""
+    """Adds a step to an operation; returns a table of the rows that the step returns, for later steps."""
 
     def __call__(self, name: str, statement: Statement) -> sa.FromClause: ...
 
 
 class Operation:
-    """Named steps, the first of which decide and the others follow from what those returned.
+    """Named steps: the first ones decide, and the others follow from what those returned.
 
         @Operation
         def cancel(step: Step) -> sa.Select[Any]:
@@ -30,11 +30,11 @@ class Operation:
 
         [row] = cancel(connection, for_id=...)
 
-    On PostgreSQL the steps are CTEs of one statement: one round trip, and no lock is held while
-    the client does anything. All of them see the tables as they were when the statement began, so
-    what a step changed is read from its RETURNING, never from the table. Of the steps that nobody
-    reads, PostgreSQL runs the last one first; so what locks rows that others wait for comes first
-    here. On SQLite, which has no CTEs that write, each step is a statement of the caller's
+    On PostgreSQL the steps are CTEs of one statement: one round trip, and no lock is held while the
+    client does anything. All of them see the tables as they were when the statement began, so what
+    a step changed is read from its RETURNING, never from the table. Of the steps that no other step
+    reads, PostgreSQL runs the last one first; so a step that locks rows that others wait for comes
+    first here. On SQLite, which has no CTEs that write, each step is a statement of the caller's
     transaction, and what it returned goes into the next ones as JSON.
 
     No parameter may have the name of a column.
@@ -51,8 +51,8 @@ class Operation:
         last = define(step)
         #: For PostgreSQL.
         self.statement = last.add_cte(*ctes)
-        # SQLAlchemy looks up how a statement is compiled by all that it is made of, which takes
-        # longer than anything else for one of this size; a lambda's is found by its function.
+        # SQLAlchemy caches a compiled statement under a key made from all of its parts, which for
+        # one of this size takes longer than anything else; a lambda's key is its function.
         self._statement = sa.lambda_stmt(
             lambda: self.statement, track_on=[define], track_closure_variables=False
         )
@@ -66,7 +66,7 @@ class Operation:
         self._last = define(step_by_step)
 
     def __call__(self, connection: sa.Connection, **values: Any) -> Sequence[sa.Row[Any]]:
-        """Do it, on SQLite in the transaction that the connection is in."""
+        """Run it; on SQLite in the transaction that the connection is in."""
         if connection.dialect.name != "sqlite":
             return connection.execute(self._statement, values).all()
         for name, statement in self._steps:
@@ -87,7 +87,7 @@ class _Rows(sa.types.TypeDecorator[Any]):
 
 
 def _returned(name: str, statement: Statement) -> sa.FromClause:
-    """The rows that a step returned before, on SQLite."""
+    """The rows that an earlier step returned, on SQLite."""
     row = sa.func.json_each(sa.bindparam(name, type_=_Rows)).table_valued("value").c.value
     return sa.select(
         *(

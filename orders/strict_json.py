@@ -36,7 +36,7 @@ class StrictRequest(Request):
         # WSGI does not say whether chunks ended as they should, or the connection did.
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             raise LengthRequired("Send the body whole, with its Content-Length.")
-        # WSGI has no time-out either: whoever sends slowly keeps the thread that reads.
+        # WSGI has no timeout either: a slow sender keeps the thread that reads.
         with (gate or current_app.extensions["orders"].receiving).enter(["body"]):
             body = self.get_data()
         length = self.content_length
@@ -61,7 +61,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"The body is not JSON: {place}.") from error
     except _NotStrict as error:
         raise BadRequest(f"The body is not JSON: {error}.") from error
-    except ValueError as error:  # of an integer whose digits Python will not count
+    except ValueError as error:  # an integer of more digits than Python converts
         raise BadRequest("The body is not JSON: a number is too long.") from error
     if not isinstance(value, dict):
         raise BadRequest("The body is not a JSON object.")
@@ -71,7 +71,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 def _check_depth(text: str) -> None:
     """Raises BadRequest for more than `MAX_DEPTH` levels, JSON or not.
 
-    To be called before the parser, which recurses. Up to the first syntax error both see the same
+    Call it before the parser, which recurses. Up to the first syntax error both see the same
     strings and brackets, so the parser never goes deeper than what is counted here.
     """
     depth = 0
@@ -85,7 +85,7 @@ def _check_depth(text: str) -> None:
 
 
 class _NotStrict(ValueError):
-    """What RFC 8259 leaves open, or forbids, and Python's parser takes."""
+    """What RFC 8259 leaves open or forbids, but Python's parser accepts."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

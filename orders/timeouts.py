@@ -21,8 +21,8 @@ from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retr
 
 log = structlog.get_logger("orders")
 
-#: Of a larger batch, which only a backlog makes, each order has its line at LOG_LEVEL=debug only:
-#: writing 500 takes as long as cancelling 500 orders.
+#: Larger batches, which only a backlog makes, log each order only at LOG_LEVEL=debug: writing 500
+#: lines takes as long as cancelling 500 orders.
 MOST_LINES = 50
 
 
@@ -85,9 +85,9 @@ def _expire(orders: OrderService, traces: Traces, tasks: Sequence[Task]) -> dict
 
 
 def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | None:
-    """Tells of each order of a batch that is cancelled; None if nobody wants to know.
+    """What reports the cancelled orders of a batch; None if that would go nowhere.
 
-    Each has a line in the log and, with tracing, a span.
+    Each order has a line in the log and, with tracing, a span.
     """
     is_small = len(tasks) <= MOST_LINES
     lines = logging.getLogger("orders").isEnabledFor(logging.INFO if is_small else logging.DEBUG)
@@ -99,8 +99,8 @@ def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | No
         if lines:
             write = log.info if is_small else log.debug
             for each in cancelled:
-                said = {"late_ms": each.late_ms, "attempt": attempts[each.id]}
-                write("order cancelled", order=each.id, **said, **each.origin.fields())
+                facts = {"late_ms": each.late_ms, "attempt": attempts[each.id]}
+                write("order cancelled", order=each.id, **facts, **each.origin.fields())
         traces.cancelled(cancelled, began_ns)
 
     return report

@@ -1,4 +1,4 @@
-"""What the service adds to a trace: nothing. With OpenTelemetry, `orders.tracing` has more to add."""
+"""What the service adds to traces: nothing. `orders.tracing` adds spans, with OpenTelemetry."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,9 +16,9 @@ class Traces:
     on = False
 
     def cancelled(self, cancelled: Sequence[Cancelled], began_ns: int) -> None:
-        """These orders were cancelled by a call that began then, in ns since the epoch. Does not raise."""
+        """Add these orders, cancelled by a call that began at ``began_ns`` since the epoch. Does not raise."""
 
-    def send(self, message: Message, post: Post) -> Answer:  # noqa: ARG002  with traces it is read
+    def send(self, message: Message, post: Post) -> Answer:  # noqa: ARG002  for subclasses
         """Send a webhook message. Raises what ``post`` raises."""
         return post({})
 

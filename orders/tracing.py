@@ -1,7 +1,7 @@
 """The spans of orders, in the traces of the requests that placed them. Needs OpenTelemetry.
 
-A batch is in a trace of its own, and each of its orders has a span in the order's own trace. Either is
-linked to the other.
+A batch has a trace of its own, and each of its orders has a span in the order's trace. The two are
+linked to each other.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def traceparent(span: trace.Span) -> str:
 
 
 def context_of(origin: Origin) -> Context:
-    """What makes a span a child of the request; of no request, the root of a trace of its own."""
+    """The context of a span that is a child of the request, or a root span if no request is known."""
     return W3C.extract({FIELD: origin.traceparent}, Context())
 
 
@@ -73,7 +73,7 @@ class OpenTelemetryTraces(Traces):
             SpanKind.CLIENT,
             {
                 "http.request.method": "POST",
-                # Not the URL: its path or query may hold a secret of the client's.
+                # Not the URL: its path or query may hold one of the client's secrets.
                 "server.address": urlsplit(message.url).hostname or "",
                 "order.id": message.order.id,
                 "webhook.id": message.id,

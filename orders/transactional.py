@@ -19,7 +19,7 @@ class Transactional(Generic[R]):
     Raises StorageUnavailable from every method while the database does not answer.
     """
 
-    #: What is opened.
+    #: The kind of repository.
     _repository: type[R]
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -52,7 +52,8 @@ class Transactional(Generic[R]):
     ) -> Iterator[list[T]]:
         """Pages of what is due within these bounds from now, soonest first.
 
-        ``read`` reads a page: the bounds in ms, its size, and the last row of the page before.
+        ``read`` returns one page, given the bounds in ms, the page size and the last row of the
+        page before.
         """
         after_ms = None if after_seconds is None else round(after_seconds * 1000)
         before_ms = round(before_seconds * 1000)

@@ -1,9 +1,9 @@
 """Sends webhooks over HTTP to endpoints that clients choose, and which may therefore do anything.
 
-The address is checked that is connected to, not the name: what a name resolves to may change between
-two look-ups. Everything together has one deadline, so an endpoint that sends a byte a second holds a
-thread no longer than any other. Nothing is read from the environment's proxies, redirects are answers
-like any other, and of a response no more is read than `MAX_RESPONSE_BYTES`.
+The address that is connected to is checked, not the name: what a name resolves to may change
+between two look-ups. One deadline covers everything, so an endpoint that sends a byte a second
+holds a thread no longer than any other. Proxies in the environment are ignored, redirects are not
+followed, and at most `MAX_RESPONSE_BYTES` of a response are read.
 """
 
 import socket
@@ -87,7 +87,7 @@ class Sender:
             beginning = bytearray()
             for chunk in response.iter_stream():
                 beginning += chunk
-                deadline.left()  # raises; data that was there already is read without waiting
+                deadline.left()  # raises _TooLate; data that has already arrived is read without waiting
                 if len(beginning) >= MAX_RESPONSE_BYTES:
                     break
         text = bytes(beginning[: 4 * KEPT_CHARACTERS]).decode(errors="replace").replace("\0", "")
@@ -103,10 +103,10 @@ class Sender:
                 found.extend(self._resolve(host, port))
             except OSError as error:
                 errors.append(error)
-            except UnicodeError as error:  # a label that is no name
+            except UnicodeError as error:  # an invalid host name
                 errors.append(OSError(str(error)))
 
-        # The system's resolver knows no deadline, so it has a thread to be late in.
+        # The system's resolver has no timeout, so it runs in a thread that can be left behind.
         thread = threading.Thread(target=resolve, name=f"resolve {host}", daemon=True)
         thread.start()
         thread.join(deadline.left())
@@ -114,9 +114,9 @@ class Sender:
             raise _TooLate
         if errors or not found:
             raise httpcore.ConnectError(f"{host} has no address")
-        # All of them: whoever has one private address among public ones has a reason for it.
+        # All of them: a private address among public ones is there on purpose.
         if not self._allow_private and not all(map(is_public, found)):
-            raise WebhookUrlNotAllowed("Its address is not a public one.")
+            raise WebhookUrlNotAllowed("Its address is not public.")
         return found
 
 
@@ -125,7 +125,7 @@ class _TooLate(Exception):
 
 
 class _Deadline:
-    """One for everything that a message waits for."""
+    """One deadline for everything that sending a message waits for."""
 
     def __init__(self, seconds: float) -> None:
         self._at = monotonic() + seconds

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from orders.errors import WebhookUrlNotAllowed
 
-#: Read by nobody but us: two parsers that disagree about a URL are how checks are passed.
+#: The only parser of these URLs: where two parsers disagree about a URL, checks can be bypassed.
 URL = re.compile(
     r"(?P<scheme>https?)://"
     r"(?P<host>[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){0,9}\.?|\[[0-9A-Fa-f:.]{2,45}\])"
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one on the internet that anybody may call."""
+    """Whether an IP address is public, on the internet."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -74,26 +74,27 @@ def is_public(address: str) -> bool:
 
 
 def parsed(url: str, *, allow_private: bool) -> Target:
-    """A URL that webhooks may be sent to, as far as that can be told without asking for its addresses.
+    """The parts of a URL that webhooks may be sent to, as far as can be told without resolving its
+    host.
 
     Raises WebhookUrlNotAllowed.
     """
     found = URL.fullmatch(url)
     if found is None:
         raise WebhookUrlNotAllowed(
-            "It begins with https:// or http://, has an ASCII host name, and no user, password or fragment."
+            "It must begin with https:// or http://, and have an ASCII host name and no user, password or fragment."
         )
     scheme, host = found["scheme"], found["host"].strip("[]")
     port = int(found["port"] or DEFAULT_PORTS[scheme])
     if port > MAX_PORT:
-        raise WebhookUrlNotAllowed("Its port is none.")
+        raise WebhookUrlNotAllowed("Its port must be 1 to 65535.")
     if not allow_private:
         if port not in DEFAULT_PORTS.values():
-            raise WebhookUrlNotAllowed("Its port is 443 or 80.")
+            raise WebhookUrlNotAllowed("Its port must be 443 or 80.")
         if _is_address(host) and not is_public(host):
-            raise WebhookUrlNotAllowed("Its address is not a public one.")
+            raise WebhookUrlNotAllowed("Its address is not public.")
         if host.lower().rstrip(".").rpartition(".")[2] == "localhost":
-            raise WebhookUrlNotAllowed("Its host is not a public one.")
+            raise WebhookUrlNotAllowed("Its host is not public.")
     target = found["target"] or "/"
     authority = found["host"] + (f":{found['port']}" if found["port"] else "")
     return Target(scheme, host, port, target if target[0] == "/" else f"/{target}", authority)

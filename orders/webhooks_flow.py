@@ -29,11 +29,11 @@ log = structlog.get_logger("orders")
 PAGE_SIZE = 64
 #: An endpoint is slow if its answers take longer than that on average.
 SLOW_SECONDS = 0.5
-#: The share of the threads that a slow endpoint may have at a time.
+#: A slow endpoint may have one in so many threads at a time.
 SLOW_SHARE = 4
 #: How often a process deletes the old deliveries of a subscription that gets new ones.
 PRUNE_SECONDS = 60.0
-#: The longest that one of its deliveries waits for its turn.
+#: The longest that a slow endpoint's delivery waits for its turn.
 MAX_TURN_MS = 60_000
 
 
@@ -90,7 +90,7 @@ class Deliverer:
         self._pruned_at: dict[str, float] = {}
 
     def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
-        """A claim brings one task; the sweep, while Redis does not answer, a page."""
+        """A claim brings one task. While Redis does not answer, the sweep brings a page."""
         if len(tasks) == 1:
             outcomes = [self._deliver(tasks[0])]
         else:
@@ -133,7 +133,7 @@ class Deliverer:
         return None if again is None else Retry(again)
 
     def _prune(self, subscription_id: str, now: float) -> None:
-        """Make room for what was just sent, now and then."""
+        """Delete the subscription's old deliveries, if that was not done recently."""
         if now >= self._pruned_at.get(subscription_id, -PRUNE_SECONDS) + PRUNE_SECONDS:
             self._pruned_at[subscription_id] = now
             with suppress(StorageUnavailable):  # best effort: the message was sent
@@ -147,7 +147,7 @@ class Deliverer:
                 message, lambda more: self._sender.post(message.url, {**more, **headers}, body)
             )
         except Exception:
-            # Counted as an attempt, so that SQL and not Redis says when it is given up.
+            # Counted as an attempt, so that SQL and not Redis decides when to give up.
             log.exception("webhook failed", delivery=message.id, order=message.order.id)
             return Answer(None, "internal error", None)
 
@@ -167,8 +167,8 @@ def body_of(message: Message) -> bytes:
 class Turns:
     """Keeps slow endpoints from taking all threads of this process.
 
-    What has to wait is given a turn after those that wait already, so that a backlog is not looked at
-    again and again.
+    A delivery that must wait gets a turn after those that wait already, so that a backlog is not
+    claimed again and again.
     """
 
     def __init__(self, most: int) -> None:
@@ -178,11 +178,11 @@ class Turns:
         self._busy: Counter[str] = Counter()
         #: By subscription, how long a message takes on average, in seconds; only of slow ones.
         self._seconds: dict[str, float] = {}
-        #: When the next turn is to be had, on the monotonic clock.
+        #: When the next turn is free, on the monotonic clock.
         self._free_at: dict[str, float] = {}
 
     def begin(self, subscription_id: str, now: float | None = None) -> int:
-        """Take a thread: 0, or in how many ms to try again."""
+        """Take a thread and return 0; or return in how many ms to try again."""
         now = time.monotonic() if now is None else now
         with self._lock:
             seconds = self._seconds.get(subscription_id, 0.0)
@@ -195,7 +195,7 @@ class Turns:
             return max(1, wait)
 
     def end(self, subscription_id: str, seconds: float) -> None:
-        """Give the thread back after so long."""
+        """Return the thread, after ``seconds`` of work."""
         with self._lock:
             self._busy[subscription_id] -= 1
             if not self._busy[subscription_id]:

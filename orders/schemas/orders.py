@@ -36,7 +36,7 @@ from orders.schemas.types import (
 
 #: How many items an order may have.
 MAX_ITEMS = 100
-#: Of metadata, as compact JSON in UTF-8.
+#: The size of metadata, as compact JSON in UTF-8.
 MAX_METADATA_BYTES = 4096
 
 ClientReference = Annotated[
@@ -58,7 +58,7 @@ Metadata = Field(
 
 
 def _timeout_bounds(schema: dict[str, Any]) -> None:
-    """Documents what any server takes; what this one takes is set where it runs."""
+    """Documents what any server may accept; each server's settings have its own bounds."""
     schema["anyOf"][0] |= {"minimum": 1, "maximum": MAX_INT}
 
 
@@ -111,14 +111,14 @@ class OrderIn(In):
         return items
 
     def fingerprint(self) -> str:
-        """The same for requests that mean the same, after the number of the way it is made.
+        """The same for requests that mean the same, prefixed with the version of its algorithm.
 
-        Items count in any order, and an option that is absent does not count: one that is added
-        later leaves the fingerprints of requests without it as they were.
+        The order of items does not matter. Absent options are left out, so an option that is added
+        later does not change the fingerprints of requests without it.
         """
-        said = self.model_dump(exclude_none=True)
-        said["items"].sort(key=itemgetter("sku"))
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        content = self.model_dump(exclude_none=True)
+        content["items"].sort(key=itemgetter("sku"))
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return f"2:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
@@ -163,7 +163,7 @@ class IdempotencyIn(BaseModel):
 
 
 class OrdersQuery(Query):
-    """Which of one's orders."""
+    """Which of a client's orders."""
 
     status: Annotated[
         Literal["unpaid", "paid", "cancelled"] | None,
@@ -194,7 +194,7 @@ class OrdersQuery(Query):
 
     @property
     def filters(self) -> dict[str, Any]:
-        """What narrows one client's orders down."""
+        """The filters on one client's orders."""
         names = {"status", "created_after", "expires_before", "client_reference"}
         return self.model_dump(include=names, exclude_none=True)
 
@@ -221,7 +221,7 @@ class EventsQuery(Query):
         """Where the page before ended. Raises BadRequest."""
         text = "0" if self.cursor is None else decoded(self.cursor)
         if not (text.isascii() and text.isdecimal() and len(text) < 19):  # noqa: PLR2004  a bigint
-            raise BadRequest("This cursor is none of ours.")
+            raise BadRequest("This cursor is not one of ours.")
         return int(text)
 
     def cursor_after(self, event: Event) -> str:

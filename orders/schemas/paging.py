@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100
-#: Above what any cursor of ours takes.
+#: Longer than any of our cursors.
 MAX_CURSOR = 200
 
 #: What `rfc3339` writes.
@@ -31,7 +31,7 @@ MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-
 
 
 def _like(pattern: str, what: str) -> BeforeValidator:
-    """Text in a query that reads so. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
+    """Accepts only text of this form. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
     known = re.compile(pattern)
 
     def check(value: object) -> object:
@@ -49,13 +49,13 @@ Limit = Annotated[
 ]
 Instant = Annotated[
     AwareDatetime,
-    _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "a time of RFC 3339"),
+    _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "an RFC 3339 time"),
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-22T09:30:00Z"]}),
 ]
 Cursor = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
-    # Without an example, which the documentation's page would send.
+    # Without an example, because the documentation page would send it.
     Field(description="The next_cursor of the previous page. Opaque: do not parse it."),
 ]
 #: What a list returns.
@@ -77,7 +77,7 @@ class Query(BaseModel):
     cursor: Cursor | None = None
 
     def position(self, of: str) -> Position | None:
-        """Where the page before ended, if it was of such a list. Raises BadRequest."""
+        """Where the page before ended. Raises BadRequest for a cursor of another list."""
         if self.cursor is None:
             return None
         word, _, position = decoded(self.cursor).partition(" ")
@@ -87,10 +87,10 @@ class Query(BaseModel):
         try:
             return Position(datetime.fromisoformat(at), last_id)
         except ValueError as error:
-            raise BadRequest("This cursor is none of ours.") from error
+            raise BadRequest("This cursor is not one of ours.") from error
 
     def name(self, of: str, pattern: str) -> str | None:
-        """Likewise of a list sorted by a name, or by a number, that reads so."""
+        """Likewise in a list sorted by a name or a number, which matches ``pattern``."""
         if self.cursor is None:
             return None
         word, _, name = decoded(self.cursor).partition(" ")
@@ -100,7 +100,7 @@ class Query(BaseModel):
 
 
 def cursor(of: str, at: datetime, last_id: str) -> str:
-    """The cursor of what follows this in a list sorted by time."""
+    """The cursor of the page that follows this row in a list sorted by time."""
     return encoded(f"{of} {rfc3339(at)} {last_id}")
 
 
@@ -114,4 +114,4 @@ def decoded(cursor: str) -> str:
     try:
         return base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
     except ValueError as error:
-        raise BadRequest("This cursor is none of ours.") from error
+        raise BadRequest("This cursor is not one of ours.") from error

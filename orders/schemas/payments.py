@@ -61,7 +61,7 @@ class PaymentsOfOrderQuery(Query):
 
 
 class PaymentsQuery(PaymentsOfOrderQuery):
-    """Which of one's payments."""
+    """Which of a client's payments."""
 
     status: Annotated[
         Literal["applied", "refund_due", "refunded"],

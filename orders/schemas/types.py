@@ -1,8 +1,8 @@
-"""What the schemas are made of.
+"""The types that the schemas are made of.
 
-Each kind of value is described once, with its bounds and an example. What a request may contain is
-checked against that; what a response contains is only documented by it (`Shown`): a value that is
-stored was checked when it came, and is shown even if the bounds are narrower by now.
+Each kind of value is described once, with its bounds and an example. Requests are checked against
+it. Responses are only documented by it (`Shown`): a stored value was checked when it arrived, and
+is shown even if the bounds are narrower now.
 """
 
 import re
@@ -29,13 +29,13 @@ from orders.domain import MAX_INT, MAX_MINOR
 from orders.errors import SkuNotFound
 from orders.schemas.currencies import CURRENCIES
 
-#: A list of entity tags, or any: RFC 9110.
+#: A list of entity tags, or * for any: RFC 9110.
 IF_MATCH = r'^(\*|(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*)$'
 MAX_IF_MATCH = 1000
 
-#: Of every SKU that there is.
+#: Matches every SKU that exists.
 SKU_PATTERN = "[A-Za-z0-9._-]{1,64}"
-#: Of new ones not "." or "..", which a client resolves in a URL before it sends it.
+#: A new SKU must not be "." or "..", which clients resolve in a URL before they send it.
 Sku = Annotated[
     str,
     StringConstraints(
@@ -79,7 +79,7 @@ def _known(currency: str) -> str:
     return currency
 
 
-#: What a price may be in. Orders and payments may still be in a currency that was withdrawn since.
+#: The currencies of prices. Orders and payments may be in a currency that has been withdrawn since.
 PriceCurrency = Annotated[
     Currency, AfterValidator(_known), Field(json_schema_extra={"enum": sorted(CURRENCIES)})
 ]
@@ -141,7 +141,7 @@ Version = Annotated[
 
 
 class In(BaseModel):
-    """Takes JSON's own types only, and no field that it does not know."""
+    """Accepts JSON's own types only, and no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -163,7 +163,7 @@ TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 
 def _timestamp(value: object) -> object:
     if not (isinstance(value, str) and TIMESTAMP.fullmatch(value)):
-        raise ValueError("it is not a time of RFC 3339")
+        raise ValueError("it is not an RFC 3339 time")
     return value
 
 
@@ -198,7 +198,7 @@ Moment = Annotated[
 
 
 def checked_sku(text: str) -> str:
-    """A SKU from a path. Raises SkuNotFound for what can be none."""
+    """A SKU from a path. Raises SkuNotFound for what cannot be one."""
     try:
         return SKU.validate_python(text)
     except ValidationError as error:

@@ -62,7 +62,7 @@ class WebhookChangeIn(In):
 
 
 class WebhooksQuery(Query):
-    """Which of one's subscriptions."""
+    """Which of a client's subscriptions."""
 
     @property
     def after(self) -> Position | None:

@@ -362,7 +362,7 @@ TOO_LARGE = b'{"items": "' + b"x" * (16 * 1024) + b'"}'
 def test_a_path_that_was_pasted_with_its_placeholder_is_told_what_an_id_is(api: Api) -> None:
     response = api.send("GET", "/v1/orders/ID")
     assert response.status_code == 404
-    assert response.get_json()["detail"].endswith("An id in it is a whole UUID.")
+    assert response.get_json()["detail"].endswith("Ids in paths are complete UUIDs.")
 
 
 @pytest.mark.parametrize("header", [None, "KEY", "Bearer KEY", "Bearer "])

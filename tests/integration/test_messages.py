@@ -47,10 +47,10 @@ ROWS = [
     # DATABASE_URL
     Row(KEYS, f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
     Row(KEYS, f"DATABASE_URL is malformed: {SET_DATABASE}", {"DATABASE_URL": MALFORMED}),
-    Row(KEYS, "DATABASE_URL is of no database that is supported", {"DATABASE_URL": "mysql://h/d"}),
+    Row(KEYS, "DATABASE_URL names no supported database", {"DATABASE_URL": "mysql://h/d"}),
     Row(
         KEYS,
-        "DATABASE_URL is of another database or driver",
+        "DATABASE_URL names an unsupported database or driver",
         {"DATABASE_URL": "postgresql+asyncpg://h/d"},
     ),
     Row(

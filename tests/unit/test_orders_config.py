@@ -119,9 +119,9 @@ def test_a_value_out_of_bounds_is_refused_by_name(name: str, text: str) -> None:
         ({"BATCH_SIZE": str(MAX_BATCH_SIZE + 1)}, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
         (
             {"DATABASE_URL": "mysql://db/shop"},
-            "DATABASE_URL is of no database that is supported: set it to",
+            "DATABASE_URL names no supported database: set it to",
         ),
-        ({"DATABASE_URL": "sqlite://"}, "DATABASE_URL is of no database"),
+        ({"DATABASE_URL": "sqlite://"}, "DATABASE_URL names no supported database"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(own: dict[str, str], rule: str) -> None:
