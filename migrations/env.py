@@ -10,9 +10,9 @@ from alembic import context
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
-#: On PostgreSQL the table's key serves.
+#: On PostgreSQL the table's primary key does its work.
 SQLITE_ONLY = "ix_order_events_order"
-#: On PostgreSQL; see `orders.models`.
+#: Alembic cannot compare it; see `orders.models`.
 NOT_COMPARED = "ix_stock_items_sku"
 
 
@@ -66,8 +66,8 @@ def _tables_of_others() -> set[str]:
 
 
 def _wait_for_other_migrators(connection: sa.Connection) -> None:
-    # By asking again: a statement that waits has a snapshot, and a concurrent build of an index
-    # waits for all older snapshots. The lock ends with the connection.
+    # By polling: a statement that waits has a snapshot, and a concurrent build of an index waits
+    # for all older snapshots. The lock ends with the connection.
     while not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))):
         connection.commit()
         time.sleep(0.2)
@@ -75,7 +75,7 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
 
 
 def _database_url() -> sa.URL:
-    # Imports nothing of the orders: services without them use this file, too.
+    # Imports nothing from `orders`: services without it use this file too.
     text = os.environ.get("DATABASE_URL", "").strip()
     example = "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db"
     if not text:
@@ -103,5 +103,5 @@ def _connected(engine: sa.Engine) -> sa.Connection:
 
 
 if context.is_offline_mode():
-    raise SystemExit("alembic: offline mode is not supported; it could not see what is there")
+    raise SystemExit("alembic: offline mode is not supported: it cannot see what the database has")
 run()

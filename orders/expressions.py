@@ -53,7 +53,7 @@ class Id(sa.types.TypeDecorator[str]):
 class IdList(sa.types.TypeDecorator[Sequence[str]]):
     """Many ids in one parameter, so that a batch of any size is one and the same statement.
 
-    As text: a driver's arrays are checked for what needs quotes, an element at a time.
+    Sent as text: in an array, the driver would check each element for characters that need quotes.
     """
 
     impl = sa.Text
@@ -113,13 +113,13 @@ def _(element: Any, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def ids(parameter: str) -> sa.Select[Any]:
-    """The ids that come as an `IdList`."""
+    """The ids in a parameter, an `IdList`."""
     each = each_id(sa.bindparam(parameter, type_=IdList()))
     return sa.select(each.table_valued(sa.column("value", Id), name="value").c.value)
 
 
 class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
-    """``one_of(column, query)``: the query finds it. So its rows are looked up in an index."""
+    """``one_of(column, query)``: the column is among the query's rows. An index on the column is used."""
 
     type = sa.Boolean()
     inherit_cache = True
@@ -128,7 +128,7 @@ class one_of(FunctionElement[bool]):  # noqa: N801  reads as SQL does
         super().__init__(column, query.correlate(None).scalar_subquery())
 
     def self_group(self, against: Any = None) -> "one_of":  # noqa: ARG002
-        return self  # a condition as it is: "IN (...) = 1" would keep SQLite from its index
+        return self  # as it is: with "IN (...) = 1" SQLite would not use its index
 
 
 @compiles(one_of)
@@ -235,7 +235,7 @@ def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
 
 @compiles(read_only, "sqlite")
 def _(_element: Any, _compiler: SQLCompiler, **_kw: Any) -> str:
-    return "0"  # there is no server; a write says it
+    return "0"  # there is no server to ask; a write would fail
 
 
 class later(FunctionElement[datetime]):  # noqa: N801  reads as SQL does

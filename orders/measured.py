@@ -43,11 +43,10 @@ def bootstrap_measured(app: Flask, environ: Mapping[str, str]) -> Services:
 
 
 def prepared(directory: Path) -> Path:
-    """Create the directory, and empty it if all processes that used it are gone. Raises
-    SettingsInvalid.
+    """Create the directory, and empty it if all processes that used it are gone.
 
     Each process holds a shared lock until it ends, so a process that gets an exclusive one is the
-    first.
+    first. Raises SettingsInvalid.
     """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

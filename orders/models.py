@@ -16,7 +16,7 @@ metadata = sa.MetaData(
     }
 )
 
-#: A literal, not a parameter: only then does a planner see that a partial index serves.
+#: A literal, not a parameter: only then does a planner see that a partial index applies.
 UNPAID: sa.ColumnClause[str] = sa.literal_column("'unpaid'")
 EXPIRED: sa.ColumnClause[str] = sa.literal_column("'expired'")
 REFUND_DUE: sa.ColumnClause[str] = sa.literal_column("'refund_due'")
@@ -26,7 +26,7 @@ api_clients = sa.Table(
     metadata,
     sa.Column("id", Id, primary_key=True),
     sa.Column("name", sa.String(100), nullable=False, unique=True),
-    # Of the version before revision 0005, which may still run. A later revision drops them.
+    # For the version before revision 0005, which may still run. A later revision drops them.
     sa.Column("secret_hash", sa.String(64), nullable=False),
     sa.Column("scopes", sa.String(100), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
@@ -41,7 +41,7 @@ api_keys = sa.Table(
     sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
-    sa.Column("lifetime_ms", sa.BigInteger),  # what it was made for; its successor gets it too
+    sa.Column("lifetime_ms", sa.BigInteger),  # as it was created with; its successor gets the same
     sa.Column("last_used_at", Instant),
 )
 sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
@@ -63,7 +63,7 @@ provider_secrets = sa.Table(
     metadata,
     sa.Column("endpoint_id", Id, sa.ForeignKey("provider_endpoints.id"), primary_key=True),
     sa.Column("id", Id, primary_key=True),
-    # Readable: a signature is an HMAC, which takes the secret itself, so a hash would not do.
+    # In plain text: a signature is an HMAC, which needs the secret itself, so a hash would not do.
     sa.Column("secret", sa.String(100), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
@@ -82,8 +82,8 @@ stock_items = sa.Table(
     ),
     sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
 )
-# The list is in byte order, and the key in that of the database's locale. On SQLite the key serves.
-# As DDL, because Alembic cannot compare an index that has a collation.
+# The list is in byte order, and the primary key in that of the database's locale. On SQLite the
+# primary key will do. As DDL, because Alembic cannot compare an index that has a collation.
 INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
     'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C")'
 )
@@ -92,7 +92,7 @@ sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES.execute_if(dialect="
 stock_adjustments = sa.Table(
     "stock_adjustments",
     metadata,
-    # Given out while the SKU is locked, so that a SKU's are in commit order.
+    # Assigned while the SKU is locked, so that a SKU's ids are in commit order.
     sa.Column(
         "id",
         sa.BigInteger().with_variant(sa.Integer, "sqlite"),
@@ -132,8 +132,8 @@ orders = sa.Table(
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("idempotency_key", sa.String(255)),
     sa.Column("fingerprint", sa.String(64)),  # of the request; see `orders.schemas.orders.OrderIn`
-    # As the order was placed, whatever became of its deadline. Null before revision 0003: as in
-    # expires_at, until the first change of that.
+    # The timeout that the order was placed with, even if its deadline was moved. Null in orders
+    # from before revision 0003 whose deadline was never moved: expires_at has it.
     sa.Column("timeout_ms", sa.BigInteger),
     sa.Column("client_reference", sa.String(255)),
     sa.Column("metadata", sa.JSON(none_as_null=True)),
@@ -153,8 +153,8 @@ sa.Index(
     postgresql_where=orders.c.status == UNPAID,
     sqlite_where=orders.c.status == UNPAID,
 )
-# The latest cancellations, for operators. Those of a batch have one time, so that PostgreSQL keeps one
-# entry for many.
+# The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
+# index entry for many.
 sa.Index(
     "ix_orders_expired",
     orders.c.cancelled_at,
@@ -240,7 +240,7 @@ sa.Index(
     payments.c.created_at,
     payments.c.id,
 )
-# Money that is due back, oldest first, whoever's it is.
+# Money that is due back, oldest first, of all clients.
 sa.Index(
     "ix_payments_refund_due",
     payments.c.created_at,
@@ -293,7 +293,7 @@ webhook_subscriptions = sa.Table(
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
     sa.Column("url", sa.String(2000), nullable=False),
     sa.Column("events", sa.String(500)),  # separated by spaces; null: all
-    # In clear, because it signs. Of a deleted subscription it is empty.
+    # In plain text, because it signs. Empty in a deleted subscription.
     sa.Column("secret", sa.String(100), nullable=False),
     sa.Column("previous_secret", sa.String(100)),  # signs too, until it expires
     sa.Column("previous_secret_expires_at", Instant),
@@ -309,8 +309,8 @@ sa.Index(
     webhook_subscriptions.c.id,
 )
 
-# What the statement that writes an event looks up: which subscriptions it makes a delivery for, and
-# of which type. They differ where an event brings a reminder with it.
+# Looked up by the statement that writes an event: which subscriptions get a delivery, and of which
+# type. The types differ where an event brings a reminder with it.
 webhook_interests = sa.Table(
     "webhook_interests",
     metadata,
@@ -327,11 +327,11 @@ webhook_deliveries = sa.Table(
     sa.Column("id", Id, primary_key=True, server_default=random_id()),
     sa.Column("subscription_id", Id, nullable=False),
     sa.Column("order_id", Id, nullable=False),
-    sa.Column("event_id", sa.BigInteger, nullable=False),  # of a reminder, the event it follows
+    sa.Column("event_id", sa.BigInteger, nullable=False),  # for a reminder, the event it follows
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Column("due_at", Instant, nullable=False),  # of one being sent, when its lease ends
+    sa.Column("due_at", Instant, nullable=False),  # while it is being sent, when its lease ends
     sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # with a known outcome
     sa.Column("delivered_at", Instant),
     sa.Column("last_attempt_at", Instant),

@@ -48,7 +48,7 @@ database's clock.
 Another client's orders, payments and events do not exist for you: 404.
 """
 
-#: What a response's headers say. Those of every response are added to every response.
+#: The headers of responses, by name.
 HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-ID": {
         "description": "The request's id: the caller's if it sent a valid one. The log has it too.",
@@ -108,7 +108,7 @@ HEADERS: dict[str, dict[str, Any]] = {
 }
 
 RATE_LIMIT = ["RateLimit", "RateLimit-Policy"]
-#: Of responses that may also come before a key was looked at.
+#: For responses that may be sent before the key is checked.
 LIMITED = dict.fromkeys(RATE_LIMIT, False)
 
 #: The headers of requests that are in no schema of a route.
@@ -195,7 +195,7 @@ def written(app: APIFlask) -> str:
 
 
 def _completed(app: APIFlask, document: Any) -> Any:
-    """What APIFlask made, in the order in which it is read, with nothing missing."""
+    """APIFlask's document, completed, and in the order in which it is read."""
     routes = dict(_routes(app))
     described = [
         routes[method, path].view for path, item in document["paths"].items() for method in item
@@ -281,7 +281,7 @@ def _never_null(schema: Schema) -> Schema:
         return schema
     kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
     if len(kinds) != 1:
-        raise Incomplete(f"one type, or null: {schema}")
+        raise Incomplete(f"more than one type besides null: {schema}")
     return {**kinds[0], **schema}
 
 
@@ -462,7 +462,7 @@ def _problem_response(status: int, codes: dict[str, Schema]) -> Schema:
 
 
 def _headers(names: dict[str, bool]) -> Schema:
-    """Headers of a response, and whether it always has them if any does."""
+    """Headers of a response, by whether every such response has them."""
     return {
         name: {"$ref": f"#/components/headers/{name}"}
         if always

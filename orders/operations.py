@@ -1,14 +1,14 @@
 """What changes orders: placing, extending, paying, refunding, cancelling and expiring.
 
 Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
-nobody's yet, so placing takes stock first. So no two operations wait for each other in a circle,
-but for one: whoever repeats a request while it is at work has the stock, and finds in the index of
-keys that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that
-circle, and the loser is run again.
+nobody's yet, so placing takes stock first. So operations cannot deadlock, with one exception: a
+request that is repeated while the first is at work holds the stock, and finds in the index of keys
+that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that deadlock,
+and the loser is run again.
 
-On PostgreSQL an operation is one statement, which reads what was committed when it began. So what
-it decides by is what it has locked: a row that another transaction changed meanwhile comes as
-that one left it, and is compared with the conditions again.
+On PostgreSQL an operation is one statement, which sees what was committed when it began. So it
+decides by rows that it has locked: one that another transaction changed meanwhile is read as that
+transaction left it, and is compared with the conditions again.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,9 +47,9 @@ from orders.steps import Operation, Step
 p = sa.bindparam
 Quantity = sa.ColumnElement[int]
 
-#: Unpaid, for statements that name their orders. Said without the status, so that the sweep's
-#: partial index does not qualify: a planner without statistics would read it from end to end
-#: rather than look up the ids.
+#: Unpaid, for statements that name their orders. Written without the status, so that the sweep's
+#: partial index does not qualify: a planner without statistics would read it from end to end rather
+#: than look up the ids.
 OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
 OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
 OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.customer_id == p("for_customer"))
@@ -70,7 +70,7 @@ def client_of(customer_id: sa.ColumnElement[str]) -> sa.Label[str]:
 
 
 def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Those of some orders that meet the conditions, a row for each item."""
+    """The orders in ``found`` that meet the conditions, a row for each item."""
     item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
     return (
         sa.select(found, client_of(found.c.customer_id), *item)
@@ -83,7 +83,7 @@ def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.
 
 
 def _is_of_version() -> sa.ColumnElement[bool]:
-    """Whether an order's version stands between spaces in a parameter, which is "*" for any."""
+    """Whether an order's version is in the parameter, between spaces; "*" is any version."""
     expected = p("for_versions", type_=sa.String)
     version = (
         text_literal(" ").concat(sa.cast(orders.c.version, sa.String)).concat(text_literal(" "))
@@ -130,12 +130,13 @@ def _change_stock(
     *conditions: sa.ColumnElement[bool],
     held: Quantity | None = None,
 ) -> None:
-    """Add to columns of the stock what ``added`` makes of each line's quantity, all and held.
+    """Add to columns of the stock what ``added`` returns for each line's quantities: in all, and
+    held.
 
     It is an insert that always conflicts. So it finds a row by its key, whatever the planner
     estimates, and reads it as it is once its lock is held. An update would find it as it was when
-    the statement began, and look up each row that changed since a second time: two batches at once
-    then took longer than one after the other.
+    the statement began, and look up a second time each row that has changed since: two batches at
+    once would take longer than one after the other.
     """
     row = {
         "sku": lines.c.sku,
@@ -151,7 +152,7 @@ def _change_stock(
 
 
 def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
-    """What an event says of a payment."""
+    """The facts about a payment in an event."""
     return {
         "payment_id": sa.cast(payment.c.id, sa.String),
         **{name: payment.c[name] for name in ("provider", "reference", "amount_minor", "currency")},
@@ -165,9 +166,10 @@ def _add_events(
     owners: sa.FromClause | None = None,
     reminders: sa.ColumnElement[bool] | None = None,
 ) -> sa.FromClause:
-    """Write events of orders, which are locked, so that ids are in commit order; and what webhooks send.
+    """Write events of locked orders, so that ids are in commit order, and the webhook deliveries of
+    each.
 
-    ``client_id`` is whose orders they are, as an earlier step returned it; with orders of several
+    ``client_id`` is the orders' client, as an earlier step returned it; with orders of several
     clients, ``owners`` is that step. ``reminders`` says whether an event brings a reminder with it.
     Returns the ids of the deliveries.
     """
@@ -181,7 +183,7 @@ def _add_events(
         )
     )
     event, wish = step("events", added), webhook_interests.alias("i")
-    # Found by the clients first: of clients without subscriptions there is nothing to join.
+    # Filtered by client first: clients without subscriptions leave nothing to join.
     wanted = [
         wish.c.event_type == event.c.type,
         one_of(wish.c.client_id, sa.select(client_id)),
@@ -208,7 +210,7 @@ def _add_events(
 
 
 def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
-    """All of them in one value, to be returned beside something else."""
+    """The ids of all deliveries in one value, to be returned beside other columns."""
     return sa.select(json_agg(deliveries.c.id)).scalar_subquery().label("deliveries")
 
 
@@ -240,7 +242,7 @@ def _insert(
 
 #: Whether reminders are switched on: a parameter of the operations that set a deadline.
 REMINDERS = p("reminders", value=False, type_=sa.Boolean)
-#: What `place` tells of an order.
+#: The times that `place` returns.
 MOMENTS = ("created_at", "paid_at")
 
 
@@ -249,7 +251,7 @@ MOMENTS = ("created_at", "paid_at")
 
 @Operation
 def place(step: Step) -> sa.Select[Any]:
-    """Insert an order and hold its stock if all of that can be had, and if its key is new.
+    """Insert an order and hold its stock if all of that is available, and if its key is new.
 
     An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
     were found, each with the times when the order was placed and paid, or nulls, and the name of
@@ -297,7 +299,7 @@ def place(step: Step) -> sa.Select[Any]:
         "pieces": basket.c.pieces,
         "origin": "for_origin",
     }
-    can_be_had = (
+    is_available = (
         basket.c.skus == p("skus", type_=sa.Integer),
         basket.c.spare >= 0,
         basket.c.currency == basket.c.other,
@@ -305,7 +307,7 @@ def place(step: Step) -> sa.Select[Any]:
     )
     placed = step(
         "placed",
-        _insert(orders, row, *can_be_had)
+        _insert(orders, row, *is_available)
         .on_conflict_do_nothing()
         .returning(orders.c.id, orders.c.customer_id, orders.c.created_at, orders.c.paid_at),
     )
@@ -325,7 +327,7 @@ def place(step: Step) -> sa.Select[Any]:
         _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
         reminders=REMINDERS,
     )
-    # What is paid at once is not held, and leaves the shelf.
+    # What is paid at once is not held: it leaves the shelf.
     paid_at = sa.select(placed.c.paid_at).scalar_subquery()
     _change_stock(
         step,
@@ -340,10 +342,11 @@ def place(step: Step) -> sa.Select[Any]:
 
 @Operation
 def extend(step: Step) -> sa.Select[Any]:
-    """Move the deadline of one's own unpaid order, if it is of an expected version.
+    """Move the deadline of a client's own unpaid order, if it has an expected version.
 
-    The new deadline is within bounds that count from the order's creation, and not past when the
-    order is locked. Returns the order, a row for each item, with the milliseconds until then.
+    The new deadline must be within bounds that count from the order's creation, and not be past
+    when the order is locked. Returns the order, a row for each item, with the milliseconds until
+    then.
     """
     deadline = p("for_deadline", type_=Instant)
     order = step(
@@ -388,11 +391,11 @@ def extend(step: Step) -> sa.Select[Any]:
 
 @Operation
 def pay(step: Step) -> sa.Select[Any]:
-    """Record a payment of one's own order, and the order as paid with it if it is unpaid.
+    """Record a payment for a client's own order, and the order as paid if it is unpaid.
 
-    Its lock decides: a payment that comes too late, twice or in the wrong amount is to be refunded, and
-    its event too is written after those of whoever had the lock before. Returns nothing when there
-    is no such order, and an empty payment when its reference is known.
+    The order's lock decides: a payment that comes too late, twice or in the wrong amount is to be
+    refunded, and its event, too, follows those of the previous holder of the lock. Returns nothing
+    if there is no such order, and an empty payment if its reference is known.
     """
     order = step(
         "own",
@@ -484,7 +487,7 @@ def refund(step: Step) -> sa.Select[Any]:
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
-    """Cancel one's own unpaid order, expired or not; returns it, a row for each item."""
+    """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
     cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
     deliveries = _release(step, cancelled)
     return with_items(cancelled).add_columns(_ids_of(deliveries))
@@ -531,18 +534,20 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
 
 @Operation
 def expire(step: Step) -> sa.Select[Any]:
-    """Cancel those of a batch that are unpaid past their deadline.
+    """Cancel the orders of a batch that are unpaid past their deadline.
 
-    One that somebody is paying at this moment is skipped, not waited for; one that was paid
-    between the beginning of the statement and the lock is not unpaid any more. Returns those that
-    are unpaid and were not cancelled, with the milliseconds until each expires: negative when it
-    was skipped; the webhook deliveries, without milliseconds; and without an id how many were
-    cancelled.
+    An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
+    paid after the statement began and before it took the lock is no longer unpaid. Returns three
+    kinds of rows: each order that is still unpaid, with the milliseconds until it expires, negative
+    if it was skipped; each webhook delivery, without milliseconds; and, without an id, how many
+    orders were cancelled.
     """
     return _expire(step, in_detail=False)
 
 
 @Operation
 def expire_in_detail(step: Step) -> sa.Select[Any]:
-    """Likewise, and return each that was cancelled, too: by how many milliseconds late, and its origin."""
+    """Like `expire`; also returns each cancelled order, by how many milliseconds it was late, and
+    its origin.
+    """
     return _expire(step, in_detail=True)

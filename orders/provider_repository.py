@@ -17,7 +17,7 @@ _IS_VALID = (_IS_ONE, provider_endpoints.c.revoked_at.is_(None))
 
 
 class ValidEndpoint(NamedTuple):
-    """What a message to an endpoint is checked with, and whose payments it reports."""
+    """What a message to an endpoint is verified with, and whose payments it reports."""
 
     client_id: str
     provider: str
@@ -39,7 +39,9 @@ def _add_secret(step: Step, endpoint: sa.FromClause) -> None:
 
 @Operation
 def add(step: Step) -> sa.Select[Any]:
-    """Insert an endpoint of the client of a name, with a secret; returns it if there is the client."""
+    """Insert an endpoint, and its secret, of the client with this name; returns it if there is such
+    a client.
+    """
     row = {
         "id": p("new_id", type_=provider_endpoints.c.id.type),
         "client_id": api_clients.c.id,
@@ -59,9 +61,10 @@ def add(step: Step) -> sa.Select[Any]:
 
 @Operation
 def rotate(step: Step) -> sa.Select[Any]:
-    """Insert a secret, have the others expire some time from now, delete those that have expired.
+    """Insert a secret, make the others expire some time from now, and delete those that have
+    expired.
 
-    The endpoint's lock decides: it is returned if it is not revoked.
+    The endpoint's lock decides: it is returned unless it is revoked.
     """
     endpoint = step(
         "endpoint", sa.select(provider_endpoints.c.id).where(*_IS_VALID).with_for_update()
@@ -81,7 +84,7 @@ def rotate(step: Step) -> sa.Select[Any]:
 
 @Operation
 def revoke(step: Step) -> sa.Select[Any]:
-    """Revoke an endpoint, unless it is, and delete its secrets; returns it if it was not."""
+    """Revoke an endpoint and delete its secrets; returns it unless it was revoked before."""
     endpoint = step(
         "endpoint",
         sa.update(provider_endpoints)
@@ -154,7 +157,7 @@ class ProviderRepository(Statements):
         return rows[0].id if rows else None
 
     def rotate(self, endpoint_id: str, secret: str, overlap_ms: int) -> bool:
-        """Add a secret; the others expire after the overlap. Whether there is such an endpoint."""
+        """Add a secret; the others expire after the overlap. Returns whether there is such an endpoint."""
         rows = rotate(
             self._connection,
             for_id=endpoint_id,
@@ -165,11 +168,11 @@ class ProviderRepository(Statements):
         return bool(rows)
 
     def revoke(self, endpoint_id: str) -> None:
-        """Revoke an endpoint and delete its secrets. Doing it again changes nothing."""
+        """Revoke an endpoint and delete its secrets. Repeating it changes nothing."""
         revoke(self._connection, for_id=endpoint_id)
 
     def valid_endpoint(self, endpoint_id: str) -> ValidEndpoint | None:
-        """What messages are checked with; None when there is no such endpoint, or it is revoked."""
+        """What messages are verified with; None if there is no such endpoint, or if it is revoked."""
         rows = self._run(GET_VALID_ENDPOINT, for_id=endpoint_id).all()
         if not rows:
             return None

@@ -1,8 +1,8 @@
 """How many requests a caller may send: a token bucket for each, in this process's memory.
 
 A bucket here costs microseconds and cannot fail, so that a request waits for nothing and a limit
-does not depend on Redis. The price: what is limited is a key's use of one process, which is what
-has to be protected. On N processes a key has N times as much in all.
+does not depend on Redis. The price: a limit holds in one process, which is what has to be
+protected. On N processes a key may send N times as much.
 """
 
 import math
@@ -13,7 +13,7 @@ from throttled.store import MemoryStore
 
 from orders.errors import TooManyRequests
 
-#: Callers that are kept in mind; beyond that, those who came longest ago are forgotten.
+#: How many callers are tracked; beyond that, those who came longest ago are forgotten.
 MOST_CALLERS = 10_000
 #: Wrong keys and signatures that one address may send. Each costs a query.
 WRONG_KEYS_PER_SECOND, WRONG_KEYS_BURST = 10, 100
@@ -43,13 +43,15 @@ class RateLimits:
             )
 
     def count_stranger(self, address: str | None, at: str = "") -> None:
-        """Count a wrong key or signature against the address that it came from, for one door if ``at`` names it."""
+        """Count a wrong key or signature against the address that it came from, for one endpoint if
+        ``at`` names it.
+        """
         self._wrong_keys.limit(_network(address) + at)
 
 
 def _buckets(per_second: int, burst: int) -> Throttled:
     store = MemoryStore(options={"MAX_SIZE": MOST_CALLERS})
-    # Without a time-out: a thread that waits is what a limit is there to prevent.
+    # Without a timeout: a limit is there to prevent waiting threads.
     return Throttled(using="gcra", quota=per_sec(per_second, burst), store=store, timeout=-1)
 
 
@@ -58,7 +60,7 @@ def _header(state: RateLimitState) -> str:
 
 
 def _network(address: str | None) -> str:
-    """An address, or the network of an IPv6 address: its user has all 2^64 in it."""
+    """An address, or the network of an IPv6 address: its user has all 2^64 addresses in it."""
     try:
         return str(IPv6Network(f"{address}/64", strict=False))
     except ValueError:

@@ -57,7 +57,7 @@ def verify(
         and abs(now_seconds - int(timestamp)) <= TOLERANCE_SECONDS
     )
     expected = [_signature(key, message_id, timestamp, body).encode() for key in keys]
-    # Every pair is compared, so that the time taken tells nothing.
+    # Every pair is compared, so that the time taken reveals nothing.
     matches = [hmac.compare_digest(mine, each.encode()) for mine in expected for each in given]
     if not (message_id and fresh and any(matches)):
         raise SignatureInvalid

@@ -26,7 +26,7 @@ class Adjusted(NamedTuple):
 class StockService(Transactional[StockRepository]):
     """What is in stock, and what changed it.
 
-    What orders hold and sell of it is theirs; see `orders.operations`.
+    Orders hold and sell stock by operations of their own: see `orders.operations`.
 
     Raises StorageUnavailable from every method while the database does not answer.
     """
@@ -42,7 +42,7 @@ class StockService(Transactional[StockRepository]):
         return item
 
     def items(self, *, page_size: int, after: str | None = None) -> list[StockItem]:
-        """SKUs in byte order, from after one of them on."""
+        """SKUs in byte order, those that follow ``after``."""
         with self._reading() as repository:
             return repository.items(page_size=page_size, after=after)
 
@@ -66,8 +66,8 @@ class StockService(Transactional[StockRepository]):
         with self._writing() as repository:
             for _ in range(2):
                 written = repository.set(item, client_id, expected)
-                # Neither: somebody else created it while the statement was at work. So it is there
-                # for the second one.
+                # Neither: another request created the SKU while the statement ran. So the second
+                # try finds it.
                 if written.before or written.after or expected.exists:
                     break
         before, after, refusal = written
@@ -95,7 +95,7 @@ class StockService(Transactional[StockRepository]):
                     sku, client_id=client_id, key=key, delta=delta, reason=reason
                 )
             except OrderError:
-                # Whatever the reason is now, a key that is known has its answer.
+                # Whatever the reason, a known key gets its original response.
                 known = repository.adjustment(client_id, key)
                 if known is None:
                     raise

@@ -49,19 +49,19 @@ def _version() -> sa.ColumnElement[str]:
 
 
 def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
-    """The columns of adjustments, and the name of the client whose each was."""
+    """The columns of adjustments, and the name of each one's client."""
     name = sa.select(api_clients.c.name).where(api_clients.c.id == adjustments.c.client_id)
     return (*adjustments.c, name.scalar_subquery().label("client"))
 
 
 def _by_client(sku: sa.ColumnElement[str]) -> dict[str, sa.ColumnElement[Any]]:
-    """What every adjustment says: of what, by whom, and when, which is after its SKU is locked."""
+    """What every adjustment has: its SKU, its client, and its time, which is after the SKU was locked."""
     client_id = p("for_client", type_=stock_adjustments.c.client_id.type)
     return {"sku": sku, "client_id": client_id, "at": clock()}
 
 
 def _refusal() -> sa.ColumnElement[str]:
-    """Why a SKU that is there is not set; null when it is to be."""
+    """Why an existing SKU is not set; null if it is."""
     versions = sa.func.json_each_text(p("versions", type_=sa.JSON)).table_valued(
         sa.column("key", sa.String), name="versions"
     )
@@ -75,7 +75,7 @@ def _refusal() -> sa.ColumnElement[str]:
 
 
 def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> None:
-    """What was set is an adjustment too, if it changes what is on hand."""
+    """Setting stock is an adjustment too, if it changes what is on hand."""
     delta = written.c.on_hand - sa.func.coalesce(found.c.on_hand, _number(0))
     row = {
         **_by_client(written.c.sku),
@@ -96,10 +96,11 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
 
 @Operation
 def set_stock(step: Step) -> sa.Select[Any]:
-    """Set a SKU's stock and price if it is as expected, and note what that adds to what is on hand.
+    """Set a SKU's stock and price if it is as expected, and record by how much that changes what is
+    on hand.
 
-    Returns the SKU as it was found and as it was written. Neither is there when there is no such
-    SKU and it may not be created, or when somebody else is creating it at this moment.
+    Returns the SKU as it was found and as it was written. Returns neither if there is no such SKU
+    and it may not be created, or if another request is creating it at this moment.
     """
     found = step(
         "found",
@@ -122,7 +123,7 @@ def set_stock(step: Step) -> sa.Select[Any]:
         new.on_conflict_do_update(
             index_elements=["sku"],
             set_={name: new.excluded[name] for name in _wanted},
-            # What was locked; not what somebody else is creating at this moment.
+            # Only a row that was locked, not one that another request is creating.
             where=sa.exists(sa.select(found.c.sku)),
         ).returning(stock_items),
     )
@@ -136,7 +137,8 @@ def set_stock(step: Step) -> sa.Select[Any]:
 
 @Operation
 def adjust(step: Step) -> sa.Select[Any]:
-    """Add to what is on hand of a SKU if that leaves what orders hold, and if its key is new.
+    """Add to what is on hand of a SKU if that leaves enough for what orders hold, and if its key is
+    new.
 
     Returns the SKU as it was found, with the adjustment or with nulls. Returns no row if there is
     no such SKU, or if the key is already known.
@@ -148,7 +150,7 @@ def adjust(step: Step) -> sa.Select[Any]:
         .with_for_update(key_share=True),
     )
     delta = p("for_delta", type_=sa.Integer)
-    # As a larger integer than the columns', so that no sum overflows.
+    # As a larger integer than the column's, so that no sum overflows.
     on_hand = sa.cast(found.c.on_hand, sa.BigInteger) + delta
     row = {
         **_by_client(found.c.sku),
@@ -215,7 +217,7 @@ class StockRepository(Statements):
         return [stock_item(row) for row in rows]
 
     def set(self, item: StockItem, client_id: str | None, expected: Expected) -> Written:
-        """Set a SKU's stock and price if it is as expected, and if that leaves what orders hold."""
+        """Set a SKU's stock and price if it is as expected, and if that leaves enough for what orders hold."""
         rows = set_stock(
             self._connection,
             for_sku=item.sku,

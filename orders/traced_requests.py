@@ -12,7 +12,7 @@ from orders.tracing import traceparent, tracer
 
 
 def install(app: Flask, provider: TracerProvider | None = None) -> None:
-    """Trace ``app``'s requests. What its other hooks do is within the span."""
+    """Trace ``app``'s requests. Its other hooks run within the span."""
     made = tracer(provider)
 
     def begin() -> None:

@@ -21,8 +21,8 @@ R = TypeVar("R")
 
 #: A statement that writes, in a server that does not: a standby, or a primary that was demoted.
 READ_ONLY = "25006"
-#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement
-#: time-out), serialization, deadlock, lock time-out.
+#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement timeout),
+#: serialization, deadlock, lock timeout.
 _TRANSIENT_SQLSTATES = ("08", "53", "57", "40001", "40P01", "55P03", READ_ONLY)
 #: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
 _TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
@@ -30,7 +30,7 @@ _TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises StorageUnavailable for what is transient, and SchemaOutdated for tables that are not there."""
+    """Raises StorageUnavailable for transient errors, and SchemaOutdated for missing tables or columns."""
     try:
         yield
     except (DBAPIError, PoolTimeout) as error:
@@ -57,7 +57,7 @@ def is_transient(error: DBAPIError | PoolTimeout) -> bool:
 
 
 def first_line(error: DBAPIError | PoolTimeout) -> str:
-    """What the database's driver says, without the statement and where in it."""
+    """The driver's message, without the statement and the position in it."""
     return str(getattr(error, "orig", error)).strip().partition("\n")[0]
 
 
@@ -73,16 +73,17 @@ def _lacks_schema(error: DBAPIError | PoolTimeout) -> bool:
     return sqlstate(error) in _NO_SCHEMA
 
 
-#: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
+#: Serialization failure, deadlock: PostgreSQL rolled everything back, so the transaction can be run
+#: again.
 CONFLICTS = ("40001", "40P01")
 CONFLICT_RETRIES = 3
 
 
 def retried(transaction: Callable[P, R]) -> Callable[P, R]:
-    """Have a function that is one transaction run again when it lost a conflict with another one.
+    """Run a function that is one transaction again if it lost a conflict with another one.
 
-    The lock order of `orders.operations` makes that rare: it takes somebody else's statements,
-    or a database whose default isolation is stricter.
+    The lock order of `orders.operations` makes that rare: it takes statements from outside this
+    service, or a database with a stricter default isolation level.
     """
 
     @wraps(transaction)

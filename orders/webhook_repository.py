@@ -44,7 +44,8 @@ OWN = (
     subscriptions.c.client_id == p("for_client"),
     subscriptions.c.deleted_at.is_(None),
 )
-#: Said so that the sweep's partial index does not qualify, for statements that name their delivery.
+#: Pending, for statements that name their delivery. Written so that the sweep's partial index does
+#: not qualify.
 NOT_DONE = sa.case((deliveries.c.status == "pending", 1), else_=0) == 1
 #: A delivery whose lease this process has.
 LEASED = (
@@ -54,12 +55,13 @@ LEASED = (
 )
 
 
-#: Nobody tries a delivery that has been overdue for longer: its task is a dead letter. Later ones do not wait for it.
+#: A delivery that has been overdue for longer is not tried any more, because its task is a dead
+#: letter. Later deliveries do not wait for it.
 STALLED_MS = 86_400_000
 
 
 class Upcoming(NamedTuple):
-    """A delivery that waits, and when it is due from now; negative when it is overdue."""
+    """A delivery that waits, and the milliseconds until it is due; negative when it is overdue."""
 
     id: str
     due_at: datetime
@@ -79,7 +81,7 @@ class Claimed(NamedTuple):
     deleted: bool
     #: An earlier event of the same order was not tried yet, or is being sent for the first time.
     has_predecessor: bool
-    #: The deadline was set anew by a later event.
+    #: A later event set the deadline anew.
     superseded: bool
     at: datetime
     facts: dict[str, Any]
@@ -106,7 +108,7 @@ class Claimed(NamedTuple):
 
 @Operation
 def subscribe(step: Step) -> sa.Select[Any]:
-    """Insert a subscription, and what its client's events are looked up by."""
+    """Insert a subscription, and the interests by which events find it."""
     columns = ("id", "client_id", "url", "events", "secret", "created_at")
     values = (
         *(p(f"new_{name}", type_=subscriptions.c[name].type) for name in columns[:-1]),
@@ -116,7 +118,7 @@ def subscribe(step: Step) -> sa.Select[Any]:
         "made",
         sa.insert(subscriptions).from_select(columns, sa.select(*values)).returning(subscriptions),
     )
-    # By what is written: the event's type and the delivery's.
+    # Each pair is an event's type and the type of its delivery.
     for name in ("plain", "reminding"):
         pairs = sa.func.json_each_text(p(name, type_=sa.JSON))
         pair = pairs.table_valued(sa.column("key", sa.String), "value", name=f"{name}_pair")
@@ -128,7 +130,9 @@ def subscribe(step: Step) -> sa.Select[Any]:
 
 @Operation
 def unsubscribe(step: Step) -> sa.Select[Any]:
-    """Mark one's own subscription as deleted; it gets no more deliveries. Returns its id, if it was there."""
+    """Mark a client's own subscription as deleted; it gets no more deliveries. Returns its id, if
+    it existed.
+    """
     deleted = step(
         "deleted",
         sa.update(subscriptions)
@@ -163,15 +167,15 @@ LIST_SUBSCRIPTIONS = (
     .order_by(subscriptions.c.created_at, subscriptions.c.id)
     .limit(p("page_size"))
 )
-# Pause one's own subscription, unless it is paused.
+# Pause a client's own subscription, unless it is paused.
 PAUSE = (
     sa.update(subscriptions)
     .where(*OWN, subscriptions.c.paused_at.is_(None))
     .values(paused_at=now(), pause_reason=p("for_reason"))
 )
-# Resume one's own subscription.
+# Resume a client's own subscription.
 RESUME = sa.update(subscriptions).where(*OWN).values(paused_at=None, pause_reason=None)
-# Give one's own subscription a secret; the one before signs too for some time.
+# Give a client's own subscription a new secret; for some time the previous one signs too.
 ROTATE = (
     sa.update(subscriptions)
     .where(*OWN)
@@ -194,7 +198,8 @@ _of_one = sa.select(deliveries.c.id).where(
     deliveries.c.status == "pending",
     deliveries.c.due_at > later(now(), "lease_ms"),
 )
-# Bring forward some deliveries of a subscription that are due later than any lease ends.
+# Make a page of a subscription's deliveries due now, of those that are due later than any lease
+# ends.
 BRING_FORWARD = (
     sa.update(deliveries)
     .where(
@@ -215,12 +220,12 @@ CLAIM = (
     .values(due_at=later(now(), "lease_ms"))
     .returning(deliveries)
 )
-# In how many ms a delivery is due that waits.
+# In how many ms a pending delivery is due.
 GET_DUE = sa.select(ms_until(deliveries.c.due_at)).where(deliveries.c.id == p("for_id"), NOT_DONE)
 _earlier = deliveries.alias("earlier")
 _newer = order_events.alias("newer")
 _of_order = p("for_order", type_=deliveries.c.order_id.type)
-# A subscription with the event that it is to get, and whether something else comes first.
+# A subscription with the event to send to it, and whether another delivery comes first.
 GET_TARGET = (
     sa.select(
         subscriptions,
@@ -260,7 +265,7 @@ GET_TARGET = (
 )
 # Put off a delivery that is leased.
 PUT_OFF = sa.update(deliveries).where(*LEASED).values(due_at=later(now(), "delay_ms"))
-# Delete a delivery that is leased, and is not to be sent any more.
+# Delete a delivery that is leased, and is no longer to be sent.
 DROP = sa.delete(deliveries).where(*LEASED)
 # Record what came of sending a delivery that is leased.
 RECORD = (
@@ -283,7 +288,8 @@ _old = sa.select(deliveries.c.id).where(
     deliveries.c.created_at < later(now(), "before_ms"),  # for the index
     deliveries.c.due_at < later(now(), "before_ms"),  # when it was delivered, or given up
 )
-# Delete the oldest deliveries of a subscription with a status, unless they are sent again just now.
+# Delete a page of a subscription's old deliveries with a status, oldest first, unless they were
+# just sent again.
 PRUNE = sa.delete(deliveries).where(
     one_of(
         deliveries.c.id,
@@ -295,7 +301,7 @@ PRUNE = sa.delete(deliveries).where(
 PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.status == PENDING)
 # One delivery.
 GET_DELIVERY = sa.select(deliveries).where(deliveries.c.id == p("for_id"))
-# Whose a subscription is that still exists.
+# The client of a subscription that is not deleted.
 GET_OWNER = sa.select(subscriptions.c.client_id).where(
     subscriptions.c.id == p("for_id"), subscriptions.c.deleted_at.is_(None)
 )
@@ -322,7 +328,7 @@ class WebhookRepository(Statements):
         types: Sequence[str],
         secret: str,
     ) -> Subscription:
-        """Insert a subscription to ``types``, which ``events`` named, or None for all."""
+        """Insert a subscription to ``types``; ``events`` are those that were named, or None for all."""
         [row] = subscribe(
             self._connection,
             new_id=new_id(),
@@ -340,7 +346,7 @@ class WebhookRepository(Statements):
         return count
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> bool:
-        """Whether there was such a subscription."""
+        """Delete a subscription; return whether there was one."""
         values = {"for_client": client_id, "for_id": subscription_id}
         return bool(unsubscribe(self._connection, **values))
 
@@ -369,13 +375,13 @@ class WebhookRepository(Statements):
     def rotate(
         self, client_id: str, subscription_id: str, secret: str, overlap_ms: int
     ) -> Subscription | None:
-        """Give a subscription a new secret; the one before signs too for so long."""
+        """Give a subscription a new secret; the previous one signs too for ``overlap_ms``."""
         values = {"for_client": client_id, "for_id": subscription_id, "overlap_ms": overlap_ms}
         row = self._run(ROTATE, **values, new_secret=secret).one_or_none()
         return None if row is None else _subscription(row)
 
     def bring_forward(self, subscription_id: str, lease_ms: int, page_size: int) -> list[str]:
-        """Make some of the deliveries that wait for later due now; their ids."""
+        """Make a page of the deliveries that wait for later due now; return their ids."""
         values = {"for_subscription": subscription_id, "lease_ms": lease_ms}
         return [*self._run(BRING_FORWARD, **values, page_size=page_size).scalars()]
 
@@ -414,7 +420,7 @@ class WebhookRepository(Statements):
         return owner
 
     def redeliver(self, delivery_id: str) -> Delivery | None:
-        """Have a delivery sent again, with all of its attempts before it; None if it is gone."""
+        """Have a delivery sent again, with all of its attempts ahead; None if it no longer exists."""
         row = self._run(REDELIVER, for_id=delivery_id).one_or_none()
         return None if row is None else _delivery(row)
 
@@ -427,7 +433,7 @@ class WebhookRepository(Statements):
         return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
 
     def claim(self, delivery_id: str, lease_ms: int) -> Claimed | None:
-        """Lease a delivery that is due, and read what it needs; None when it is not due."""
+        """Lease a delivery that is due, and read what is needed to send it; None if it is not due."""
         row = self._run(CLAIM, for_id=delivery_id, lease_ms=lease_ms).one_or_none()
         if row is None:
             return None
@@ -462,7 +468,7 @@ class WebhookRepository(Statements):
         )
 
     def due_in_ms(self, delivery_id: str) -> int | None:
-        """When a pending delivery is due from now; None when it is not pending."""
+        """In how many ms a pending delivery is due; None if it is not pending."""
         due: int | None = self._run(GET_DUE, for_id=delivery_id).scalar_one_or_none()
         return due
 
@@ -477,7 +483,7 @@ class WebhookRepository(Statements):
     def record(
         self, message: Message, answer: Answer, status: DeliveryStatus, delay_ms: int
     ) -> bool:
-        """Record an attempt under its lease; whether the lease still held."""
+        """Record an attempt under its lease; return whether the lease still held."""
         result = self._run(
             RECORD,
             for_id=message.id,
@@ -493,13 +499,15 @@ class WebhookRepository(Statements):
     def prune(
         self, subscription_id: str, status: DeliveryStatus, kept_ms: int, page_size: int
     ) -> int:
-        """Delete a subscription's oldest deliveries with a status that are older; how many."""
+        """Delete a page of a subscription's deliveries with a status that are older than
+        ``kept_ms``; return how many.
+        """
         values = {"for_subscription": subscription_id, "old_status": str(status)}
         result = self._run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
         return result.rowcount
 
     def pause_gone(self, subscription_id: str) -> None:
-        """Pause a subscription whose endpoint says that it is gone."""
+        """Pause a subscription whose endpoint answered that it is gone."""
         self._run(PAUSE_GONE, for_id=subscription_id)
 
 

@@ -1,8 +1,9 @@
-"""What can be done with webhooks: subscriptions on the client's side, deliveries on the clock's.
+"""What can be done with webhooks: clients subscribe, and the worker delivers.
 
-A delivery is a row that the statement wrote which wrote its event, so none is lost and none is made up.
-It is sent under a lease, outside of any transaction: whoever moved its ``due_at`` forward by a
-conditional UPDATE sends it, and records the outcome only while that is still where it is.
+A delivery is a row, written by the statement that writes its event, so none is lost and none is
+invented. It is sent under a lease, outside of any transaction: the process whose conditional UPDATE
+moved its ``due_at`` forward sends it, and records the outcome only if ``due_at`` has not changed
+since.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +41,10 @@ RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
 IN_TURN_MS = 250
 #: When to look again at one whose subscription is paused. Resuming does not wait for it.
 PAUSED_MS = 3600 * 1000
-#: How many deliveries are brought forward at once when a subscription is resumed, or deleted, and how many times.
+#: How many deliveries one statement brings forward when a subscription is resumed, or deletes when
+#: they are old, and how many such statements run at most.
 SLICE, SLICES = 1000, 20
-#: What may pass between the end of a request and the record of it.
+#: How long it may take to record the outcome after a request has ended.
 GRACE_SECONDS = 10.0
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -54,9 +56,9 @@ class WebhookPolicy:
 
     timeout_seconds: float
     allow_private: bool
-    #: How long before its deadline a client is reminded of an order; 0: never.
+    #: How long before an order's deadline its client is reminded; 0: never.
     reminder_minutes: float
-    #: How long a delivery is kept that is delivered or dead; 0: for ever.
+    #: How long delivered and dead deliveries are kept; 0: forever.
     keep_days: int = 0
 
     @property
@@ -85,12 +87,13 @@ class Webhooks(Transactional[WebhookRepository]):
         self._policy = policy
         self._observe = observe
 
-    # -- a client's side -------------------------------------------------------------------
+    # -- for clients -----------------------------------------------------------------------
 
     def subscribe(
         self, client_id: str, *, url: str, events: Sequence[str] | None
     ) -> tuple[Subscription, str]:
-        """Have a client's events sent to a URL; None: all of them. Returns the secret that signs, too.
+        """Send a client's events to a URL; None: all of them. Returns the secret that signs them,
+        too.
 
         Raises WebhookUrlNotAllowed, TooManyWebhooks.
         """
@@ -135,7 +138,7 @@ class Webhooks(Transactional[WebhookRepository]):
         with self._writing() as repository:
             repository.resume(client_id, subscription_id)
         found = self.subscription(client_id, subscription_id)
-        for _ in range(SLICES):  # what is left after that comes by itself
+        for _ in range(SLICES):  # the rest is sent when it is due
             with self._writing() as repository:
                 ids = repository.bring_forward(subscription_id, self._policy.lease_ms, SLICE)
             for delivery_id in ids:
@@ -145,7 +148,7 @@ class Webhooks(Transactional[WebhookRepository]):
         return found
 
     def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Subscription, str]:
-        """Make another secret; the one before signs too for a day. Raises WebhookNotFound."""
+        """Make a new secret; for a day the previous one signs too. Raises WebhookNotFound."""
         secret = new_secret()
         with self._writing() as repository:
             found = repository.rotate(client_id, subscription_id, secret, OVERLAP_MS)
@@ -178,7 +181,7 @@ class Webhooks(Transactional[WebhookRepository]):
     def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
         """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound.
 
-        So is one that was given up because it killed its workers.
+        Even a delivery that was given up because it killed its workers is sent again.
         """
         with self._writing() as repository:
             found = repository.delivery(delivery_id)
@@ -186,12 +189,12 @@ class Webhooks(Transactional[WebhookRepository]):
             if owner is None or client_id not in (None, owner):
                 raise DeliveryNotFound
             again = repository.redeliver(delivery_id)
-            if again is None:  # dropped at this moment
+            if again is None:  # deleted meanwhile
                 raise DeliveryNotFound
         self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
         return again
 
-    # -- the clock's side ------------------------------------------------------------------
+    # -- for the worker --------------------------------------------------------------------
 
     @retried
     def claim(self, delivery_id: str) -> Message | int | None:
@@ -264,7 +267,9 @@ class Webhooks(Transactional[WebhookRepository]):
 
     @retried
     def prune(self, subscription_id: str) -> None:
-        """Delete a subscription's oldest deliveries that are delivered or dead, and older than they are kept."""
+        """Delete a subscription's delivered and dead deliveries that have been kept long enough,
+        oldest first.
+        """
         kept_ms = DAY_MS * self._policy.keep_days
         for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
             for _ in range(SLICES):

@@ -1,13 +1,13 @@
 """Idempotency keys and fingerprints on the orders themselves; payment references per customer.
 
-On PostgreSQL nobody is stopped: the indexes are built concurrently, and what is there is filled in
-a few thousand rows at a time. An interrupted run leaves its work behind, and the next one goes on.
+On PostgreSQL nothing is blocked: the indexes are built concurrently, and existing rows are filled
+in a few thousand at a time. After an interrupted run, the next one continues.
 
-The version before this one keeps working: it goes on writing its keys to ``idempotency_keys``, and a
-trigger puts them on its orders, and the customer on its payments. So while both versions run, one
+The version before this one keeps working: it goes on writing its keys to ``idempotency_keys``, and
+a trigger puts them on its orders, and the customer on its payments. So while both versions run, one
 key still makes one order, and this version replays the orders of the other. A request that this
-version answered and that is repeated at the version before is told to come back (503). A later
-revision drops the triggers and ``idempotency_keys``, when the version before is gone.
+version answered gets 503 if it is repeated at the version before. A later revision drops the
+triggers and ``idempotency_keys``, when the version before is gone.
 
 On SQLite, which has one host, stop the service before migrating.
 """
@@ -87,8 +87,8 @@ def upgrade() -> None:
         for index in INDEXES[1:]:
             _create_index(*index)
         if _on_postgresql():
-            # A table is read from end to end for a NOT NULL, which stops everybody meanwhile, but
-            # not where a valid check says the same; and to validate a check stops nobody.
+            # SET NOT NULL reads the whole table and blocks everybody meanwhile, unless a valid
+            # check says the same; and validating a check blocks nobody.
             op.execute("ALTER TABLE payments DROP CONSTRAINT IF EXISTS uq_payments_provider")
             op.execute("ALTER TABLE payments DROP CONSTRAINT IF EXISTS ck_payments_customer")
             op.execute(
@@ -105,7 +105,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What this version placed is kept; a repeated request for it is refused by the one before."""
+    """What this version placed is kept; a repeated request for it is refused by the version before."""
     with op.get_context().autocommit_block():
         if _on_postgresql():
             op.execute("DROP FUNCTION IF EXISTS key_of_version_before CASCADE")

@@ -1,9 +1,8 @@
 """Events are keyed by their order and id: one index less for each event.
 
-On PostgreSQL queries wait only while the keys are swapped, and for what already reads events at that
-moment: the index is built concurrently.
-After an interrupted run, the next one starts over. The previous version works before, during and
-after the migration.
+On PostgreSQL the index is built concurrently; queries wait only while the keys are swapped, and for
+what already reads events at that moment. After an interrupted run, the next one starts over. The
+previous version works before, during and after the migration.
 
 On SQLite nothing changes: it generates ids only for a single-column key.
 """

@@ -1,9 +1,10 @@
-"""API keys of their own: a client has any number, each with scopes, expiry and its last use.
+"""API keys have a table of their own: a client has any number, each with scopes, expiry and its
+last use.
 
 Existing keys keep working, and may report payments as before. The previous version keeps working
-too: triggers copy over the keys that it makes, and the secrets that are overwritten as its
-documentation says. It does not accept keys that this version makes, and knows of no expiry. A later revision drops the
-triggers and the columns ``secret_hash`` and ``scopes`` of ``api_clients``.
+too: triggers copy the keys that it makes, and the secrets that are overwritten as its documentation
+says. It does not accept keys that this version makes, and ignores expiry. A later revision drops
+the triggers and the columns ``secret_hash`` and ``scopes`` of ``api_clients``.
 """
 
 import sqlalchemy as sa
@@ -54,7 +55,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Each client's original key is kept, unless it was to expire; added keys are lost."""
+    """Each client's original key is kept, unless it had an expiry; added keys are lost."""
     op.execute(
         "UPDATE api_clients SET secret_hash = '' "
         "WHERE id IN (SELECT id FROM api_keys WHERE expires_at IS NOT NULL)"

@@ -26,7 +26,7 @@ INDEXES: dict[str, dict[str, Any]] = {
         "sqlite_where": sa.text("refund_reference IS NOT NULL"),
     },
 }
-#: What was refunded before a downgrade.
+#: For payments that were refunded before a downgrade.
 FILL = (
     "UPDATE payments SET refunded_at = e.at, refund_reference = e.data ->> 'refund_reference' "
     "FROM order_events e WHERE e.order_id = payments.order_id AND e.type = 'payment.refunded' "

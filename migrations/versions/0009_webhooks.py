@@ -1,7 +1,8 @@
 """Webhook subscriptions, which events they want, and a delivery for each event they get.
 
-Three new tables; nothing else changes. An interrupted migration goes on where it stopped. The previous version works before, during and after the migration,
-but makes no deliveries: subscribe once every API process and worker runs this version.
+Three new tables; nothing else changes. After an interrupted run, the next one continues. The
+previous version works before, during and after the migration, but makes no deliveries: subscribe
+once every API process and worker runs this version.
 """
 
 from typing import Any

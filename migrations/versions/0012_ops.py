@@ -1,4 +1,4 @@
-"""Indexes for operators: the latest cancellations, and money that is due back, whoever's it is.
+"""Indexes for operators: the latest cancellations, and money that is due back, of all clients.
 
 On PostgreSQL they are built concurrently, so they block nobody. An interrupted build leaves an invalid
 index behind, which the next run replaces. The previous version works before, during and after.

@@ -20,7 +20,7 @@ def etag(version: object) -> dict[str, str]:
 def expected_versions() -> frozenset[str] | None:
     """The versions that If-Match names; None for ``*``, any. Weak tags match nothing.
 
-    Raises PreconditionRequired without the header, BadRequest for what is neither.
+    Raises PreconditionRequired without the header, BadRequest if it is malformed.
     """
     given = request.headers.get("If-Match")
     if given is None:
@@ -36,7 +36,7 @@ def expected_versions() -> frozenset[str] | None:
 def expected() -> Expected:
     """What If-Match or If-None-Match expects; without either, that there is nothing yet.
 
-    Raises BadRequest for what this server does not compare.
+    Raises BadRequest for any other If-None-Match, and for both headers at once.
     """
     if "If-None-Match" not in request.headers:
         exists = "If-Match" in request.headers

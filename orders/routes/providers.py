@@ -44,7 +44,7 @@ providers = APIBlueprint(
 
 @contextmanager
 def _limited(endpoint: str = "") -> Iterator[None]:
-    """Count what is wrong against the address it comes from, for one endpoint or for unknown ones.
+    """Limit an address's wrong signatures, for one endpoint or for all unknown ones.
 
     Raises TooManyRequests.
     """
@@ -58,10 +58,10 @@ def _limited(endpoint: str = "") -> Iterator[None]:
 
 
 def signed(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a view run for signed messages only, before anything else looks at them.
+    """Verify a message's signature before anything else reads the message.
 
-    It is given who sent them. A message that is refused then is logged: money may have been taken
-    that nothing here knows of.
+    The view gets its sender. A signed message that the view refuses is logged: it may report money
+    that this service does not know of.
     """
 
     @wraps(view)
@@ -70,7 +70,7 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
         endpoint = str(endpoint_id)
         if not services().providers.knows(endpoint):
             with _limited():
-                # Only its provider knows an endpoint's id: nobody else has a body read.
+                # Only its provider knows an endpoint's id: nobody else gets a body read.
                 services().providers.check(endpoint)
         # A provider sends for many clients: one's wrong secret must not shut out the others.
         with _limited(endpoint):

@@ -74,7 +74,7 @@ def may(scope: str) -> bool:
 
 
 def reader() -> str | None:
-    """Whose orders the key may read: its client's; everybody's, with the scope ops."""
+    """The client whose orders the key may read; None, for everybody's, with the scope ops."""
     return None if may("ops") else caller()
 
 
@@ -84,6 +84,6 @@ def page(found: list[Any], query: Any) -> dict[str, Any]:
     return {"data": found, "next_cursor": query.cursor_after(found[-1]) if more else None}
 
 
-def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001  it is what the word says
+def replay_header(replayed: bool) -> dict[str, str]:  # noqa: FBT001  the name says what it is
     """Marks a response that was given before."""
     return {"Idempotent-Replayed": "true"} if replayed else {}
