@@ -1,4 +1,4 @@
-"""The order service: what an order is, how it is kept, and how it is reached."""
+"""The order service: what an order is, how it is stored, and its HTTP API."""
 
 import sys
 from importlib.util import find_spec

@@ -68,25 +68,25 @@ def is_tagged(rule: Rule) -> bool:
 def errors_of(view: Callable[..., Any]) -> Errors:
     """The errors that a view may raise, declared or implied."""
     declared: Errors = getattr(view, "_contract", {}).get("errors", frozenset())
-    taken = spec_of(view)
-    if taken.get("auth"):  # the key is looked up in SQL, and counted
+    spec = spec_of(view)
+    if spec.get("auth"):  # the key is looked up in SQL, and counted
         declared |= {StorageUnavailable, TooManyRequests}
-    if taken.get("body"):
+    if spec.get("body"):
         declared |= {ServerBusy}
-    if taken.get("roles"):
+    if spec.get("roles"):
         declared |= {Forbidden}
     return declared
 
 
 def statuses_of(rule: Rule, view: Callable[..., Any]) -> list[HTTPStatus]:
     """The statuses with which any such route may answer before its view is called."""
-    taken = spec_of(view)
+    spec = spec_of(view)
     statuses = [HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR]
-    if taken.get("auth"):
+    if spec.get("auth"):
         statuses += [HTTPStatus.UNAUTHORIZED]
     if rule.arguments:
         statuses += [HTTPStatus.NOT_FOUND]
-    if taken.get("body"):
+    if spec.get("body"):
         statuses += [
             HTTPStatus.LENGTH_REQUIRED,
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

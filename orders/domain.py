@@ -79,7 +79,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """Money that a provider reports to have taken for an order."""
+    """A payment for an order, as its provider reported it."""
 
     id: str
     order_id: str
@@ -262,7 +262,7 @@ class ValidKey:
     valid_ms: float
     #: Since its use was last noted.
     unused_ms: float
-    #: Whether the database takes no writes.
+    #: Whether the database is read-only.
     read_only: bool
 
 

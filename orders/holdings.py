@@ -88,7 +88,7 @@ class Holdings:
     """
 
     def __init__(self, limits: Limits, count: Callable[[str, int], Held]) -> None:
-        """``count`` counts what a client holds, in at most so many orders."""
+        """``count`` counts what a client holds, in at most a given number of orders."""
         self._limits = limits
         self._count = count
         self._accounts: dict[str, _Account] = {}

@@ -41,7 +41,7 @@ api_keys = sa.Table(
     sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("expires_at", Instant),
-    sa.Column("lifetime_ms", sa.BigInteger),  # as it was created with; its successor gets the same
+    sa.Column("lifetime_ms", sa.BigInteger),  # from its creation on; its successor gets the same
     sa.Column("last_used_at", Instant),
 )
 sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)

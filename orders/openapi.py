@@ -286,7 +286,7 @@ def _never_null(schema: Schema) -> Schema:
 
 
 def example_of(schema: Schema, schemas: dict[str, Schema]) -> Any:
-    """An example, made of those of the fields. Raises Incomplete where there is none.
+    """An example, composed of those of the fields. Raises Incomplete where there is none.
 
     What may be null is, unless the field itself has an example.
     """
@@ -506,7 +506,7 @@ def _webhooks(schemas: dict[str, Schema]) -> Schema:
                     },
                 },
                 "responses": {
-                    "2XX": {"description": "The message was taken."},
+                    "2XX": {"description": "The message was accepted."},
                     "410": {"description": "Send no more: the subscription is paused."},
                 },
             }

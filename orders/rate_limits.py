@@ -29,7 +29,7 @@ class RateLimits:
         self.policy = {"RateLimit-Policy": f'"key";q={burst};w={math.ceil(burst / per_second)}'}
 
     def admit(self, key_id: str) -> dict[str, str]:
-        """Count a request with a key; the headers that say what is left. Raises TooManyRequests."""
+        """Count a request with a key; return the headers that say what is left. Raises TooManyRequests."""
         result = self._keys.limit(key_id)
         if result.limited:
             raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))

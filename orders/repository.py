@@ -642,7 +642,7 @@ def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
 
 
 def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
-    """An order as it was placed, from what never changes."""
+    """An order as it was placed, rebuilt from columns that never change."""
     timeout_ms = rows[0].timeout_ms
     order = _order(rows[0], rows)
     was_free = order.total_minor == 0 and order.paid_at == order.created_at

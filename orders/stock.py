@@ -107,7 +107,7 @@ class StockService(Transactional[StockRepository]):
     def adjustments(
         self, sku: str, *, page_size: int, before_id: int | None = None
     ) -> list[Adjustment]:
-        """What changed what is on hand of a SKU, other than orders, newest first.
+        """Changes of a SKU's stock on hand that orders did not make, newest first.
 
         Raises SkuNotFound.
         """

@@ -286,7 +286,7 @@ class Webhooks(Transactional[WebhookRepository]):
 
 
 def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:
-    """What a delivery is after so many attempts, and when it is due again, in ms."""
+    """A delivery's status after so many attempts, and in how many ms it is due again."""
     if answer.is_success:
         return DeliveryStatus.DELIVERED, 0
     if answer.status == HTTPStatus.GONE:

@@ -29,7 +29,7 @@ log = structlog.get_logger("orders")
 PAGE_SIZE = 64
 #: An endpoint is slow if its answers take longer than that on average.
 SLOW_SECONDS = 0.5
-#: A slow endpoint may have one in so many threads at a time.
+#: A slow endpoint may have one thread in this many at a time.
 SLOW_SHARE = 4
 #: How often a process deletes the old deliveries of a subscription that gets new ones.
 PRUNE_SECONDS = 60.0

@@ -46,7 +46,7 @@ def readyz() -> ResponseReturnValue:
         services().orders.check_ready()
     except StorageUnavailable as error:
         log.warning("not ready", error=str(error))
-        # Anybody may ask: what a driver says of its server is for the log.
+        # Anybody may ask, so what a driver says of its server is only logged.
         database = "unavailable" if type(error) is StorageUnavailable else str(error)
         report = {"status": "unavailable", "database": database, "redis": redis}
         return report, HTTPStatus.SERVICE_UNAVAILABLE

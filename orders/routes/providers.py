@@ -108,13 +108,13 @@ def receive_webhook(sender: Sender, header: WebhookHeaders, body: ReportIn) -> A
     if isinstance(message, OtherMessage):
         services().providers.ignore(sender, message.type, header.webhook_id)
         return {"outcome": "ignored", "payment_id": None}
-    taken = _take(sender, message)
-    outcome = "replayed" if taken.replayed else taken.payment.status
-    report = {"outcome": outcome, "payment_id": taken.payment.id}
-    return report, 200, replay_header(taken.replayed)
+    recorded = _record(sender, message)
+    outcome = "replayed" if recorded.replayed else recorded.payment.status
+    report = {"outcome": outcome, "payment_id": recorded.payment.id}
+    return report, 200, replay_header(recorded.replayed)
 
 
-def _take(sender: Sender, message: Any) -> Paid:
+def _record(sender: Sender, message: Any) -> Paid:
     orders, data = services().orders, message.data
     if isinstance(message, PaymentSucceeded):
         return orders.pay(sender.client_id, provider=sender.provider, **data.model_dump())

@@ -105,7 +105,7 @@ def cursor(of: str, at: datetime, last_id: str) -> str:
 
 
 def encoded(position: str | int) -> str:
-    """A cursor: opaque, so that nobody builds on what is in it."""
+    """A cursor: opaque, so that no client relies on its content."""
     return base64.urlsafe_b64encode(str(position).encode()).decode().rstrip("=")
 
 

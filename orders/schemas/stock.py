@@ -113,7 +113,7 @@ class StocksOut(Out):
 
 
 class AdjustmentOut(Out):
-    """A change of what is on hand that no order made."""
+    """A change of a SKU's stock on hand that no order made."""
 
     id: Annotated[
         int,
