@@ -107,7 +107,7 @@ def test_a_timeout_out_of_bounds_is_refused_and_leaves_nothing(shop: Shop) -> No
     shop.stock()
     before = shop.tables()
     for seconds in (0, -1, 0.999, 86_400.001, 10**400, float("nan")):
-        with pytest.raises(TimeoutOutOfRange, match="It is 1 to 86400 s"):
+        with pytest.raises(TimeoutOutOfRange, match="It must be 1 to 86400 s"):
             place(shop, timeout_seconds=seconds)
     assert shop.tables() == before
 
