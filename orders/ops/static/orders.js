@@ -13,6 +13,7 @@ let shownId = null;
 export async function find(text) {
   const here = location.hash;
   setText($("find-heading"), `Orders “${text}”`);
+  $("found").replaceChildren();
   setText($("not-found"), "Searching…");
   setHidden($("not-found"), false);
   try {
