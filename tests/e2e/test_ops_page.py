@@ -193,7 +193,7 @@ def test_a_dead_letter_is_read_requeued_and_purged(site: Site) -> None:
 
 
 def test_letters_with_long_ids_are_purged_in_several_requests(site: Site) -> None:
-    ids = [900 * "\u6f22" + str(number) for number in range(8)]
+    ids = [990 * "\u6f22" + str(number) for number in range(8)]
     for each in ids:
         site.bury(each)
     page = site.logged_in()
