@@ -1,4 +1,4 @@
-"""The service's queues as operators see them, over HTTP and on the page: counts, dead letters, pauses."""
+"""The service's queues, for the HTTP API and the operators' page: counts, dead letters, pauses."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from worker.queue import LETTERS
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Raises QueueUnavailable."""
+    """Raises QueueUnavailable when Redis does not answer."""
     try:
         yield
     except redis.RedisError as error:
@@ -23,15 +23,20 @@ def answering() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A task that is not tried again, and why."""
+class LetterSummary:
+    """A dead letter without its payload and traceback."""
 
     id: str
     reason: str
     error: str | None
     failures: int
     deliveries: int
-    died_at: datetime
+    #: By the clock of Redis.
+    died_at_ms: int
+
+    @property
+    def died_at(self) -> datetime:
+        return datetime.fromtimestamp(self.died_at_ms / 1000, UTC)
 
 
 class Queues:
@@ -46,36 +51,31 @@ class Queues:
             return {name: queue.stats() for name, queue in self._queues.items()}
 
     def dead_letters(
-        self, name: str, *, page_size: int, passed: int
-    ) -> tuple[list[DeadLetter], int | None]:
-        """A page of dead letters, newest first, and the entry of the list at which the next one begins."""
-        found, following = self.newest_letters(name, passed, most=page_size)
-        return [_dead_letter(each) for each in found], following
-
-    def newest_letters(
         self,
         name: str,
         passed: int,
         *,
         most: int,
         reads: int = 5,
-        wanted: Callable[[Letter], bool] = lambda _: True,
-    ) -> tuple[list[Letter], int | None]:
-        """Dead letters, newest first, from an entry of the list on; and the entry at which to go on, if any.
+        wanted: Callable[[LetterSummary], bool] = lambda _: True,
+    ) -> tuple[list[LetterSummary], int | None]:
+        """A page of dead letters, newest first, and the ``passed`` of the next page; None on the last one.
 
-        It ends after so many reads of the list, whatever was found: an entry may have no letter any more.
+        ``passed`` is how many entries of the list to skip. The page ends after ``most`` letters, or after
+        ``reads`` reads of the list: an entry may no longer have a letter.
         """
         queue = self._queues[name]
-        found: list[Letter] = []
-        read = 0
+        found: list[LetterSummary] = []
+        at, end = passed, passed + reads * LETTERS
         with answering():
             for ids in islice(queue.newest_dead_ids(passed), reads):
-                for letter in filter(wanted, queue.letters(ids, with_payloads=False)):
+                letters = queue.letters(ids, with_payloads=False)
+                for letter in filter(wanted, map(_summary, letters)):
                     found.append(letter)
                     if len(found) == most:
-                        return found, passed + read * LETTERS + ids.index(letter.id) + 1
-                read += 1
-        return found, passed + read * LETTERS if read == reads else None
+                        return found, at + ids.index(letter.id) + 1
+                at += LETTERS
+        return found, at if at == end else None
 
     def requeue(self, name: str, ids: Iterable[str]) -> int:
         """Schedule dead tasks again, due now. Returns how many it found."""
@@ -88,12 +88,12 @@ class Queues:
             return len(queue.purge(ids))
 
     def requeue_one(self, name: str, task_id: str) -> None:
-        """Raises DeadLetterNotFound."""
+        """Schedule one dead task again, due now. Raises DeadLetterNotFound."""
         if not self.requeue(name, [task_id]):
             raise DeadLetterNotFound
 
     def purge_one(self, name: str, task_id: str) -> None:
-        """Raises DeadLetterNotFound."""
+        """Delete one dead task for good. Raises DeadLetterNotFound."""
         if not self.purge(name, [task_id]):
             raise DeadLetterNotFound
 
@@ -113,13 +113,13 @@ class Queues:
             yield self._queues[name]
 
 
-def _dead_letter(letter: Letter) -> DeadLetter:
+def _summary(letter: Letter) -> LetterSummary:
     story = letter.story
-    return DeadLetter(
+    return LetterSummary(
         letter.id,
         story["reason"],
         story["error"],
         story["failures"],
         story["deliveries"],
-        datetime.fromtimestamp(story["died_at_ms"] / 1000, UTC),
+        story["died_at_ms"],
     )

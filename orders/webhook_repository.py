@@ -408,11 +408,11 @@ class WebhookRepository(Statements):
         query = sa.select(found).order_by(found.c.created_at, found.c.id).limit(p("page_size"))
         values = {"last_at": at, "last_id": last_id, "page_size": page_size}
         rows = self._run(query, for_subscription=subscription_id, **values)
-        return [_delivery(row) for row in rows]
+        return [delivery_of(row) for row in rows]
 
     def delivery(self, delivery_id: str) -> Delivery | None:
         row = self._run(GET_DELIVERY, for_id=delivery_id).one_or_none()
-        return None if row is None else _delivery(row)
+        return None if row is None else delivery_of(row)
 
     def owner(self, subscription_id: str) -> str | None:
         """Whose subscription it is; None once it is deleted."""
@@ -422,7 +422,7 @@ class WebhookRepository(Statements):
     def redeliver(self, delivery_id: str) -> Delivery | None:
         """Have a delivery sent again, with all of its attempts ahead; None if it no longer exists."""
         row = self._run(REDELIVER, for_id=delivery_id).one_or_none()
-        return None if row is None else _delivery(row)
+        return None if row is None else delivery_of(row)
 
     def upcoming(
         self, after_ms: int | None, before_ms: int, page_size: int, last: Upcoming | None
@@ -523,7 +523,7 @@ def _subscription(row: sa.Row[Any]) -> Subscription:
     )
 
 
-def _delivery(row: sa.Row[Any]) -> Delivery:
+def delivery_of(row: sa.Row[Any]) -> Delivery:
     status = DeliveryStatus(row.status)
     return Delivery(
         id=row.id,

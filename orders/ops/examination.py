@@ -1,8 +1,9 @@
-"""The doctor's examination, for the page: a line at a time, as it finds them."""
+"""The doctor's examination for the page: each finding as soon as it is made."""
 
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cached_property
 
 from orders.bootstrap import Services
 from orders.doctor import Doctor
@@ -12,37 +13,35 @@ from orders.webhooks_flow import webhook_flow
 from worker import Flow
 from worker.doctor import examine
 
-#: What takes longer is reported as hanging.
+#: A check that takes longer is reported as hanging.
 LIMIT_SECONDS = 5.0
 
 
 class Examination:
-    """One at a time: it is not free."""
+    """One at a time in each process, because it puts load on SQL and Redis."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._flows: list[Flow] = []
         self._running = threading.Lock()
 
     def run(self) -> Iterator[dict[str, str]]:
-        """Each finding as it is made, until `end`. Raises DoctorBusy, at once."""
+        """Each finding as it is made. The caller must call `end`. Raises DoctorBusy at once."""
         if not self._running.acquire(blocking=False):
             raise DoctorBusy
         return self._findings()
 
     def end(self) -> None:
-        """Let the next one begin."""
+        """Let the next examination begin."""
         self._running.release()
 
     def _findings(self) -> Iterator[dict[str, str]]:
         redis = self._services.redis
-        for found in examine(redis, self._all_flows(), limit_seconds=LIMIT_SECONDS):
+        for found in examine(redis, self._flows, limit_seconds=LIMIT_SECONDS):
             yield {name: str(value) for name, value in asdict(found).items()}
 
-    def _all_flows(self) -> list[Flow]:
-        """Made when somebody asks: one of them has a pool of connections to send with."""
-        if not self._flows:
-            services = self._services
-            orders = timeout_flow(services.orders, services.settings, Doctor(services.engine))
-            self._flows = [orders, webhook_flow(services)]
-        return self._flows
+    @cached_property
+    def _flows(self) -> list[Flow]:
+        """Built on first use, because it loads TLS certificates."""
+        services = self._services
+        orders = timeout_flow(services.orders, services.settings, Doctor(services.engine))
+        return [orders, webhook_flow(services)]

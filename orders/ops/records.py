@@ -1,67 +1,49 @@
-"""What SQL says of the orders, for the page: bounded reads, on a connection of their own."""
+"""Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import sqlalchemy as sa
 
-from orders.domain import Position, is_order_id
+from orders.domain import Order, Position, is_order_id
 from orders.errors import OrderNotFound, PaymentNotFound, StorageUnavailable
 from orders.ops.repository import OpsRepository
 from orders.ops.shared import Shared
 from orders.schemas.orders import EventOut, OrderOut
 from orders.schemas.payments import PaymentOut
-from orders.schemas.types import rfc3339
+from orders.schemas.types import Out, rfc3339
+from orders.schemas.webhooks import DeliveryOut
 from orders.transactional import Transactional
+from orders.webhook_repository import delivery_of
 
 Json = dict[str, Any]
 
-#: How long what was read is shown to whoever asks next, in this process.
+#: How long each half of `ShownRecords.state` is shared by all who ask this process.
 FRESH_SECONDS, SLOW_SECONDS = 1.0, 5.0
-#: More are not counted.
+#: Counts stop here.
 MOST_UNPAID, MOST_OVERDUE, MOST_REFUNDS = 10_000, 1000, 1000
-#: Rows of the lists.
+#: The maximum lengths of the lists.
 NEXT, LATEST, FOUND, LISTED = 12, 12, 20, 100
-#: A reference is looked for among so many clients' orders.
+#: References are searched in the orders of this many clients.
 MOST_CLIENTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
-    """Everything about one order but its check."""
-
-    order: Json
-    events: list[Json]
-    payments: list[Json]
-    deliveries: list[Json]
-
-    def json(self) -> Json:
-        return {
-            "order": self.order,
-            "events": self.events,
-            "payments": self.payments,
-            "deliveries": self.deliveries,
-        }
-
-
-class Records(Transactional[OpsRepository]):
+class ShownRecords(Transactional[OpsRepository]):
     """Raises StorageUnavailable from every method but ``state`` while the database does not answer."""
 
     _repository = OpsRepository
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        self._fresh = Shared(self._look, FRESH_SECONDS)
-        self._slow = Shared(self._look_slowly, SLOW_SECONDS)
+        self._fresh = Shared(self._read_fresh, FRESH_SECONDS)
+        self._slow = Shared(self._read_slow, SLOW_SECONDS)
 
     def state(self) -> Json:
-        """Counters, lists and lateness; without them, that the database does not answer."""
+        """Counts, lists and lateness; or that the database does not answer."""
         fresh = self._fresh.get()
         return fresh | self._slow.get() if fresh["answers"] else fresh
 
-    def _look(self) -> Json:
+    def _read_fresh(self) -> Json:
         try:
             with self._reading() as repository:
                 overdue = repository.count_overdue(MOST_OVERDUE)
@@ -77,26 +59,27 @@ class Records(Transactional[OpsRepository]):
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
         }
 
-    def _look_slowly(self) -> Json:
+    def _read_slow(self) -> Json:
         try:
             with self._reading() as repository:
                 unpaid = repository.count_unpaid(MOST_UNPAID)
                 refunds = repository.refunds_due(MOST_REFUNDS)
                 lateness = repository.lateness()
         except (StorageUnavailable, sa.exc.DBAPIError):
-            return {}  # the rest may be there all the same
+            return {}  # these reads may time out while the others succeed
         return {
             "unpaid": {"count": unpaid, "most": MOST_UNPAID},
             "refunds": {"sums": [each._asdict() for each in refunds], "most": MOST_REFUNDS},
             "lateness": [_minute(late) for late in lateness],
         }
 
-    def refunds_due(self, page_size: int, after: Position | None) -> Sequence[sa.Row[Any]]:
+    def refunds_due(self, page_size: int, after: Position | None) -> list[sa.Row[Any]]:
+        """All clients' payments that have to be refunded, oldest first."""
         with self._reading() as repository:
-            return repository.list_refunds_due(page_size, after)
+            return [*repository.list_refunds_due(page_size, after)]
 
     def payer(self, payment_id: str) -> str:
-        """Raises PaymentNotFound."""
+        """The id of the client that a payment belongs to. Raises PaymentNotFound."""
         with self._reading() as repository:
             payer = repository.payer(payment_id)
         if payer is None:
@@ -104,18 +87,18 @@ class Records(Transactional[OpsRepository]):
         return payer
 
     def find(self, text: str) -> list[Json]:
-        """Orders of this id or reference, newest first."""
+        """Orders with this id or reference, newest first."""
         order_id = text.lower()
         with self._reading() as repository:
             if is_order_id(order_id):
                 order = repository.order(order_id, None)
                 if order is not None:
-                    return [OrderOut.model_validate(order).model_dump(mode="json")]
+                    return [_shown(order)]
             rows = repository.with_reference(text, most_clients=MOST_CLIENTS, most=FOUND)
         return [_shown(row) for row in rows]
 
-    def story(self, order_id: str) -> Story:
-        """Everything about one order but its check. Raises OrderNotFound."""
+    def story(self, order_id: str) -> Json:
+        """An order with its events, payments and webhook deliveries. Raises OrderNotFound."""
         with self._reading() as repository:
             order = repository.order(order_id, None)
             if order is None:
@@ -123,29 +106,33 @@ class Records(Transactional[OpsRepository]):
             events = repository.events(order_id, 0, LISTED)
             payments = repository.payments_of_order(order_id, page_size=LISTED, after=None)
             deliveries = repository.list_deliveries(order_id, LISTED)
-        return Story(
-            OrderOut.model_validate(order).model_dump(mode="json"),
-            [EventOut.model_validate(each).model_dump(mode="json") for each in events],
-            [PaymentOut.model_validate(each).model_dump(mode="json") for each in payments],
-            [_delivery(row) for row in deliveries],
-        )
+        return {
+            "order": _dumped(OrderOut, order),
+            "events": [_dumped(EventOut, each) for each in events],
+            "payments": [_dumped(PaymentOut, each) for each in payments],
+            "deliveries": [_delivery(row) for row in deliveries],
+        }
 
 
-def _shown(row: sa.Row[Any]) -> Json:
+def _dumped(schema: type[Out], found: object) -> Json:
+    return schema.model_validate(found).model_dump(mode="json")
+
+
+def _shown(order: Order | sa.Row[Any]) -> Json:
     """An order in a list."""
     return {
-        "id": row.id,
-        "client": row.client,
-        "client_reference": row.client_reference,
-        "status": row.status,
-        "total_minor": row.total_minor,
-        "currency": row.currency,
-        "expires_at": rfc3339(row.expires_at),
+        "id": order.id,
+        "client": order.client,
+        "client_reference": order.client_reference,
+        "status": order.status,
+        "total_minor": order.total_minor,
+        "currency": order.currency,
+        "expires_at": rfc3339(order.expires_at),
     }
 
 
 def refund_due(row: sa.Row[Any]) -> Json:
-    """A payment that is due back, in a list."""
+    """A payment that has to be refunded, in a list."""
     return {
         "id": row.id,
         "order_id": row.order_id,
@@ -161,26 +148,13 @@ def refund_due(row: sa.Row[Any]) -> Json:
 
 
 def _delivery(row: sa.Row[Any]) -> Json:
-    def moment(at: Any) -> str | None:
-        return None if at is None else rfc3339(at)
-
-    return {
-        "id": row.id,
-        "url": row.url,
-        "type": row.type,
-        "status": row.status,
-        "attempts": row.attempts,
-        "created_at": rfc3339(row.created_at),
-        "next_attempt_at": moment(row.due_at) if row.status == "pending" else None,
-        "delivered_at": moment(row.delivered_at),
-        "last_attempt_at": moment(row.last_attempt_at),
-        "last_status": row.last_status,
-        "last_error": row.last_error,
-    }
+    """A webhook delivery, with the URL that it is sent to."""
+    shown = DeliveryOut.model_validate(delivery_of(row))
+    return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
 
 
 def _minute(late: list[int]) -> Json:
-    """How late the cancellations of a minute were."""
+    """How late the cancellations in one minute were."""
     if not late:
         return {"count": 0, "median_ms": None, "most_ms": None}
     return {"count": len(late), "median_ms": round(median(late)), "most_ms": max(late)}

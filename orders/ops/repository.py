@@ -1,4 +1,7 @@
-"""The SQL statements of the operators' page, each with a name and a sentence. All of them read, and no more than so much."""
+"""The SQL statements of the operators' page, each with a name and a sentence.
+
+All of them only read, and a bounded number of rows.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,18 +25,14 @@ from orders.repository import FIRST, Repository, after_last
 
 p = sa.bindparam
 
-#: Lateness is shown for so many minutes, of so many cancellations in each: the last ones.
+#: Lateness is shown for this many minutes, and for this many of the last cancellations in each.
 MINUTES, SAMPLE = 30, 25
-#: Cancellations longer ago are not the latest ones any more.
+#: Cancellations before that are not listed among the latest.
 DAY_MS = 86_400_000
 
-_FIRST_AT = sa.literal(FIRST.at, Instant)
-_of_unpaid = (
-    sa.select(orders.c.expires_at)
-    # The bound is for planners: they look for a beginning in the index, and not through all of it.
-    .where(orders.c.status == UNPAID, orders.c.expires_at > _FIRST_AT)
-    .limit(p("most"))
-)
+# With a bound, planners seek in the index instead of scanning all of it.
+_is_unpaid = sa.and_(orders.c.status == UNPAID, orders.c.expires_at > sa.literal(FIRST.at, Instant))
+_of_unpaid = sa.select(orders.c.expires_at).where(_is_unpaid).limit(p("most"))
 # How many orders are unpaid, up to a number.
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
 # How many of them are overdue, up to a number.
@@ -44,16 +43,16 @@ _SHOWN = (
     *(orders.c.id, orders.c.client_reference, orders.c.total_minor, orders.c.currency),
     *(orders.c.status, orders.c.expires_at, client_of(orders.c.customer_id)),
 )
-# The unpaid orders that expire next, those that are overdue first.
+# The unpaid orders that expire next, overdue ones first.
 LIST_NEXT = (
     sa.select(*_SHOWN, ms_until(orders.c.expires_at).label("expires_in_ms"))
-    .where(orders.c.status == UNPAID, orders.c.expires_at > _FIRST_AT)
+    .where(_is_unpaid)
     .order_by(orders.c.expires_at, orders.c.id)
     .limit(p("most"))
 )
 _late = ms_until(orders.c.cancelled_at, orders.c.expires_at).label("late_ms")
 _cancelled_ago = ms_until(orders.c.cancelled_at).label("ms")
-# The orders that were cancelled last because they were not paid, and how late that was.
+# The orders that expired last, and how late they were cancelled.
 LIST_LATEST = (
     sa.select(*_SHOWN, _late, _cancelled_ago)
     .where(orders.c.cancel_reason == EXPIRED, orders.c.cancelled_at > later(now(), "after_ms"))
@@ -67,7 +66,7 @@ def _ago(minutes: int) -> sa.ColumnElement[Any]:
 
 
 def _lateness_of(minute: int) -> sa.Select[Any]:
-    """The last cancellations of one minute, which ended so many minutes ago."""
+    """The last cancellations of the minute that ended ``minute`` minutes ago."""
     found = (
         sa.select(sa.literal_column(str(minute), sa.Integer).label("minute"), _late)
         .where(
@@ -81,21 +80,20 @@ def _lateness_of(minute: int) -> sa.Select[Any]:
     return sa.select(found.subquery())
 
 
-# How late the last cancellations of each of the last minutes were: as many looks into the index as there are minutes.
+# How late the last cancellations of each of the last minutes were: one index scan for each minute.
 LIST_LATENESS = sa.union_all(*map(_lateness_of, range(MINUTES)))
 
 _oldest_first = (payments.c.created_at, payments.c.id)
-_due_back = payments.c.status == REFUND_DUE
-# Money that is due back, oldest first, whoever's it is, from a page's end on.
+# All clients' payments that have to be refunded, oldest first, from a page's end on.
 LIST_REFUNDS_DUE = (
     sa.select(
         payments, client_of(payments.c.customer_id), ms_until(payments.c.created_at).label("ms")
     )
-    .where(_due_back, after_last(*_oldest_first))
+    .where(payments.c.status == REFUND_DUE, after_last(*_oldest_first))
     .order_by(*_oldest_first)
     .limit(p("most"))
 )
-# Whose a payment is.
+# The client that a payment belongs to.
 GET_PAYER = sa.select(payments.c.customer_id).where(payments.c.id == p("for_id"))
 
 _some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
@@ -106,13 +104,13 @@ _with_reference = (
     )
     .limit(p("most"))
 )
-# Some orders with a reference, of a bounded number of clients: a lookup in the index for each client.
+# Some orders with a reference, of a bounded number of clients: one index lookup for each client.
 FIND_BY_REFERENCE = (
-    sa.select(*_SHOWN, ms_until(orders.c.expires_at).label("expires_in_ms"))
+    sa.select(*_SHOWN)
     .where(one_of(orders.c.id, _with_reference))
     .order_by(orders.c.created_at.desc(), orders.c.id)
 )
-# The webhook deliveries about an order, and where they go.
+# The webhook deliveries about an order, with their URLs.
 LIST_DELIVERIES = (
     sa.select(webhook_deliveries, webhook_subscriptions.c.url)
     .join_from(
@@ -135,45 +133,47 @@ LIST_DELIVERIES = (
 
 
 class OpsRepository(Repository):
-    """The statements, on one connection, beside those on orders."""
+    """These statements and those of `Repository`, on one connection."""
 
     def count_unpaid(self, most: int) -> int:
+        """How many orders are unpaid, counted up to ``most``."""
         count: int = self._run(COUNT_UNPAID, most=most).scalar_one()
         return count
 
     def count_overdue(self, most: int) -> int:
+        """How many unpaid orders are overdue, counted up to ``most``."""
         count: int = self._run(COUNT_OVERDUE, most=most).scalar_one()
         return count
 
     def next_to_expire(self, most: int) -> Sequence[sa.Row[Any]]:
-        """Unpaid orders, the most urgent first."""
+        """Unpaid orders, soonest deadline first."""
         return self._run(LIST_NEXT, most=most).all()
 
     def latest_expired(self, most: int) -> Sequence[sa.Row[Any]]:
-        """The last cancellations of the last day, newest first."""
+        """The orders that expired in the last day, newest first."""
         return self._run(LIST_LATEST, most=most, after_ms=-DAY_MS).all()
 
     def lateness(self) -> list[list[int]]:
-        """For each of the last minutes, the present one first, how late its last cancellations were, in ms."""
+        """How late, in ms, the last cancellations of each minute were; the current minute comes first."""
         found: list[list[int]] = [[] for _ in range(MINUTES)]
         for row in self._run(LIST_LATENESS, most=SAMPLE):
             found[row.minute].append(row.late_ms)
         return found
 
     def list_refunds_due(self, most: int, after: Position | None = None) -> Sequence[sa.Row[Any]]:
-        """Money that is due back, oldest first."""
+        """All clients' payments that have to be refunded, oldest first."""
         at, last_id = after or FIRST
         return self._run(LIST_REFUNDS_DUE, most=most, last_at=at, last_id=last_id).all()
 
     def payer(self, payment_id: str) -> str | None:
-        """The id of the client whose payment this is."""
+        """The id of the client that a payment belongs to."""
         payer: str | None = self._run(GET_PAYER, for_id=payment_id).scalar_one_or_none()
         return payer
 
     def with_reference(
         self, reference: str, *, most_clients: int, most: int
     ) -> Sequence[sa.Row[Any]]:
-        """Orders that their clients call so, newest first."""
+        """Orders with this client reference, newest first."""
         values = {"for_reference": reference, "most_clients": most_clients, "most": most}
         return self._run(FIND_BY_REFERENCE, **values).all()
 

@@ -1,15 +1,13 @@
-"""The page and what its script asks for: JSON, for whoever has the cookie of a session."""
+"""The page, and the JSON that its script requests with the cookie of a session."""
 
 import json
 import time
 from collections.abc import Iterator
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import structlog
 from apiflask import APIBlueprint, APIFlask
 from flask import Response, current_app, g, make_response, request, send_from_directory
 
@@ -32,31 +30,30 @@ from orders.errors import (
 from orders.ops import sessions
 from orders.ops.examination import Examination
 from orders.ops.queues import ShownQueues
-from orders.ops.records import Records, refund_due
+from orders.ops.records import ShownRecords, refund_due
 from orders.ops.schemas import (
     LetterQuery,
     LettersIn,
     LettersQuery,
     LoginIn,
     QueueIn,
-    RefundDoneIn,
     RefundsQuery,
     SearchQuery,
 )
 from orders.ops.sessions import COOKIE, Session
-from orders.routes.shared import services
-from orders.schemas.paging import cursor
+from orders.routes.shared import log_operator, page, services
+from orders.schemas.payments import RefundIn
 
-log = structlog.get_logger("orders")
 STATIC = Path(__file__).parent / "static"
-#: Nothing but the page's own files and routes, nothing inline, and in no frame.
+#: Only the page's own files and routes, nothing inline, and not in a frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-TOKEN_HEADER = "X-CSRF-Token"  # noqa: S105  the name of it
-OPEN = {"ops.page", "ops.asset", "ops.log_in"}
-#: What stands before each of these routes may raise.
+TOKEN_HEADER = "X-CSRF-Token"  # noqa: S105  a header's name
+#: Endpoints that need no session.
+OPEN = {"ops.index", "ops.asset", "ops.log_in"}
+#: What `enter` may raise, before any route.
 ALWAYS = (LoginRequired, NotFromThisPage, StorageUnavailable, TooManyRequests)
 Json = dict[str, Any]
 
@@ -64,16 +61,16 @@ ops = APIBlueprint("ops", __name__, url_prefix="/ops", enable_openapi=False)
 
 
 class Tools:
-    """What the page's routes work with."""
+    """What the routes work with."""
 
     def __init__(self, wired: Services) -> None:
-        self.records = Records(wired.watching)
+        self.records = ShownRecords(wired.watching)
         self.queues = ShownQueues(wired.redis)
         self.examination = Examination(wired)
 
 
 def install(app: APIFlask) -> None:
-    """Have ``app`` serve the page."""
+    """Serve the page from ``app``."""
     app.extensions["ops"] = Tools(app.extensions["orders"])
     app.register_blueprint(ops)
 
@@ -83,12 +80,15 @@ def tools() -> Tools:
     return made
 
 
-# -- at the door ---------------------------------------------------------------------------
+# -- before and after each request ---------------------------------------------------------
 
 
 @ops.before_request
 def enter() -> None:
-    """Raises LoginRequired, NotFromThisPage, TooManyRequests, StorageUnavailable."""
+    """Find the session, and refuse changes that other sites send.
+
+    Raises LoginRequired, NotFromThisPage, TooManyRequests, StorageUnavailable.
+    """
     changes = request.method not in ("GET", "HEAD")
     if changes and not _is_from_here():
         raise NotFromThisPage
@@ -102,7 +102,7 @@ def enter() -> None:
     session = sessions.resume(clients.recall_key, cookie, time.time())
     if session is None:
         limits.admit_stranger(request.remote_addr)
-        # During an outage of the database one may go on looking.
+        # While the database is down, operators may still read.
         known_key = partial(clients.known_key, stale=not changes)
         session = sessions.resume(known_key, cookie, time.time())
     if session is None:
@@ -122,7 +122,7 @@ def leave(response: Response) -> Response:
 
 
 def _is_from_here() -> bool:
-    """Whether a browser says that our own page sent this."""
+    """Whether the browser says that this page sent the request."""
     origin = request.headers.get("Origin", "")
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
     return urlsplit(origin).netloc == request.host and site == "same-origin"
@@ -133,29 +133,28 @@ def session() -> Session:
     return found
 
 
-def _noted(action: str, **facts: Any) -> None:
-    """Who changed something is in the log."""
-    log.info("operator", action=action, client=session().client.name, key=session().key_id, **facts)
+def _log(action: str, **facts: Any) -> None:
+    log_operator(action, session().client, session().key_id, **facts)
 
 
 # -- the page ------------------------------------------------------------------------------
 
 
 @ops.get("", strict_slashes=False)
-def page() -> Response:
-    """The page: it has no data, and asks for a login itself."""
+def index() -> Response:
+    """The page. It contains no data, and shows the login form itself."""
     return _file("index.html")
 
 
 @ops.get("/static/<name>")
 def asset(name: str) -> Response:
-    """A script or a style."""
+    """A script, the style sheet or the icon."""
     return _file(name)
 
 
 def _file(name: str) -> Response:
     response = send_from_directory(STATIC, name)
-    response.headers["Cache-Control"] = "no-cache"  # asked for again, and mostly unchanged
+    response.headers["Cache-Control"] = "no-cache"  # revalidated, so mostly a 304
     return response
 
 
@@ -174,9 +173,9 @@ def log_in(body: LoginIn) -> Response:
         limits.count_stranger(request.remote_addr)
         raise LoginRequired("This key is not valid.")
     g.session = made
-    _noted("log in")
-    response = make_response(_session(made))
-    # The browser knows whether it came by https; behind a proxy this server does not.
+    _log("log in")
+    response = make_response(_described(made))
+    # Behind a proxy that ends TLS, only the browser knows that it used https.
     secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
     response.set_cookie(
         COOKIE,
@@ -194,34 +193,34 @@ def log_in(body: LoginIn) -> Response:
 @raises(*ALWAYS)
 def get_session() -> Json:
     """Who is logged in."""
-    return _session(session())
+    return _described(session())
 
 
 @ops.delete("/session")
 @raises(*ALWAYS)
 def log_out() -> Response:
     """Log out."""
-    _noted("log out")
+    _log("log out")
     response = make_response({})
     response.delete_cookie(COOKIE, path="/ops", httponly=True, samesite="Strict")
     return response
 
 
-def _session(found: Session) -> Json:
+def _described(session: Session) -> Json:
     return {
-        "client": found.client.name,
-        "token": found.token,
-        "expires_in_seconds": max(0, round(found.expires_at - time.time())),
+        "client": session.client.name,
+        "token": session.token,
+        "expires_in_seconds": max(0, round(session.expires_at - time.time())),
     }
 
 
-# -- looking -------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------
 
 
 @ops.get("/state")
 @raises(*ALWAYS)
 def state() -> Json:
-    """Everything that changes all the time."""
+    """What the page polls: counts, lists, queues and workers."""
     return {"sql": tools().records.state(), "redis": tools().queues.state()}
 
 
@@ -229,20 +228,20 @@ def state() -> Json:
 @ops.input(SearchQuery, location="query", arg_name="query")
 @raises(*ALWAYS)
 def search(query: SearchQuery) -> Json:
-    """Orders by id or reference."""
+    """Orders with this id or reference."""
     return {"orders": tools().records.find(query.text)}
 
 
 @ops.get("/orders/<uuid:order_id>")
 @raises(*ALWAYS, OrderNotFound)
 def order(order_id: object) -> Json:
-    """An order with all that happened to it."""
+    """An order with everything that happened to it, and where its check is."""
     story = tools().records.story(str(order_id))
     try:
         check: Json = {"answers": True, "state": tools().queues.check(str(order_id))}
     except QueueUnavailable:
         check = {"answers": False}
-    return story.json() | {"check": check}
+    return story | {"check": check}
 
 
 @ops.get("/letters")
@@ -259,7 +258,7 @@ def letters(query: LettersQuery) -> Json:
 @ops.input(LetterQuery, location="query", arg_name="query")
 @raises(*ALWAYS, QueueUnavailable)
 def letter(query: LetterQuery) -> Json:
-    """A dead letter with its traceback."""
+    """Why a task is dead, with the traceback."""
     return {"letter": tools().queues.letter(query.queue, query.id)}
 
 
@@ -267,17 +266,16 @@ def letter(query: LetterQuery) -> Json:
 @ops.input(RefundsQuery, location="query", arg_name="query")
 @raises(*ALWAYS)
 def refunds(query: RefundsQuery) -> Json:
-    """Money that is due back, oldest first."""
-    rows = tools().records.refunds_due(query.limit, query.after)
-    more = len(rows) == query.limit
-    last = cursor("refunds", rows[-1].created_at, rows[-1].id) if more else None
-    return {"refunds": [refund_due(row) for row in rows], "next_cursor": last}
+    """Payments that have to be refunded, oldest first."""
+    found = page(tools().records.refunds_due(query.limit, query.after), query)
+    shown = [refund_due(row) for row in found["data"]]
+    return {"refunds": shown, "next_cursor": found["next_cursor"]}
 
 
 @ops.get("/doctor")
 @raises(*ALWAYS, DoctorBusy)
 def doctor() -> Response:
-    """What the doctor finds, a JSON object a line, as it finds it."""
+    """The doctor's findings as they are made, each a JSON object on a line of its own."""
 
     def lines(findings: Iterator[dict[str, str]]) -> Iterator[str]:
         for found in findings:
@@ -285,11 +283,11 @@ def doctor() -> Response:
 
     examination = tools().examination
     response = Response(lines(examination.run()), mimetype="application/x-ndjson")
-    response.call_on_close(examination.end)  # also when nobody reads a line, as for HEAD
+    response.call_on_close(examination.end)  # even if nothing is read, as for HEAD
     return response
 
 
-# -- mending -------------------------------------------------------------------------------
+# -- changing ------------------------------------------------------------------------------
 
 
 @ops.post("/letters/requeue")
@@ -298,7 +296,7 @@ def doctor() -> Response:
 def requeue(body: LettersIn) -> Json:
     """Schedule dead tasks again, due now."""
     done = tools().queues.requeue(body.queue, body.ids)
-    _noted("requeue", queue=body.queue, letters=done)
+    _log("requeue", queue=body.queue, letters=done)
     return {"done": done}
 
 
@@ -308,7 +306,7 @@ def requeue(body: LettersIn) -> Json:
 def purge(body: LettersIn) -> Json:
     """Delete dead tasks for good."""
     done = tools().queues.purge(body.queue, body.ids)
-    _noted("purge", queue=body.queue, letters=done)
+    _log("purge", queue=body.queue, letters=done)
     return {"done": done}
 
 
@@ -316,9 +314,9 @@ def purge(body: LettersIn) -> Json:
 @ops.input(QueueIn, arg_name="body")
 @raises(*ALWAYS, QueueUnavailable)
 def pause(body: QueueIn) -> Json:
-    """Stop claims and sweeps of a queue."""
+    """Stop claims from a queue and its sweeps."""
     tools().queues.pause(body.queue)
-    _noted("pause", queue=body.queue)
+    _log("pause", queue=body.queue)
     return {}
 
 
@@ -328,16 +326,16 @@ def pause(body: QueueIn) -> Json:
 def resume(body: QueueIn) -> Json:
     """End a pause."""
     tools().queues.resume(body.queue)
-    _noted("resume", queue=body.queue)
+    _log("resume", queue=body.queue)
     return {}
 
 
 @ops.post("/refunds/<uuid:payment_id>")
-@ops.input(RefundDoneIn, arg_name="body")
+@ops.input(RefundIn, arg_name="body")
 @raises(*ALWAYS, AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
-def refund(payment_id: object, body: RefundDoneIn) -> tuple[Json, HTTPStatus]:
-    """Record that money was sent back."""
+def refund(payment_id: object, body: RefundIn) -> Json:
+    """Record that a payment was refunded."""
     payer = tools().records.payer(str(payment_id))
     services().orders.refund(payer, str(payment_id), reference=body.reference)
-    _noted("refund", payment=str(payment_id))
-    return {}, HTTPStatus.OK
+    _log("refund", payment=str(payment_id))
+    return {}

@@ -1,13 +1,13 @@
-"""What the page's script sends."""
+"""The requests of the page's script."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.domain import Position
-from orders.schemas.paging import Query
+from orders.schemas.paging import Query, cursor
 from orders.schemas.queue import MAX_TASK_ID, QueueName
-from orders.schemas.types import In, Reference
+from orders.schemas.types import In
 
 #: Dead letters that one request requeues or purges.
 MOST_IDS = 300
@@ -19,7 +19,7 @@ def _task_id(value: object) -> str:
     return value
 
 
-#: Other programs may have written ids that are not UTF-8, which pydantic's own text refuses.
+#: Ids that other programs wrote may not be UTF-8; pydantic's strings would refuse them.
 TaskId = Annotated[str, PlainValidator(_task_id)]
 
 
@@ -42,39 +42,33 @@ class LettersIn(In):
     ids: Annotated[list[TaskId], Field(min_length=1, max_length=MOST_IDS)]
 
 
-class RefundDoneIn(In):
-    """Money that was sent back."""
-
-    reference: Reference
-
-
-class Asked(BaseModel):
-    """What a query may ask for."""
+class Parameters(BaseModel):
+    """A query string."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LettersQuery(Asked):
-    """Which dead letters of a queue, newest first."""
+class LettersQuery(Parameters):
+    """Which dead letters of a queue."""
 
     queue: QueueName
-    #: Part of the id, the reason or the error, upper or lower case alike.
+    #: What the id, reason or error contains, in upper or lower case.
     text: Annotated[str, StringConstraints(max_length=200)] = ""
     #: Entries of the list to skip.
     passed: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    #: Ids only, and of more letters at a time.
+    #: Only ids, on larger pages.
     ids: bool = False
 
 
-class LetterQuery(Asked):
+class LetterQuery(Parameters):
     """One dead letter."""
 
     queue: QueueName
     id: TaskId
 
 
-class SearchQuery(Asked):
-    """An order's id, or its client's reference for it."""
+class SearchQuery(Parameters):
+    """An order's id or client reference."""
 
     text: Annotated[str, StringConstraints(min_length=1, max_length=255, strip_whitespace=True)]
 
@@ -86,3 +80,7 @@ class RefundsQuery(Query):
     def after(self) -> Position | None:
         """Where the page before ended. Raises BadRequest."""
         return self.position("refunds")
+
+    def cursor_after(self, payment: Any) -> str:
+        """The cursor of the page that follows this payment."""
+        return cursor("refunds", payment.created_at, payment.id)

@@ -1,7 +1,7 @@
-"""Who is logged in: a signed cookie, which holds the id of an API key and never the key.
+"""Who is logged in: a signed cookie, which holds the id of an API key, never the key.
 
-What signs it is derived from the stored hash of the key's secret. So every process of the API can check a
-cookie, no setting is needed for that, and a key that is revoked or has expired ends its sessions.
+The signing key is derived from the stored hash of the API key's secret. So every API process accepts the
+cookie without extra configuration, and a key that is revoked or expires ends its sessions.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from orders.domain import Client, ValidKey, is_order_id
 from orders.errors import Forbidden
 
 COOKIE = "ops_session"
-#: A shift: then one logs in again, whatever was done meanwhile.
+#: One shift. Using the page does not prolong it.
 SECONDS = 8 * 3600
-#: What the key of a session must be allowed.
+#: The scope that the key must have.
 SCOPE = "ops"
-#: So that a signature for one purpose is none for another.
+#: So that a signature made for one purpose is invalid for the other.
 OF_COOKIES, OF_TOKENS = "orders.ops.cookie", "orders.ops.token"
 
 
@@ -32,9 +32,9 @@ class Session:
     client: Client
     key_id: str
     expires_at: int
-    #: Signed, for the browser to keep.
+    #: The cookie's value, signed.
     cookie: str
-    #: What a request that changes something must bring beside the cookie: another site cannot read it.
+    #: Requests that change something must send this too: another site cannot read it.
     token: str
 
     @classmethod
@@ -46,7 +46,7 @@ class Session:
 
 
 def log_in(clients: Clients, api_key: str, now_seconds: float) -> Session | None:
-    """A session for whoever has this key; None if it is not valid. Raises Forbidden if it lacks the scope."""
+    """A session of this key; None if the key is not valid. Raises Forbidden if it lacks the scope."""
     client = clients.authenticate(api_key)
     key_id = api_key.partition(".")[0]
     known = clients.known_key(key_id) if client else None
@@ -61,7 +61,7 @@ def log_in(clients: Clients, api_key: str, now_seconds: float) -> Session | None
 def resume(
     known_key: Callable[[str], ValidKey | None], cookie: str, now_seconds: float
 ) -> Session | None:
-    """The session of a cookie, unless it has ended. ``known_key`` looks a key up by its id."""
+    """The session of a cookie; None if it is invalid or has ended. ``known_key`` finds a key by its id."""
     payload, _, _ = cookie.rpartition(".")
     key_id, _, rest = payload.partition(".")
     expires_at = rest.partition(".")[0]

@@ -1,18 +1,24 @@
-"""Reads once for all who look: an open page asks every two seconds, and there may be many."""
+"""Reads that all callers share: an open page polls every two seconds, and many may be open."""
 
-import math
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
-    """What ``read`` returned, at most ``seconds`` ago; while somebody reads again, the others get what was there.
+class _Known(NamedTuple, Generic[T]):
+    value: T
+    until: float
+    #: How many changes there had been when it was read.
+    changes: int
 
-    So a server that hangs holds one thread, and not one for each open page. ``read`` does not raise.
+
+class Shared(Generic[T]):
+    """Caches what ``read`` returns for ``seconds``. While one thread reads again, the others get the old value.
+
+    So a server that hangs blocks one thread, not one for each open page. ``read`` must not raise.
     """
 
     def __init__(
@@ -22,30 +28,29 @@ class Shared(Generic[T]):
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: tuple[float, T] | None = None
+        self._known: _Known[T] | None = None
         self._changes = 0
 
     def get(self) -> T:
         known = self._known
-        if known is not None and self._clock() < known[0]:
-            return known[1]
+        if known is not None and self._is_fresh(known):
+            return known.value
         if not self._lock.acquire(blocking=known is None):
             assert known is not None
-            return known[1]
+            return known.value
         try:
             known = self._known
-            if known is None or self._clock() >= known[0]:
-                changes = self._changes
+            if known is None or not self._is_fresh(known):
+                changes = self._changes  # before reading: a change made meanwhile may be missed
                 value = self._read()
-                # What was read may be older than a change that was made meanwhile.
-                until = self._clock() + self._seconds if changes == self._changes else -math.inf
-                known = self._known = (until, value)
-            return known[1]
+                known = self._known = _Known(value, self._clock() + self._seconds, changes)
+            return known.value
         finally:
             self._lock.release()
 
     def forget(self) -> None:
-        """Have the next one read again: something was changed."""
+        """Have the next caller read again, because something was changed."""
         self._changes += 1
-        if (known := self._known) is not None:
-            self._known = (-math.inf, known[1])
+
+    def _is_fresh(self, known: _Known[T]) -> bool:
+        return self._clock() < known.until and known.changes == self._changes

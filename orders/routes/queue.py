@@ -4,12 +4,11 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from apiflask import APIBlueprint
 
 from orders.contract import raises
 from orders.errors import DeadLetterNotFound, QueueUnavailable
-from orders.routes.shared import auth, current_client, services
+from orders.routes.shared import auth, current_client, log_operator, services
 from orders.schemas.queue import (
     DeadLetterQuery,
     DeadLettersOut,
@@ -17,14 +16,13 @@ from orders.schemas.queue import (
     QueuesOut,
 )
 
-log = structlog.get_logger("orders")
 queue = APIBlueprint(
     "queue",
     __name__,
     url_prefix="/v1",
     tag={
         "name": "Queue",
-        "description": "The queues that the service's workers work on, and the tasks they gave up.",
+        "description": "The queues of the service's workers, and their dead letters: tasks that are not tried again.",
     },
 )
 
@@ -48,11 +46,9 @@ def list_dead_letters(query: DeadLettersQuery) -> Any:
     """A queue's dead letters, newest first.
 
     A page may have fewer than `limit` and still not be the last. Pages shift when letters are added,
-    requeued or deleted: after that, begin with the first one.
+    requeued or deleted; start again from the first page after that.
     """
-    found, following = services().queues.dead_letters(
-        query.queue, page_size=query.limit, passed=query.passed
-    )
+    found, following = services().queues.dead_letters(query.queue, query.passed, most=query.limit)
     return {"data": found, "next_cursor": query.cursor_from(following)}
 
 
@@ -64,10 +60,10 @@ def list_dead_letters(query: DeadLettersQuery) -> Any:
 def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Schedule a dead task again, due now.
 
-    It starts afresh, with no failures. A 404 after a 503 most likely means that it was done.
+    Its counters are reset. A 404 after a 503 most likely means that the first request succeeded.
     """
     services().queues.requeue_one(query.queue, task_id)
-    _noted("requeue", task_id, query)
+    _log("requeue", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 
 
@@ -79,15 +75,13 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Delete a dead task for good.
 
-    The order stays as it is. A 404 after a 503 most likely means that it was done.
+    Its order stays as it is. A 404 after a 503 most likely means that the first request succeeded.
     """
     services().queues.purge_one(query.queue, task_id)
-    _noted("purge", task_id, query)
+    _log("purge", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 
 
-def _noted(action: str, task_id: str, query: DeadLetterQuery) -> None:
-    """Who changed something is in the log."""
-    key, _, _ = auth.get_auth().token.partition(".")
-    facts = {"queue": query.queue, "task_id": task_id}
-    log.info("operator", action=action, client=current_client().name, key=key, **facts)
+def _log(action: str, task_id: str, query: DeadLetterQuery) -> None:
+    key_id, _, _ = auth.get_auth().token.partition(".")
+    log_operator(action, current_client(), key_id, queue=query.queue, task_id=task_id)

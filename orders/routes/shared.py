@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import structlog
 from apiflask import HTTPTokenAuth
 from flask import current_app, g, request
 
 from orders.bootstrap import Services
 from orders.domain import Client
 from orders.errors import Forbidden
+
+log = structlog.get_logger("orders")
 
 
 class KeyAuth(HTTPTokenAuth):
@@ -65,6 +68,11 @@ def current_client() -> Client:
 def caller() -> str:
     """The id of the client whose key came with the request."""
     return current_client().id
+
+
+def log_operator(action: str, client: Client, key_id: str, **facts: Any) -> None:
+    """Log who changed something, and what."""
+    log.info("operator", action=action, client=client.name, key=key_id, **facts)
 
 
 def may(scope: str) -> bool:

@@ -8,9 +8,9 @@ from orders.schemas.paging import NextCursor, Page, Query, encoded
 from orders.schemas.types import Moment, Out, Shown
 
 MAX_TASK_ID = 1000
-#: Above what any clock of Redis says, and any queue holds.
+#: More than any clock of Redis shows, or any queue holds.
 MOST = 2**53 - 1
-#: Of a reason or an error; only what was raised is cut off by the queue.
+#: Of a reason or an error. The queue shortens errors; reasons can be of any length.
 MAX_TEXT = 100_000
 
 #: See `orders.bootstrap`.
@@ -22,14 +22,14 @@ OfQueue = Annotated[
         examples=["order-timeout"],
     ),
 ]
-#: As a path can name it: without a slash, and neither "." nor "..", which clients resolve.
+#: Ids that fit in a path: without a slash, and neither "." nor "..", which clients resolve.
 TaskId = Annotated[
     str,
     StringConstraints(
         min_length=1, max_length=MAX_TASK_ID, pattern=r"^([^/.]|\.[^/.]|\.\.[^/])[^/]*$"
     ),
     Field(
-        description="The id of a task: of the order that it checks, or of the delivery that it sends.",
+        description="The id of a task, which is that of the order that it checks or the delivery that it sends.",
         examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
     ),
 ]
@@ -39,12 +39,12 @@ def _readable(value: Any) -> Any:
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
-#: Without lone surrogates, which UTF-8 does not have: an id of another program, or an error, may.
+#: Without lone surrogates, which UTF-8 cannot encode: ids that other programs wrote and errors may contain them.
 Readable = BeforeValidator(_readable)
 
 
 class DeadLetterQuery(BaseModel):
-    """In which queue a dead letter is."""
+    """Which queue a dead letter is in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,7 +58,7 @@ class DeadLettersQuery(Query):
 
     @property
     def passed(self) -> int:
-        """How many entries of the queue's list the pages before passed. Raises BadRequest."""
+        """How many entries of the queue's list the previous pages passed. Raises BadRequest."""
         return int(self.name(self.queue, "[0-9]{1,9}") or 0)
 
     def cursor_from(self, passed: int | None) -> str | None:
@@ -75,7 +75,7 @@ class QueueOut(Out):
     """How many of a queue's tasks are in each place."""
 
     queue: OfQueue
-    scheduled: Annotated[int, _number("How many tasks wait, due or not.", 12)]
+    scheduled: Annotated[int, _number("How many tasks are waiting, due or not.", 12)]
     due: Annotated[int, _number("How many of these are due.")]
     leased: Annotated[int, _number("How many tasks workers hold.")]
     dead: Annotated[int, _number("How many dead letters there are.", 1)]
@@ -83,11 +83,16 @@ class QueueOut(Out):
     next_due_in_ms: Annotated[
         Annotated[int, _number("How long until the next task is due.")] | None,
         Field(
-            description="How long until the next task is due; null if none waits.", examples=[1250]
+            description="How long until the next task is due; null if none is waiting.",
+            examples=[1250],
         ),
     ]
-    oldest_due_age_ms: Annotated[int, _number("How long the oldest task has been due; or 0.")]
-    oldest_dead_age_ms: Annotated[int, _number("The age of the oldest dead letter; or 0.", 60_000)]
+    oldest_due_age_ms: Annotated[
+        int, _number("How long the oldest task has been due; 0 if none is.")
+    ]
+    oldest_dead_age_ms: Annotated[
+        int, _number("The age of the oldest dead letter; 0 if there is none.", 60_000)
+    ]
 
 
 class QueuesOut(Out):
@@ -113,10 +118,13 @@ class DeadLetterOut(Out):
     ]
     error: Annotated[
         Annotated[str, Readable, Field(json_schema_extra={"maxLength": MAX_TEXT})] | None,
-        Field(description="What it failed with last.", examples=["ValueError: no such order"]),
+        Field(
+            description="The last error; null if none was raised.",
+            examples=["ValueError: no such order"],
+        ),
     ]
     failures: Annotated[int, _number("How often it failed.", 10)]
-    deliveries: Annotated[int, _number("How often its lease ended before it was settled.")]
+    deliveries: Annotated[int, _number("How often its lease expired.")]
     died_at: Annotated[Moment, Field(description="When it died, by the clock of Redis.")]
 
 

@@ -17,6 +17,7 @@ from orders.config import Settings
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.faults.site import frozen
 from worker import DelayQueue
+from worker.queue import Put
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -191,6 +192,22 @@ def test_a_dead_letter_is_read_requeued_and_purged(site: Site) -> None:
     assert complaints(page) == []
 
 
+def test_letters_with_long_ids_are_purged_in_several_requests(site: Site) -> None:
+    ids = [990 * "\u6f22" + str(number) for number in range(8)]
+    for each in ids:
+        site.bury(each)
+    page = site.logged_in()
+    show(page, "dead")
+    page.until("document.querySelector('#letters').children.length >= 8", "the letters")
+    page.click("#purge-all")
+    page.click("#dialog-yes")
+    page.until("document.querySelector('#dialog-yes').textContent === 'Purge'", "the count")
+    page.click("#dialog-yes")
+    page.until("!document.querySelector('#dialog').open", "the dialog to close")
+    assert site.queue.letters(ids) == []
+    assert complaints(page) == []
+
+
 def test_a_refund_is_marked(site: Site) -> None:
     payment_id = site.pay_late("tx-77")
     page = site.logged_in()
@@ -239,9 +256,34 @@ def test_an_order_is_searched(site: Site) -> None:
     page.until("document.querySelector('#timeline').children.length === 1", "its time line")
     assert "scheduled, due in" in page.text("#order-facts")
     page.run("document.querySelector('#text').value = ''")
-    page.type("#text", "nothing")
+    page.type("#text", "A-later")
     page.press("Enter")
     page.until("document.querySelector('#not-found').textContent.startsWith('No order')", "nothing")
+    site.place(900, "A-later")
+    page.click("#search button")
+    page.until("document.querySelector('#order-heading').textContent === 'A-later'", "the order")
+
+
+def test_an_order_that_does_not_exist_shows_nothing_of_another(site: Site) -> None:
+    page = site.logged_in()
+    show(page, f"order/{site.place(900)}")
+    page.until("document.querySelector('#timeline').children.length === 1", "its time line")
+    show(page, f"order/{uuid4()}")
+    page.until("document.querySelector('#order-status').textContent === 'no such order'", "nothing")
+    assert page.text("#order-facts") == page.text("#timeline") == ""
+
+
+def test_the_checks_failures_are_counted(site: Site) -> None:
+    order_id = site.place(900)
+    processes.wait_until(lambda: site.queue.look_up(order_id), "the check to be scheduled")
+    with frozen(site.service.worker):
+        site.queue.schedule(order_id, 1)
+        [task] = site.queue.claim(1, 60_000).tasks
+        site.queue.retry([(task, 600_000)], Put.FAILED)
+    page = site.logged_in()
+    show(page, f"order/{order_id}")
+    page.until("document.querySelector('#timeline').children.length === 1", "its time line")
+    assert page.text("#order-facts").endswith(", after 1 failure")
 
 
 def test_it_does_not_ask_while_nobody_sees_it(site: Site) -> None:

@@ -464,6 +464,7 @@ def test_dead_letters_are_listed_filtered_and_shown(page: Page, redis_client: re
     assert (len(seen), len({*seen}), rest["passed"]) == (121, 121, None)
     matching = page.get(f"letters?queue={QUEUE}&text=NO%20SUCH%20mug")
     assert ([each["id"] for each in matching["letters"]], matching["passed"]) == (["b-1"], None)
+    assert page.get(f"letters?queue={QUEUE}&text=none")["letters"] == []
     ids = page.get(f"letters?queue={QUEUE}&ids=1")
     assert (len(ids["letters"]), ids["letters"][0], ids["passed"]) == (121, "b-1", None)
     whole = page.get(f"letter?queue={QUEUE}&id=b-1")["letter"]

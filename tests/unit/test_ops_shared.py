@@ -23,6 +23,20 @@ def test_what_was_changed_is_read_again() -> None:
     assert shared.get() == 1
 
 
+def test_a_read_during_which_something_changed_is_not_kept() -> None:
+    reads = 0
+
+    def read() -> int:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            shared.forget()
+        return reads
+
+    shared = Shared(read, 1000.0)
+    assert [shared.get(), shared.get(), shared.get()] == [1, 2, 2]
+
+
 def test_while_a_read_hangs_the_others_get_what_was_there() -> None:
     at, hangs, goes_on = [0.0], Event(), Event()
     reads = 0

@@ -1,6 +1,6 @@
-// The page's requests to its server.
+// The page's requests to the server.
 
-const PATIENCE_MS = 10_000;
+const TIMEOUT_MS = 10_000;
 
 let token = "";
 let whenLoggedOut = () => {};
@@ -22,7 +22,7 @@ export class Refused extends Error {
   }
 }
 
-async function sent(method, path, body, signal) {
+async function send(method, path, body, signal) {
   const headers = { Accept: "application/json" };
   if (method !== "GET") headers["X-CSRF-Token"] = token;
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -42,7 +42,7 @@ async function sent(method, path, body, signal) {
 
 /** Send a request and return the JSON of the response. Throws Refused. */
 export async function ask(method, path, body) {
-  const response = await sent(method, path, body, AbortSignal.timeout(PATIENCE_MS));
+  const response = await send(method, path, body, AbortSignal.timeout(TIMEOUT_MS));
   try {
     return await response.json();
   } catch {
@@ -57,9 +57,9 @@ export const get = (path, query = {}) => {
 
 export const post = (path, body = {}) => ask("POST", path, body);
 
-/** Request lines of JSON, and pass each one on as it arrives. Throws Refused. */
+/** Request lines of JSON, and call `each` with every one as it arrives. Throws Refused. */
 export async function lines(path, each) {
-  const response = await sent("GET", path);
+  const response = await send("GET", path);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

@@ -1,4 +1,4 @@
-// Plain SVG charts: bars for what is due, and how late cancellations were.
+// Plain SVG charts: the tasks due in each minute, and how late cancellations were.
 
 import { h, svg } from "./dom.js";
 import { duration, number, plural } from "./format.js";
@@ -30,7 +30,7 @@ function gridLine(chart, width, y, label) {
   chart.append(svg("line", { class: "grid", x1: LEFT, x2: width, y1: y, y2: y }), text(LEFT - 6, y + 4, "end", label));
 }
 
-/** The smallest of 2, 4, 6, 8, 10, 20, 40, … that is not less: half of it is a whole number, too. */
+/** The smallest of 2, 4, 6, 8, 10, 20, 40, … that is not less: half of it, too, is a whole number. */
 function roundedUp(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, value)));
   return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value);
@@ -87,8 +87,8 @@ export function drawLateness(place, minutes) {
     minutes.forEach((minute, index) => {
       if (!minute.count) return;
       const x = width - (index + 0.5) * step;
-      const said = `${index} to ${index + 1} min ago: ${duration(minute.median_ms)} median, ${duration(minute.most_ms)} at most`;
-      const mark = svg("g", { class: level(minute.most_ms) }, svg("title", {}, said));
+      const tooltip = `${index} to ${index + 1} min ago: ${duration(minute.median_ms)} median, ${duration(minute.most_ms)} at most`;
+      const mark = svg("g", { class: level(minute.most_ms) }, svg("title", {}, tooltip));
       mark.append(
         svg("rect", { class: "hit", x: x - step / 2, y: TOP, width: step, height: INNER }),
         svg("line", { class: "range", x1: x, x2: x, y1: y(minute.median_ms), y2: y(minute.most_ms) }),
@@ -101,7 +101,7 @@ export function drawLateness(place, minutes) {
   });
 }
 
-/** How bad a lateness is. */
+/** How bad a lateness is: good, warn or bad. */
 export function level(ms) {
   return ms >= 5000 ? "bad" : ms >= 1000 ? "warn" : "good";
 }

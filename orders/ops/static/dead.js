@@ -1,18 +1,20 @@
-// Dead letters: listed, shown, requeued and purged.
+// Dead letters: list, show, requeue and purge them.
 
 import { get, post } from "./api.js";
 import { confirm } from "./dialog.js";
 import { $, h, setHidden, setText } from "./dom.js";
 import { ago, number, plural, shortId } from "./format.js";
 
-/** Ids in one request: its body is limited, and other queues' ids may be long. */
+/** Of one request: the server limits its body to 16 KiB, and ids that other programs wrote may be long. */
 const MOST_IDS = 200;
 const MOST_BYTES = 12_000;
 
 let shown = [];
+/** How many entries of the list were read; null at its end. */
 let passed = null;
-let lastCount = "";
-let loads = 0;
+let lastCounts = "";
+/** The number of the last load: an answer to an earlier one is dropped. */
+let lastLoad = 0;
 let refresh = async () => {};
 
 const queueName = () => $("dead-queue").value;
@@ -26,8 +28,8 @@ export function prepare(refreshState) {
     event.preventDefault();
     load();
   });
-  $("dead-queue").addEventListener("change", load);
-  $("more-letters").addEventListener("click", () => more().catch(say));
+  $("dead-queue").addEventListener("change", enter);
+  $("more-letters").addEventListener("click", showMore);
   $("dead-all").addEventListener("change", (event) => {
     for (const box of boxes()) box.checked = event.target.checked;
     showSelection();
@@ -39,45 +41,57 @@ export function prepare(refreshState) {
   }
 }
 
-/** Whether the operator is not in the middle of something. */
+/** Whether a reload would not disturb the operator. */
 const isIdle = () => !selected().length && !$("letters").querySelector("pre") && !$("dialog").open;
 
-/** Show the newest ones again. */
-export async function load() {
-  await reload(() => true);
-}
-
-/** The section is opened: what it showed before may be outdated. */
+/** Start over: the section was opened, or another queue was chosen. */
 export function enter() {
-  shown = [];
-  $("letters").replaceChildren();
+  clear();
   return load();
 }
 
+/** Show the newest ones. */
+function load() {
+  return reload(() => true);
+}
+
 async function reload(isWelcome) {
-  const mine = ++loads;
+  const current = ++lastLoad;
   try {
     const page = await get("letters", { queue: queueName(), text: filter() });
-    if (mine !== loads || !isWelcome()) return; // a later load is under way
-    shown = [];
-    $("letters").replaceChildren();
+    if (current !== lastLoad || !isWelcome()) return;
+    clear();
     add(page);
   } catch (error) {
-    say(error);
+    if (current === lastLoad) showError(error);
   }
 }
 
-/** Reload when their number has changed, unless the operator is in the middle of something. */
+/** Reload if their number has changed, unless that would disturb the operator. */
 export function notice(state) {
   const counts = JSON.stringify(state.redis.answers ? state.redis.queues.map((queue) => queue.dead) : null);
-  if (counts !== lastCount && isIdle()) {
-    lastCount = counts;
+  if (counts !== lastCounts && isIdle()) {
+    lastCounts = counts;
     reload(isIdle);
   }
 }
 
-async function more() {
-  add(await get("letters", { queue: queueName(), text: filter(), passed }));
+async function showMore() {
+  const current = lastLoad;
+  try {
+    const page = await get("letters", { queue: queueName(), text: filter(), passed });
+    if (current === lastLoad) add(page);
+  } catch (error) {
+    showError(error);
+  }
+}
+
+function clear() {
+  shown = [];
+  passed = null;
+  $("letters").replaceChildren();
+  setHidden($("more-letters"), true);
+  showSelection();
 }
 
 function add(page) {
@@ -93,7 +107,7 @@ function add(page) {
   showSelection();
 }
 
-function say(error) {
+function showError(error) {
   setText($("no-letters"), error.message);
   setHidden($("no-letters"), false);
 }
@@ -109,8 +123,8 @@ function row(letter) {
     h("td", { class: "tick" }, h("input", { type: "checkbox", value: letter.id, "aria-label": `Select ${name}` })),
     h("td", { class: "id" }, task),
     h("td", { class: "reason" }, letter.reason),
-    h("td", { class: "number extra" }, number(letter.failures ?? 0)),
-    h("td", { class: "number extra" }, number(letter.deliveries ?? 0)),
+    h("td", { class: "number extra" }, number(letter.failures)),
+    h("td", { class: "number extra" }, number(letter.deliveries)),
     h("td", { class: "number extra" }, ago(letter.died_ms_ago)),
     h("td", { class: "end" }, details),
   );
@@ -127,8 +141,8 @@ async function toggle(letter, tr, button) {
   const text = h("pre", { tabindex: "0", role: "region", "aria-label": `Why ${shortId(letter.id)} is dead` }, "…");
   tr.after(h("tr", { class: "details" }, h("td", { colspan: "7" }, text)));
   try {
-    const { letter: whole } = await get("letter", { queue: queueName(), id: letter.id });
-    setText(text, whole ? [letter.id, whole.traceback ?? whole.error ?? whole.reason].join("\n\n") : "This is no longer a dead letter.");
+    const { letter: story } = await get("letter", { queue: queueName(), id: letter.id });
+    setText(text, story ? [letter.id, story.traceback ?? story.error ?? story.reason].join("\n\n") : "This is no longer a dead letter.");
   } catch (error) {
     setText(text, error.message);
   }
@@ -180,12 +194,13 @@ function changeAll(verb) {
     yes: "Count them",
     act: async (_, progress) => {
       const ids = await idsOf(queue, text, progress);
-      if (ids) setTimeout(() => (ids.length ? change(verb, ids) : load()));
+      if (ids) setTimeout(() => (ids.length ? change(verb, ids) : load())); // once this dialog is closed
       return ids && !ids.length ? "There are none." : "";
     },
   });
 }
 
+/** The ids of all that match; null if the operator stopped. */
 async function idsOf(queue, text, progress) {
   const ids = new Set();
   for (let at = 0; at !== null; ) {
@@ -201,17 +216,21 @@ async function sendInParts(verb, queue, ids, progress) {
   let count = 0;
   let sent = 0;
   while (sent < ids.length && progress(sent, ids.length)) {
-    const part = firstOf(ids.slice(sent, sent + MOST_IDS));
+    const part = nextPart(ids, sent);
     count += (await post(`letters/${verb}`, { queue, ids: part })).done;
     sent += part.length;
   }
   return count;
 }
 
-function firstOf(ids) {
-  let size = 0;
-  const end = ids.findIndex((id, index) => (size += id.length * 2) > MOST_BYTES && index > 0);
-  return end === -1 ? ids : ids.slice(0, end);
+const encoder = new TextEncoder();
+const bytesOf = (id) => encoder.encode(JSON.stringify(id)).length + 1;
+
+function nextPart(ids, start) {
+  let end = start + 1;
+  let bytes = bytesOf(ids[start]);
+  while (end < ids.length && end - start < MOST_IDS && (bytes += bytesOf(ids[end])) <= MOST_BYTES) end += 1;
+  return ids.slice(start, end);
 }
 
 async function finished() {

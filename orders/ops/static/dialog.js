@@ -1,62 +1,63 @@
-// One dialog for everything that has to be confirmed.
+// The dialog that confirms every change.
 
 import { $, announce, setHidden, setText } from "./dom.js";
 
-let answer = () => {};
-/** The question that is open: one may follow another. */
-let asked = 0;
+let onConfirm = () => {};
+/** The number of the last question: another may have been asked while an action was under way. */
+let lastQuestion = 0;
 
 /**
- * Ask, and do it: `act(text, progress)` runs while the dialog stays open; what it returns is announced.
+ * Ask, then run `act(text, progress)` while the dialog stays open, and announce what it returns.
  *
- * If it throws, the error is shown and the operator may try again. Closing the dialog makes `progress` return false.
+ * If it throws, the error is shown and the operator can try again. `progress(done, all)` returns false once the dialog
+ * is closed.
  */
 export function confirm({ title, text, yes, danger = false, field, act }) {
   const dialog = $("dialog");
-  const question = ++asked;
+  const question = ++lastQuestion;
+  const isCurrent = () => question === lastQuestion;
   setText($("dialog-title"), title);
   setText($("dialog-text"), text);
   setText($("dialog-yes"), yes);
   setText($("dialog-error"), "");
-  setText($("dialog-no"), "Cancel");
   $("dialog-yes").className = danger ? "danger" : "primary";
   setHidden($("dialog-field"), !field);
   setHidden($("dialog-progress"), true);
   $("dialog-input").value = "";
   $("dialog-input").required = Boolean(field);
   if (field) setText($("dialog-label"), field);
-  answer = async () => {
-    busy(true);
+  onConfirm = async () => {
+    setBusy(true);
     setText($("dialog-error"), "");
     try {
-      const said = await act($("dialog-input").value.trim(), (done, all) => {
+      const outcome = await act($("dialog-input").value.trim(), (done, all) => {
         setHidden($("dialog-progress"), false);
         $("dialog-progress").max = Math.max(1, all);
         $("dialog-progress").value = done;
-        return dialog.open && question === asked;
+        return dialog.open && isCurrent();
       });
-      if (question !== asked) return; // it was stopped, and another one is open
-      if (said) announce(said);
+      if (!isCurrent()) return;
+      if (outcome) announce(outcome);
       dialog.close();
     } catch (error) {
-      if (question === asked) setText($("dialog-error"), error.message);
+      if (isCurrent()) setText($("dialog-error"), error.message);
     } finally {
-      if (question === asked) busy(false);
+      if (isCurrent()) setBusy(false);
     }
   };
-  busy(false);
+  setBusy(false);
   dialog.showModal();
 }
 
-function busy(is) {
-  $("dialog-yes").disabled = is;
-  setText($("dialog-no"), is ? "Stop" : "Cancel");
+function setBusy(isBusy) {
+  $("dialog-yes").disabled = isBusy;
+  setText($("dialog-no"), isBusy ? "Stop" : "Cancel");
 }
 
 export function prepare() {
   $("dialog-no").addEventListener("click", () => $("dialog").close());
   $("dialog").querySelector("form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (!$("dialog-yes").disabled) answer();
+    if (!$("dialog-yes").disabled) onConfirm();
   });
 }

@@ -1,4 +1,4 @@
-// The doctor's findings: when the page is opened, every few minutes while it is visible, and on request.
+// The doctor's findings. It runs when the page is opened, every five minutes while it is visible, and on request.
 
 import { lines } from "./api.js";
 import { $, announce, h, setText } from "./dom.js";
@@ -14,7 +14,7 @@ export function prepare() {
   $("examine").addEventListener("click", () => examine(true));
 }
 
-export function examineNowAndThen() {
+export function examineIfDue() {
   if (performance.now() - ranAt > EVERY_MS) examine(false);
 }
 
@@ -28,10 +28,10 @@ async function examine(isAsked) {
   try {
     await lines("doctor", (finding) => {
       now.push(finding);
-      show(now, found.length === 0);
+      if (!found.length) show(now); // otherwise the previous findings stay until these are complete
     });
     found = now;
-    show(found, true);
+    show(found);
     setText($("doctor-note"), `Examined at ${time(new Date())}, and every five minutes while this page is open.`);
     if (isAsked) announce(summary(found));
   } catch (error) {
@@ -42,35 +42,32 @@ async function examine(isAsked) {
   }
 }
 
-const bad = (finding) => finding.level !== "ok";
+const isBad = (finding) => finding.level !== "ok";
 
 function summary(findings) {
-  const worse = findings.filter(bad);
-  return worse.length ? `${plural(worse.length, "problem")} found.` : "No problems found.";
+  const problems = findings.filter(isBad);
+  return problems.length ? `${plural(problems.length, "problem")} found.` : "No problems found.";
 }
 
-/** The previous findings stay until the next examination is complete. */
-function show(findings, isShown) {
-  if (!isShown) return;
-  const worse = findings.filter(bad).sort((a, b) => (a.level === b.level ? 0 : a.level === "failure" ? -1 : 1));
-  const healthy = findings.filter((finding) => !bad(finding));
-  $("findings").replaceChildren(...(worse.length ? worse.map(item) : [h("li", { class: "empty" }, "No problems found.")]));
+function show(findings) {
+  const problems = findings.filter(isBad).sort((a, b) => (a.level === b.level ? 0 : a.level === "failure" ? -1 : 1));
+  const healthy = findings.filter((finding) => !isBad(finding));
+  $("findings").replaceChildren(...(problems.length ? problems.map(item) : [h("li", { class: "empty" }, "No problems found.")]));
   $("healthy-findings").replaceChildren(...healthy.map(item));
   setText($("healthy-count"), `${plural(healthy.length, "check")} ok`);
-  setText($("doctor-count"), worse.length ? String(worse.length) : "");
-  $("doctor-count").className = worse.some((finding) => finding.level === "failure") ? "count bad" : "count warn";
+  setText($("doctor-count"), problems.length ? String(problems.length) : "");
+  $("doctor-count").className = problems.some((finding) => finding.level === "failure") ? "count bad" : "count warn";
 }
 
-/** Commands stand between backticks. */
+/** Shows what is between backticks as code. */
 const withCode = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 
 function item({ check, level, summary: text, advice }) {
-  const name = { ok: "ok", warning: "warning", failure: "failure" }[level];
   const state = { ok: "good", warning: "warn", failure: "bad" }[level];
   return h(
     "li",
     {},
-    h("span", { class: `level ${state}` }, name),
+    h("span", { class: `level ${state}` }, level),
     h("span", { class: "id" }, check),
     h("div", {}, h("p", {}, ...withCode(text)), advice ? h("p", { class: "note" }, ...withCode(advice)) : null),
   );

@@ -24,7 +24,7 @@ function filled(element, attributes, children) {
   return element;
 }
 
-/** Change text only if it is different, so that a selection or a screen reader is not disturbed. */
+/** Change text only if it is different, so that selections and screen readers are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -34,9 +34,10 @@ export function setHidden(element, hidden) {
 }
 
 /**
- * Have a table body show these items, each in a row that stays the same element.
+ * Show these items in a table body. The row of an item stays the same element.
  *
- * `cells` returns what the row shows: text, or {text, class, href, title, key, node}; a node is made once for its key.
+ * `cells` returns a row's cells, each a text or {text, class, href, title, key, node}. `node` is called again only when
+ * `key` changes.
  */
 export function setRows(body, items, key, cells) {
   const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
@@ -81,7 +82,7 @@ export function setItems(list, items, signature) {
   list.replaceChildren(...items());
 }
 
-/** Tell a screen reader, once. */
+/** Have a screen reader say this, unless it was the last thing it said. */
 export function announce(text) {
   setText($("announcer"), text);
 }

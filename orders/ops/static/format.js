@@ -20,7 +20,7 @@ export function money(minor, currency) {
   return `${value.format(minor / 10 ** digits)} ${currency}`;
 }
 
-/** How long, in one or two units: 7 ms, 1.2 s, 4:32 min, 3 h 20 min, 5 d. */
+/** A length of time: 7 ms, 1.2 s, 45 s, 12 min, 3 h 20 min, 5 d. */
 export function duration(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
@@ -32,7 +32,7 @@ export function duration(ms) {
   return `${Math.floor(minutes / 1440)} d`;
 }
 
-/** What is left until a deadline, as on a clock: 0:07, 29:59, 1:00:00. */
+/** The time left until a deadline, as on a clock: 0:07, 29:59, 1:00:00. */
 export function countdown(ms) {
   const seconds = Math.ceil(Math.max(0, ms) / 1000);
   const parts = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
@@ -40,7 +40,7 @@ export function countdown(ms) {
   return shown.map((part, index) => (index ? String(part).padStart(2, "0") : part)).join(":");
 }
 
-/** To the second: anything finer would only flicker. */
+/** In whole seconds, because a finer unit would flicker. */
 export function ago(ms) {
   const seconds = Math.floor(ms / 1000);
   if (seconds < 1) return "just now";
@@ -62,7 +62,7 @@ export function dateTime(text) {
 /** Enough of an id to recognize it; the full id is in the title and the link. */
 export const shortId = (id) => (id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-4)}` : id);
 
-/** The order in a list: its client's name for it, or its id. */
+/** The cell that names an order in a list: its client reference, or its id. */
 export function orderCell(order) {
   const href = `#order/${order.id}`;
   if (order.client_reference) return { text: order.client_reference, href, title: order.id, class: "order" };

@@ -1,4 +1,4 @@
-// Logging in and out, which section is shown, and looking again every two seconds while the page is visible.
+// Logging in and out, navigation, and polling every two seconds while the page is visible.
 
 import { ask, get, keepToken, onLoggedOut, post } from "./api.js";
 import * as dead from "./dead.js";
@@ -12,15 +12,15 @@ import * as refunds from "./refunds.js";
 
 const EVERY_MS = 2000;
 const TICK_MS = 250;
-/** Between two looks while orders expire. The server reads no more often. */
+/** Between two polls while orders expire: the server reads only once a second. */
 const HURRY_MS = 1100;
 const TITLE = document.title;
 
 let isLoggedIn = false;
-let looking = null;
-let nextLook = 0;
-let lookedAt = 0;
-let lastStatus = "";
+let polling = null;
+let nextPoll = 0;
+let polledAt = 0;
+let lastKinds = "";
 
 // -- logging in and out --------------------------------------------------------------------
 
@@ -31,13 +31,13 @@ function enter(session) {
   setHidden($("login"), true);
   setHidden($("app"), false);
   $("key").value = "";
-  look();
+  poll();
   route(false);
 }
 
 function leave(message = "") {
   isLoggedIn = false;
-  clearTimeout(nextLook);
+  clearTimeout(nextPoll);
   keepToken("");
   if ($("dialog").open) $("dialog").close();
   setHidden($("app"), true);
@@ -53,8 +53,8 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
   try {
     enter(await post("session", { key: $("key").value }));
   } catch (error) {
-    const said = { 401: "This key is not valid.", 403: "This key does not have the ops scope.", 429: "Too many invalid keys. Wait a moment and try again." };
-    setText($("refused"), said[error.status] ?? error.message);
+    const messages = { 401: "This key is not valid.", 403: "This key does not have the ops scope.", 429: "Too many invalid keys. Wait a moment and try again." };
+    setText($("refused"), messages[error.status] ?? error.message);
     $("key").select();
   }
 });
@@ -66,31 +66,34 @@ $("logout").addEventListener("click", async () => {
 
 onLoggedOut(() => isLoggedIn && leave("You were logged out: the session expired, or its key was revoked."));
 
-// -- looking -------------------------------------------------------------------------------
+// -- polling -------------------------------------------------------------------------------
 
-/** Look now, and again later: one look at a time, and none while the page is hidden. */
-function look() {
-  looking ??= lookOnce().finally(() => {
-    looking = null;
-    clearTimeout(nextLook);
-    if (isLoggedIn && !document.hidden) nextLook = setTimeout(look, EVERY_MS);
+/** Poll now and again later: one request at a time, and none while the page is hidden. */
+function poll() {
+  polling ??= pollOnce().finally(() => {
+    polling = null;
+    clearTimeout(nextPoll);
+    if (isLoggedIn && !document.hidden) nextPoll = setTimeout(poll, EVERY_MS);
   });
-  return looking;
+  return polling;
 }
 
-/** After a change: a look that is already under way may show the state before it. */
+/** Show the state after a change: a poll that is already under way may return the state before it. */
 async function refresh() {
-  await looking;
-  await look();
+  await polling;
+  await poll();
 }
 
-async function lookOnce() {
-  lookedAt = performance.now();
+async function pollOnce() {
+  polledAt = performance.now();
+  let state;
   try {
-    show(await get("state"));
+    state = await get("state");
   } catch (error) {
     if (isLoggedIn) showStatus([["bad", error.status ? error.message : "The service does not answer. This page shows old data."]]);
+    return;
   }
+  show(state);
 }
 
 function show(state) {
@@ -106,7 +109,7 @@ function show(state) {
   if (view === "dead") dead.notice(state);
   if (view === "refunds") refunds.notice(due);
   if (view === "order") orders.show(id);
-  doctor.examineNowAndThen();
+  doctor.examineIfDue();
 }
 
 function showStatus(problems) {
@@ -116,25 +119,24 @@ function showStatus(problems) {
   $("status").className = `pill ${level}`;
   document.title = problems.length ? `(${problems.length}) ${TITLE}` : TITLE;
   // A screen reader announces new problems, but not every change of a number.
-  const kinds = problems.map(([how, what]) => [how, what.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")]);
-  const items = () => problems.map(([how, what]) => h("li", { class: `notice ${how}` }, h("span", {}, what), " ", h("a", { href: "#doctor" }, "What to do")));
+  const kinds = JSON.stringify(problems.map(([, sentence]) => sentence.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")));
+  const items = () => problems.map(([how, sentence]) => h("li", { class: `notice ${how}` }, h("span", {}, sentence), " ", h("a", { href: "#doctor" }, "What to do")));
   setItems($("notices"), items, problems);
-  const said = JSON.stringify(kinds);
-  if (said !== lastStatus && lastStatus !== "") announce(problems.length ? problems.map(([, what]) => what).join(" ") : "Everything is on time again.");
-  lastStatus = said;
+  if (kinds !== lastKinds && lastKinds !== "") announce(problems.length ? problems.map(([, sentence]) => sentence).join(" ") : "Everything is on time again.");
+  lastKinds = kinds;
 }
 
 document.addEventListener("visibilitychange", () => {
-  clearTimeout(nextLook);
-  if (isLoggedIn && !document.hidden) look();
+  clearTimeout(nextPoll);
+  if (isLoggedIn && !document.hidden) poll();
 });
 setInterval(() => {
   if (!isLoggedIn || document.hidden || !overview.tick()) return;
-  if (performance.now() - lookedAt > HURRY_MS) look(); // to show the outcome at once
+  if (performance.now() - polledAt > HURRY_MS) poll(); // to show the outcome at once
 }, TICK_MS);
 new ResizeObserver(() => overview.drawCharts()).observe($("due-chart"));
 
-// -- sections ------------------------------------------------------------------------------
+// -- navigation ----------------------------------------------------------------------------
 
 const LOADERS = { dead: dead.enter, refunds: refunds.load, find: orders.find, order: orders.show };
 
@@ -142,7 +144,15 @@ const LOADERS = { dead: dead.enter, refunds: refunds.load, find: orders.find, or
 function place() {
   const [view, rest = ""] = location.hash.slice(1).split(/\/(.*)/s);
   const isKnown = document.querySelector(`[data-view="${CSS.escape(view)}"]`);
-  return isKnown ? [view, decodeURIComponent(rest)] : ["overview", ""];
+  return isKnown ? [view, decoded(rest)] : ["overview", ""];
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // typed by hand
+  }
 }
 
 function route(isAsked = true) {
@@ -169,10 +179,13 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 $("search").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("text").value.trim();
-  if (text) location.hash = `find/${encodeURIComponent(text)}`;
+  if (!text) return;
+  const hash = `#find/${encodeURIComponent(text)}`;
+  if (location.hash === hash) route(); // the same search again does not change the address
+  else location.hash = hash;
 });
 
-// -- the beginning -------------------------------------------------------------------------
+// -- start ---------------------------------------------------------------------------------
 
 dialog.prepare();
 doctor.prepare();

@@ -1,18 +1,24 @@
-// Finding orders, and everything that happened to one.
+// Search for orders, and show everything about one.
 
 import { get } from "./api.js";
 import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
-import { countdown, dateTime, duration, money, number, shortId } from "./format.js";
+import { countdown, dateTime, duration, money, number, plural, shortId } from "./format.js";
 
 const STATE = { unpaid: "", paid: "good", cancelled: "warn" };
 
-/** Show what is found; a single order is shown itself. */
+/** The order whose heading, facts and timeline are on the page. */
+let shownId = null;
+
+/** List the orders that match, or go to the only one. */
 export async function find(text) {
+  const here = location.hash;
   setText($("find-heading"), `Orders “${text}”`);
+  $("found").replaceChildren();
   setText($("not-found"), "Searching…");
   setHidden($("not-found"), false);
   try {
     const { orders } = await get("search", { text });
+    if (location.hash !== here) return;
     if (orders.length === 1) {
       location.replace(`#order/${orders[0].id}`);
       return;
@@ -27,14 +33,17 @@ export async function find(text) {
     setText($("not-found"), "No order has this id or reference. Enter it in full; references are case-sensitive.");
     setHidden($("not-found"), orders.length > 0);
   } catch (error) {
-    setText($("not-found"), error.message);
+    if (location.hash === here) setText($("not-found"), error.message);
   }
 }
 
-/** Show an order as it is now. */
+/** Show an order as it is now. If that cannot be read, what was read before stays. */
 export async function show(id) {
+  const here = location.hash;
+  if (id !== shownId) clear(id);
   try {
-    const story = await get(`orders/${id}`);
+    const story = await get(`orders/${encodeURIComponent(id)}`);
+    if (location.hash !== here) return;
     setText($("order-heading"), story.order.client_reference ?? `Order ${shortId(id)}`);
     setText($("order-status"), story.order.status);
     $("order-status").className = `pill ${STATE[story.order.status]}`;
@@ -43,10 +52,19 @@ export async function show(id) {
     const steps = stepsOf(story);
     setItems($("timeline"), () => steps.map(step), steps);
   } catch (error) {
-    setText($("order-heading"), shortId(id));
+    if (location.hash !== here) return;
     setText($("order-status"), error.status === 404 ? "no such order" : error.message);
     $("order-status").className = "pill bad";
   }
+}
+
+/** Remove what is shown of another order. */
+function clear(id) {
+  shownId = id;
+  setText($("order-heading"), shortId(id));
+  setText($("order-status"), "");
+  setItems($("order-facts"), () => [], []);
+  setItems($("timeline"), () => [], []);
 }
 
 function factsOf({ order, check }) {
@@ -65,14 +83,18 @@ function factsOf({ order, check }) {
 function whereIs({ answers, state }, order) {
   if (!answers) return "unknown: Redis does not answer";
   if (!state) return order.status === "unpaid" ? "none: a worker's sweep restores it before the deadline" : "none (the order is no longer unpaid)";
-  const tries = state.failures ? `, after ${number(state.failures)} failures` : "";
-  const deaths = state.deliveries ? `, after ${number(state.deliveries)} expired leases` : "";
-  if (state.place === "dead") return `dead letter${tries}${deaths}`;
-  if (state.place === "leased") return `leased by ${state.held_by ?? "a worker"}, for ${duration(Math.max(0, state.in_ms))} more${tries}${deaths}`;
-  return `${state.in_ms > 0 ? `scheduled, due in ${countdown(state.in_ms)}` : `due for ${duration(-state.in_ms)}`}${tries}${deaths}`;
+  const failures = state.failures ? `, after ${plural(state.failures, "failure")}` : "";
+  const expired = state.deliveries ? `, after ${plural(state.deliveries, "expired lease")}` : "";
+  return `${whereTaskIs(state)}${failures}${expired}`;
 }
 
-/** All that happened, in order of time. */
+function whereTaskIs({ place, in_ms, held_by }) {
+  if (place === "dead") return "dead letter";
+  if (place === "leased") return `leased by ${held_by ?? "a worker"}, for ${duration(Math.max(0, in_ms))} more`;
+  return in_ms > 0 ? `scheduled, due in ${countdown(in_ms)}` : `due for ${duration(-in_ms)}`;
+}
+
+/** Everything that happened, in the order of time. */
 function stepsOf({ order, events, payments, deliveries }) {
   const steps = events.map((event) => ({ at: event.at, kind: "event", title: event.type, text: eventText(event, order) }));
   for (const payment of payments) {
@@ -92,7 +114,7 @@ function stepsOf({ order, events, payments, deliveries }) {
 function eventText(event, order) {
   if (event.type === "order.cancelled") {
     const late = Date.parse(event.at) - Date.parse(order.expires_at);
-    return event.data.reason === "expired" ? `not paid in time; cancelled ${duration(late)} after the deadline` : `on request`;
+    return event.data.reason === "expired" ? `not paid in time; cancelled ${duration(late)} after the deadline` : "on request";
   }
   if (event.type === "order.extended" && event.data.expires_at) return `to ${dateTime(event.data.expires_at)}`;
   return "";
@@ -100,9 +122,9 @@ function eventText(event, order) {
 
 function deliveryText(delivery) {
   const answered = delivery.last_status ? `answered ${delivery.last_status}` : delivery.last_error;
-  const tries = delivery.attempts > 1 ? `${number(delivery.attempts)} attempts` : null;
+  const attempts = delivery.attempts > 1 ? `${number(delivery.attempts)} attempts` : null;
   const next = delivery.next_attempt_at ? `next attempt ${dateTime(delivery.next_attempt_at)}` : null;
-  return [delivery.url, answered, tries, next].filter(Boolean).join(", ");
+  return [delivery.url, answered, attempts, next].filter(Boolean).join(", ");
 }
 
 function step({ at, kind, title, text, state }) {

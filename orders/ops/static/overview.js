@@ -1,4 +1,4 @@
-// Everything that changes all the time: counters, charts, the next and the latest orders, queues and workers.
+// The overview: counters, charts, the next and the latest orders, queues and workers.
 
 import { post } from "./api.js";
 import { drawDue, drawLateness, level } from "./charts.js";
@@ -7,13 +7,12 @@ import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
 import { ago, countdown, dateTime, duration, money, number, orderCell, plural, upTo } from "./format.js";
 
 const ORDERS = "order-timeout";
-/** An order that is overdue by less is being worked on. */
+/** Tasks and orders that are overdue by more are a problem. */
 const LATE_MS = 5000;
-
-/** An order that is late by less may already be cancelled: the next look shows it. */
+/** An order that is overdue by less has probably been cancelled since the last poll. */
 const GRACE_MS = 1000;
 
-/** By order: when it expires on this page's clock, and whether it was late when that was read. */
+/** By order id: when the order expires on this page's clock, and whether it was late when that was read. */
 let deadlines = new Map();
 let drawnState = null;
 
@@ -30,7 +29,7 @@ export function show(state, refresh) {
   showQueues(redis, refresh);
 }
 
-/** Also when the page's width changes. */
+/** Called when the page's width changes, too. */
 export function drawCharts() {
   if (!drawnState) return;
   const { sql, redis } = drawnState;
@@ -122,7 +121,7 @@ export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) 
 
 // -- what is wrong -------------------------------------------------------------------------
 
-/** Sentences, the worst first, each with how bad it is. */
+/** What is wrong: pairs of a level and a sentence, the worst first. */
 export function problems({ sql, redis }) {
   const found = [];
   if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first."]);
@@ -168,7 +167,7 @@ const isLate = (order) => order.expires_in_ms < -GRACE_MS;
 
 const left = (ms, late) => (late ? `${duration(-ms)} late` : countdown(ms));
 
-/** Continue the countdowns between two looks. Returns whether one has ended since the last look. */
+/** Continue the countdowns between two polls. Returns whether one has ended since the last poll. */
 export function tick() {
   const now = performance.now();
   let ended = false;

@@ -9,21 +9,21 @@ const WHY = { order_cancelled: "the order was cancelled", already_paid: "the ord
 
 let next = null;
 let lastCount = null;
+/** The number of the last request: an answer to an earlier one is dropped. */
+let lastRequest = 0;
 let refresh = async () => {};
 
 export function prepare(refreshState) {
   refresh = refreshState;
-  $("more-refunds").addEventListener("click", () => add(next).catch(say));
+  $("more-refunds").addEventListener("click", () => show(next));
 }
 
-export async function load() {
-  try {
-    await add(null);
-  } catch (error) {
-    say(error);
-  }
+/** Show the oldest ones. */
+export function load() {
+  return show(null);
 }
 
+/** Reload if their number has changed. */
 export function notice(count) {
   if (count !== lastCount && !$("dialog").open) {
     lastCount = count;
@@ -31,8 +31,18 @@ export function notice(count) {
   }
 }
 
-async function add(cursor) {
-  const page = await get("refunds", cursor ? { cursor } : {});
+/** Show a page below the others, or the first one alone. */
+async function show(cursor) {
+  const current = ++lastRequest;
+  try {
+    const page = await get("refunds", cursor ? { cursor } : {});
+    if (current === lastRequest) add(page, cursor);
+  } catch (error) {
+    if (current === lastRequest) showError(error);
+  }
+}
+
+function add(page, cursor) {
   if (!cursor) $("refund-rows").replaceChildren();
   next = page.next_cursor;
   $("refund-rows").append(...page.refunds.map(row));
@@ -41,7 +51,7 @@ async function add(cursor) {
   setHidden($("no-refunds"), $("refund-rows").children.length > 0);
 }
 
-function say(error) {
+function showError(error) {
   setText($("no-refunds"), error.message);
   setHidden($("no-refunds"), false);
 }
