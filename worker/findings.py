@@ -49,6 +49,11 @@ def failure(check: str, summary: str, advice: str) -> Finding:
     return Finding(check, Level.FAILURE, summary, advice)
 
 
+def quantity(count: int, noun: str) -> str:
+    """``1 task``, ``2,500 tasks``"""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def clock_finding(check: str, name: str, offset_seconds: float) -> Finding:
     """What to say of a clock that is so many seconds ahead of this host's."""
     ahead = f"{abs(offset_seconds):.1f} s {'ahead of' if offset_seconds > 0 else 'behind'}"

@@ -122,5 +122,6 @@ def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
             text = record.getMessage()
         except (TypeError, ValueError, KeyError):  # its values do not fit its text
             text = str(record.msg)
-        made.msg, made.args = f"{text} (repeated {count} times)", ()
+        times = "once" if count == 1 else f"{count} times"
+        made.msg, made.args = f"{text} (repeated {times})", ()
     return made

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
+from ..findings import quantity
 from ..queue import DelayQueue, Letter
 from . import arguments
 from .commands import Commands
@@ -108,7 +109,7 @@ def _print_table(queue: DelayQueue, rows: Sequence[dict[str, object]]) -> None:
     total = queue.stats().dead
     if rows:
         _print_rows(rows, now_ms)
-    print(f"{len(rows):,} of {total:,} dead letters of {queue.name}")
+    print(f"{len(rows):,} of {quantity(total, 'dead letter')} in {queue.name}")
 
 
 def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
@@ -207,11 +208,12 @@ def _report(
 
 
 def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: str) -> str:
-    dead = sum(queue.stats().dead for queue in queues)
+    count = sum(queue.stats().dead for queue in queues)
     names = " and ".join(queue.name for queue in queues)
     if _has_filter(options):
-        return f"{verb.capitalize()} those that match, of {dead:,} dead letters in {names}?"
-    return f"{verb.capitalize()} all {dead:,} dead letters of {names}?"
+        return f"{verb.capitalize()} the dead letters that match, out of {count:,} in {names}?"
+    every = "" if count == 1 else "all "
+    return f"{verb.capitalize()} {every}{quantity(count, 'dead letter')} of {names}?"
 
 
 def _has_filter(options: argparse.Namespace) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..doctor import examine
 from ..errors import FAILURES, described
-from ..findings import Finding, Level, failure
+from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from . import arguments
 from .commands import Commands
@@ -38,11 +38,9 @@ def _doctor(options: argparse.Namespace) -> int:
         _print(options, finding)
     worst = max(levels, key=lambda level: STATUS[level], default=Level.OK)
     if not options.json:
-        warnings, failures = levels[Level.WARNING], levels[Level.FAILURE]
-        print(
-            f"\n{levels[Level.OK]} ok, {warnings} warning{'s' * (warnings != 1)}, "
-            f"{failures} failure{'s' * (failures != 1)}"
-        )
+        warnings = quantity(levels[Level.WARNING], "warning")
+        failures = quantity(levels[Level.FAILURE], "failure")
+        print(f"\n{levels[Level.OK]} ok, {warnings}, {failures}")
     return STATUS[worst]
 
 

@@ -3,6 +3,7 @@
 import argparse
 
 from .. import rebuild as engine
+from ..findings import quantity
 from ..flow import Flow
 from ..queue import DelayQueue
 from . import arguments
@@ -49,4 +50,4 @@ def _one(options: argparse.Namespace, flow: Flow, queue: DelayQueue) -> None:
     if options.json:
         print_json({"queue": flow.name, "read": state.read, count: state.restored})
     else:
-        print(f"{flow.name}: {state.read:,} records read, {state.restored:,} {count}")
+        print(f"{flow.name}: {quantity(state.read, 'record')} read, {state.restored:,} {count}")

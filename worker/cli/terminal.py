@@ -101,7 +101,7 @@ def _view(sample: Sample) -> Iterator[RenderableType]:
         title.append("  PAUSED: nothing is claimed", style="bold yellow")
     yield title
     yield _counts(sample)
-    yield _bars(sample.per_minute)
+    yield _upcoming(sample.per_minute)
     if sample.workers:
         rows = [
             (each.id, duration(each.heard_ms_ago), each.details.get("holds", 0), sample.state(each))
@@ -109,7 +109,7 @@ def _view(sample: Sample) -> Iterator[RenderableType]:
         ]
         yield _table(("worker", "heard ago", "holds", "state"), rows)
     else:
-        yield Text("No worker runs: nothing will be done.\n", style="bold red")
+        yield Text("No worker is running: no task will be handled.\n", style="bold red")
 
 
 def _counts(sample: Sample) -> Table:
@@ -131,15 +131,16 @@ def _counts(sample: Sample) -> Table:
     return grid
 
 
-def _bars(counts: Sequence[int]) -> RenderableType:
-    """A column for each minute."""
-    most = max([*counts, 1])
-    label = f"{max(counts, default=0):,}"
+def _upcoming(counts: Sequence[int]) -> RenderableType:
+    """A bar for each minute of the forecast."""
+    if not any(counts):
+        return Text(f"\nNo task becomes due in the next {len(counts)} minutes.\n", style="dim")
+    most = max(counts)
     lines = [Text(f"\nbecome due in each of the next {len(counts)} minutes", style="dim")]
     for row in reversed(range(BAR_ROWS)):
         heights = (min(8, max(0, _eighths(count, most) - 8 * row)) for count in counts)
         bars = "".join(BLOCKS[height] * BAR_WIDTH for height in heights)
-        margin = label if row == BAR_ROWS - 1 else "0" if row == 0 else ""
+        margin = f"{most:,}" if row == BAR_ROWS - 1 else "0" if row == 0 else ""
         lines.append(Text.assemble((f"{margin:>9} ", "dim"), (bars, "cyan")))
     ticks = "".join(f"{f'+{minute}':<{5 * BAR_WIDTH}}" for minute in range(0, len(counts), 5))
     lines.append(Text(f"{'':>10}{ticks}min\n", style="dim"))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from ..errors import FAILURES, described
-from ..findings import Finding, failure, ok, warning
+from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue import DelayQueue
 
@@ -83,18 +83,18 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
 def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records; the sweep looks no further either."""
     horizon = 2 * flow.lookahead_seconds
-    soon = f"due within {horizon:g} s"
     page = _sample(sweep, 0.0, horizon)
+    soon = f"{quantity(len(page), 'task')} due within {horizon:g} s"
     lost = {*queue.restore(page, look_only=True).lost} if page else set()
     if lost:  # some may be done by now, or have been placed just then
         time.sleep(SETTLE_SECONDS)
         again = [due for due in _sample(sweep, 0.0, horizon) if due.id in lost]
         lost = {*queue.restore(again, look_only=True).lost} if again else set()
     if not lost:
-        return ok("flow.tasks", f"{flow.name}: Redis has each of the {len(page)} tasks {soon}")
+        return ok("flow.tasks", f"{flow.name}: Redis has lost none of {soon}")
     return warning(
         "flow.tasks",
-        f"{flow.name}: Redis has lost {len(lost)} of the {len(page)} tasks {soon}",
+        f"{flow.name}: Redis has lost {len(lost)} of {soon}",
         f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores all at once.",
     )
 

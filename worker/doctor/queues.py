@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from ..findings import Finding, failure, ok, warning
+from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
 from ..queue import DelayQueue, Stats, WorkerStatus
 
@@ -87,7 +87,8 @@ def _backlog(queue: DelayQueue, stats: Stats) -> Finding:
         )
     late = f"{stats.oldest_due_age_ms / 1000:,.0f} s"
     advice = "If workers run and are up, start more, or look for what slows their handler down."
-    summary = f"{queue.name}: {stats.due:,} tasks are due and not claimed, the oldest for {late}"
+    due = quantity(stats.due, "task")
+    summary = f"{queue.name}: {due} due and not claimed, the oldest for {late}"
     return failure("queue.backlog", summary, advice)
 
 
@@ -99,9 +100,8 @@ def _dead(queue: DelayQueue, stats: Stats) -> Finding:
     reasons = Counter(str(letter.story.get("reason")) for letter in letters)
     common = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(NAMED))
     advice = "See why with `dead list`, fix the cause, then `dead requeue` or `dead purge` them."
-    return warning(
-        "queue.dead", f"{queue.name}: {stats.dead:,} dead letters; the newest: {common}", advice
-    )
+    summary = f"{queue.name}: {quantity(stats.dead, 'dead letter')}; the newest: {common}"
+    return warning("queue.dead", summary, advice)
 
 
 def _invariants(queue: DelayQueue) -> Finding:

@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from ..findings import Finding, clock_finding, failure, ok, warning
+from ..findings import Finding, clock_finding, failure, ok, quantity, warning
 from ..queue import DelayQueue
 from ..scripts import scripts
 
@@ -144,8 +144,8 @@ def _last_save(info: Info) -> str:
     now = info.get("server_time_usec")
     if not at:
         return "never"
-    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "unknown"
-    return f"{ago} ({changes} changes since)"
+    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "at an unknown time"
+    return f"{ago} ({quantity(int(changes or 0), 'change')} since)"
 
 
 def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
