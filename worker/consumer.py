@@ -237,11 +237,11 @@ def _results(
     outcomes: Mapping[str, Outcome],
     error: BaseException | None = None,
 ) -> Results:
-    """What became of tasks, as far as their block tells."""
+    """What became of the tasks, as far as their block says."""
     results = Results()
-    for task, told in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
-        if told is not None or error is None:
-            results.add(task, told)
+    for task, outcome in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
+        if outcome is not None or error is None:
+            results.add(task, outcome)
         elif not isinstance(error, Exception):
             results.untouched.append(task)
         elif len(tasks) == 1 or isinstance(error, Unavailable):

@@ -120,7 +120,6 @@ class RedisBack(Event):
     """A claim from this queue succeeded again."""
 
     #: How long claims had failed.
-
     seconds: float
 
 

@@ -54,16 +54,16 @@ class Heartbeat:
     def run(self) -> None:
         """Beat and watch until the worker stops, then sign off."""
         beat_at, busy_beat_at = 0.0, 0.0
-        told_up, told = [False for _ in self._stations], self._handled()
+        sent_up, sent = [False for _ in self._stations], self._handled()
         while True:
             now = time.monotonic()
             for detector in self._watched:
                 detector.report(now)
             up = [station.health.up for station in self._stations]
-            is_busy = now >= busy_beat_at and self._handled() != told
-            if now >= beat_at or is_busy or up != told_up:  # a flow that goes down is shown at once
+            is_busy = now >= busy_beat_at and self._handled() != sent
+            if now >= beat_at or is_busy or up != sent_up:  # a flow that goes down shows at once
                 beat_at, busy_beat_at = now + BEAT_SECONDS, now + BUSY_BEAT_SECONDS
-                told_up, told = up, self._handled()
+                sent_up, sent = up, self._handled()
                 for station in self._stations:
                     self._beat(station, now)
             if self._stopping.wait(1.0):

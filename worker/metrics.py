@@ -152,7 +152,7 @@ class Outage:
 
 
 @dataclass(slots=True)
-class Tally:
+class Totals:
     """What happened in one queue."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
@@ -243,8 +243,8 @@ class Metrics(Collector):
         client = connect(redis_url, timeout_seconds=REDIS_TIMEOUT_SECONDS, max_connections=2)
         self._client = client
         self._queues = [DelayQueue(client, name) for name in queues]
-        self._tallies: defaultdict[str, Tally] = defaultdict(
-            Tally, {name: Tally() for name in queues}
+        self._totals: defaultdict[str, Totals] = defaultdict(
+            Totals, {name: Totals() for name in queues}
         )
         self._lock = threading.Lock()
         self._health: Callable[[], WorkerHealth] | None = None
@@ -256,7 +256,7 @@ class Metrics(Collector):
             return
         now = time.monotonic()
         with self._lock:
-            self._tallies[event.queue].add(event, now)
+            self._totals[event.queue].add(event, now)
 
     def watch(self, health: Callable[[], WorkerHealth]) -> None:
         """Also report whether a worker's flows do their work; ``health`` is its `Worker.health`."""
@@ -285,15 +285,15 @@ class Metrics(Collector):
                 CounterMetricFamily,
                 name,
                 text,
-                {queue: tally.counts[name] for queue, tally in self._tallies.items()},
+                {queue: totals.counts[name] for queue, totals in self._totals.items()},
             )
         outcomes = CounterMetricFamily(
             "worker_handled_tasks",
             "Tasks that the handler finished with, by outcome.",
             labels=["queue", "outcome"],
         )
-        for queue, tally in self._tallies.items():
-            for outcome, count in tally.outcomes.items():
+        for queue, totals in self._totals.items():
+            for outcome, count in totals.outcomes.items():
                 outcomes.add_metric([queue, outcome], count)
         yield outcomes
         for what, text in OUTAGES.items():
@@ -302,14 +302,14 @@ class Metrics(Collector):
                 f"worker_{what}_outage_seconds",
                 text,
                 {
-                    queue: getattr(tally, what).seconds(now)
-                    for queue, tally in self._tallies.items()
+                    queue: getattr(totals, what).seconds(now)
+                    for queue, totals in self._totals.items()
                 },
             )
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(name, text, labels=["queue"])
-            for queue, tally in self._tallies.items():
-                histogram = tally.histograms[name]
+            for queue, totals in self._totals.items():
+                histogram = totals.histograms[name]
                 family.add_metric([queue], histogram.cumulative(), histogram.sum)
             yield family
 

@@ -522,16 +522,7 @@ class DelayQueue:
     def dead(self, limit: int = 100, offset: int = 0) -> list[Letter]:
         """Dead letters, newest first."""
         entries = _list(self._redis.lrange(self.keys.dead, offset, offset + limit - 1))
-        ids = [*dict.fromkeys(entries)]
-        if not ids:
-            return []
-        stories = _list(self._redis.hmget(self.keys.letters, ids))
-        payloads = _list(self._redis.hmget(self.keys.payloads, ids))
-        return [
-            Letter(_text(task_id), payload or b"", json.loads(story))
-            for task_id, story, payload in zip(ids, stories, payloads, strict=True)
-            if story is not None
-        ]
+        return self.letters(map(_text, entries))
 
     def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
         """Schedule dead tasks again, due now, with their counts reset. Returns those it found.

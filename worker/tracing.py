@@ -133,9 +133,8 @@ class _Spans:
             try:
                 yield span
             except BaseException as error:
-                if isinstance(error, Reschedule) or _is_uncounted(
-                    error
-                ):  # not now, which is no error
+                # Putting a task off is not an error.
+                if isinstance(error, Reschedule) or _is_uncounted(error):
                     span.set_attribute("task.outcome", "later")
                 else:
                     _fail(span, str(error), error)

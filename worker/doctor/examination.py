@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import redis
 
@@ -37,32 +38,33 @@ def examine(
     Findings come as they are made. ``clock`` is this host's, in seconds since the epoch.
     """
     by_name = {flow.name: flow for flow in flows}
-    names = [*dict.fromkeys([*by_name, *queues])]
-    delay_queues = [DelayQueue(client, name) for name in names]
+    delay_queues = {name: DelayQueue(client, name) for name in [*by_name, *queues]}
     groups: list[tuple[str, Callable[[], Iterable[Finding]]]] = []
-    reached = _answers(client)
-    if isinstance(reached, Finding):
-        yield reached
+    outage = _outage(client)
+    if outage:
+        yield outage
     else:
-        groups.append((SERVER, lambda: server_findings(client, delay_queues, clock)))
+        groups.append((SERVER, partial(server_findings, client, [*delay_queues.values()], clock)))
         groups += [
-            (queue.name, _queue_group(queue, by_name.get(queue.name))) for queue in delay_queues
+            (name, partial(queue_findings, queue, by_name.get(name)))
+            for name, queue in delay_queues.items()
         ]
     for flow in flows:
-        queue = DelayQueue(client, flow.name) if reached is True else None
-        groups.append((flow.name, _flow_group(flow, queue)))
-        groups.append((flow.name, _application_group(flow)))
+        queue = None if outage else delay_queues[flow.name]
+        groups.append((flow.name, partial(flow_findings, flow, queue)))
+        groups.append((flow.name, partial(application_findings, flow)))
     for name, group in groups:
         yield from _within(limit_seconds, name, group)
 
 
-def _answers(client: redis.Redis) -> Finding | bool:
+def _outage(client: redis.Redis) -> Finding | None:
+    """Why Redis cannot be examined; None if it answers."""
     try:
         client.ping()
     except redis.AuthenticationError as error:
         return failure("redis.answers", f"Redis refuses the login: {error}", "Check REDIS_URL.")
-    except redis.exceptions.NoPermissionError:  # it answers, which is all that is asked here
-        return True
+    except redis.exceptions.NoPermissionError:  # a refusal is an answer, too
+        return None
     except redis.RedisError as error:
         return failure(
             "redis.answers",
@@ -70,19 +72,7 @@ def _answers(client: redis.Redis) -> Finding | bool:
             "Check REDIS_URL, the network and the server. Until it is back, only flows that sweep "
             "their own records go on.",
         )
-    return True
-
-
-def _queue_group(queue: DelayQueue, flow: Flow | None) -> Callable[[], Iterable[Finding]]:
-    return lambda: queue_findings(queue, flow)
-
-
-def _flow_group(flow: Flow, queue: DelayQueue | None) -> Callable[[], Iterable[Finding]]:
-    return lambda: flow_findings(flow, queue)
-
-
-def _application_group(flow: Flow) -> Callable[[], Iterable[Finding]]:
-    return lambda: application_findings(flow)
+    return None
 
 
 def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

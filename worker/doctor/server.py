@@ -25,15 +25,15 @@ def server_findings(
     client: redis.Redis, queues: Sequence[DelayQueue], clock: Callable[[], float]
 ) -> Iterator[Finding]:
     """Everything about the server. Raises redis.RedisError."""
-    yield from _told(client)
+    yield from _info_findings(client)
     for queue in queues:
         yield from _rights(client, queue)
     yield from _script_cache(client)
     yield _clock(client, clock)
 
 
-def _told(client: redis.Redis) -> Iterator[Finding]:
-    """What INFO tells."""
+def _info_findings(client: redis.Redis) -> Iterator[Finding]:
+    """Everything that INFO reports."""
     try:
         info: Any = client.info()
     except redis.ResponseError as error:
