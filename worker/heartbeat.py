@@ -1,4 +1,4 @@
-"""Records in each queue that this worker lives and what it holds, and watches for calls that hang."""
+"""Records in each queue that this worker is alive and what it holds, and watches for calls that hang."""
 
 import os
 import secrets
@@ -19,22 +19,22 @@ from .tally import Tally
 
 log = structlog.get_logger("worker")
 
-#: Between two beats. Together with slow polls and the sweep, an idle worker stays below one command
-#: every two seconds.
+#: Time between two heartbeats. With these, slow polls and the sweep, an idle worker sends less than one
+#: command every two seconds.
 BEAT_SECONDS = 20.0
-#: Between two beats while tasks are handled, so that somebody who watches sees it. Claims cost far more.
+#: Time between two heartbeats while tasks are handled, so that `monitor` stays current. Claims cost far more.
 BUSY_BEAT_SECONDS = 2.0
 #: How many ids of the tasks that a worker holds are listed.
 LISTED = 10
 
 
 def new_worker_id() -> str:
-    """A unique id that tells a person the host and the process."""
+    """A unique id that shows the host and the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 class Heartbeat:
-    """Beats for each queue of a worker."""
+    """Sends heartbeats for each queue of a worker."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Heartbeat:
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
-        """Beat and watch until the worker stops, then sign off."""
+        """Send heartbeats and watch for hanging calls until the worker stops, then sign off."""
         beat_at, busy_beat_at = 0.0, 0.0
         sent_up, sent = [False for _ in self._stations], self._handled()
         while True:

@@ -79,10 +79,10 @@ ROWS = [
     # REDIS_URL
     Row(GRANIAN, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(KEYS, "REDIS_URL is not set: set it to redis://", {"REDIS_URL": None}),
-    Row(KEYS, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
+    Row(KEYS, "this is not a Redis URL: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(
         "worker stats --flows mails:queue",
-        "this is no URL of a Redis: write redis://",
+        "this is not a Redis URL: write redis://",
         {"REDIS_URL": "redis://:s3cret@host:port/0"},
     ),
     Row("worker stats --flows mails:queue", "REDIS_URL is not set: set it", {"REDIS_URL": None}),
