@@ -23,15 +23,15 @@ def add_to(commands: Commands) -> None:
         examples="""
 doctor
 doctor reminders:flows
-doctor --queue emails                    a queue that no flow has
+doctor --queue emails                    a queue without a flow
 doctor --json | jq 'select(.level != "ok")'
 
-exit status: 0 all is well, 1 warnings, 2 failures""",
+exit status: 0 all is well, 1 there are warnings, 2 there are failures""",
     )
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Examine Redis, queues, flows and what these depend on; say what to do next. Changes nothing."""
+    """Examine Redis, queues, flows and their dependencies, and say what to do next. Changes nothing."""
     levels: Counter[Level] = Counter()
     for finding in _findings(options):
         levels[finding.level] += 1

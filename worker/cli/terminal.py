@@ -1,4 +1,4 @@
-"""What people see on a terminal. The only module that needs rich."""
+"""Tables, progress bars and the monitor on a terminal. The only module that needs rich."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,11 +36,11 @@ class Terminal:
         self.console = Console(file=stream, highlight=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table as wide as it needs to be, or as fits."""
+        """Print a table as wide as its contents, or as the terminal."""
         self.console.print(_table(columns, rows))
 
     def finding(self, finding: Finding) -> None:
-        """One line, and what to do next below it."""
+        """Print a finding, and what to do next below it."""
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_column(width=7, no_wrap=True)
         line.add_column(width=18, no_wrap=True)
@@ -54,7 +54,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar; without a total, a count."""
+        """Show a progress bar or, without a total, a count."""
         columns = [SpinnerColumn(), TextColumn("{task.description}")]
         counting: list[Any] = [TextColumn("{task.completed:,.0f}")]
         if total is not None:
@@ -66,7 +66,7 @@ class Terminal:
 
     @contextmanager
     def live(self) -> Iterator[Callable[[Sequence[Sample], str], None]]:
-        """The whole screen, drawn anew for each look."""
+        """Take over the screen, and redraw it for each sample."""
         with Live(console=self.console, screen=True, auto_refresh=False) as live:
 
             def show(samples: Sequence[Sample], note: str) -> None:
@@ -148,5 +148,5 @@ def _upcoming(counts: Sequence[int]) -> RenderableType:
 
 
 def _eighths(count: int, most: int) -> int:
-    """How high a bar is; a single task can be seen beside a million."""
+    """The height of a bar. Even a single task is visible next to a million."""
     return max(int(count > 0), round(8 * BAR_ROWS * count / most))
