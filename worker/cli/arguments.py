@@ -39,22 +39,18 @@ def queue(options: argparse.Namespace) -> DelayQueue:
 def queue_names(options: argparse.Namespace) -> list[str]:
     """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and ValueError."""
     try:
-        names = [flow.name for flow in flows(options)]
+        found = flows(options)
     except FlowsNotNamed as error:
         if options.queue is None:
             detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
             raise FlowsNotNamed(detail) from error
-        names = [options.queue]
+        return [options.queue]
     except Exception:
         # The configured flows may need settings that are missing here, and the queue may not be theirs.
         if options.queue is None or _named(options):
             raise
-        names = [options.queue]
-    if options.queue not in (None, *names):
-        raise ValueError(
-            f"no queue {options.queue!r}: the flows have {', '.join(names)}. For other flows pass --flows"
-        )
-    return [name for name in names if options.queue in (None, name)]
+        return [options.queue]
+    return [flow.name for flow in _selected(options, found)]
 
 
 def _named(options: argparse.Namespace) -> str | None:
@@ -69,11 +65,17 @@ def flows(options: argparse.Namespace) -> list[Flow]:
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
     """The flows, or only that of the queue that is named. Raises what `flows` raises, and ValueError."""
-    found = flows(options)
-    names = [flow.name for flow in found]
-    if options.queue not in (None, *names):
-        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
-    return [flow for flow in found if options.queue in (None, flow.name)]
+    return _selected(options, flows(options))
+
+
+def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
+    selected = [flow for flow in found if options.queue in (None, flow.name)]
+    if not selected:
+        names = ", ".join(flow.name for flow in found)
+        raise ValueError(
+            f"no queue {options.queue!r}: the flows have {names}. For other flows pass --flows"
+        )
+    return selected
 
 
 def client_of(options: argparse.Namespace) -> redis.Redis:

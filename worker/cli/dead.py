@@ -188,7 +188,8 @@ def _change(
     counts, changed = [], set[str]()
     for queue in queues:
         done = 0
-        with progress(f"{verb} dead letters of {queue.name}", queue.stats().dead) as advance:
+        total = len(options.ids) or queue.stats().dead
+        with progress(f"{verb} dead letters of {queue.name}", total) as advance:
             for page in _chosen(queue, options):
                 ids = action(queue, page)
                 done += len(ids)

@@ -46,7 +46,7 @@ class Sample:
             "handled_per_second": self.per_second,
             "late_p50_ms": _finite(self.p50_ms),
             "late_p99_ms": _finite(self.p99_ms),
-            "workers": sum(not each.silent for each in self.workers),
+            "workers": self._live(),
         }
 
     def line(self) -> str:
@@ -55,9 +55,12 @@ class Sample:
             f"{self.queue}  scheduled {self.stats.scheduled:,}  due {self.stats.due:,}  "
             f"leased {self.stats.leased:,}  dead {self.stats.dead:,}  next due {self.next_due()}  "
             f"done/s {self.throughput()}  late p50 {self.late(self.p50_ms)}  "
-            f"p99 {self.late(self.p99_ms)}  workers {self.row()['workers']}"
+            f"p99 {self.late(self.p99_ms)}  workers {self._live()}"
             f"{'  paused' if self.stats.paused else ''}"
         )
+
+    def _live(self) -> int:
+        return sum(not each.silent for each in self.workers)
 
     def next_due(self) -> str:
         if self.stats.next_due_in_ms is None:

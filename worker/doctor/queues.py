@@ -67,9 +67,11 @@ def _workers(
 def _stuck(live: list[WorkerStatus], flow: Flow | None) -> Iterator[Finding]:
     longest = max(STUCK_SECONDS, 3 * flow.lease_seconds) if flow else STUCK_SECONDS
     for worker in live:
-        held = worker.details.get("held", [])
-        seconds = worker.details.get("oldest_seconds", 0.0) + worker.heard_ms_ago / 1000
-        if held and worker.details["oldest_seconds"] and seconds > longest:
+        held, oldest = worker.details.get("held"), worker.details.get("oldest_seconds")
+        if not (held and oldest):
+            continue
+        seconds = oldest + worker.heard_ms_ago / 1000
+        if seconds > longest:
             yield warning(
                 "queue.stuck",
                 f"{worker.id} has been in one call of its handler for {seconds:.0f} s, with {_named(held)}",
