@@ -19,6 +19,9 @@ from redis.sentinel import Sentinel
 #: Commands are not retried after a timeout, because they may have run: a claim that is sent twice leases a
 #: second batch to nobody. By default redis-py sends a command up to ten more times.
 RETRIED = (redis.ConnectionError,)
+#: How many connections are allowed at least where redis-py raises beyond the limit instead of waiting. The
+#: default of redis-py.
+LEAST_WITHOUT_WAITING = 100
 
 
 def connect(
@@ -39,14 +42,19 @@ def connect(
     ``timeout_seconds`` limits the wait for one reply, but not DNS lookups. With ``reconnect``, a command
     is sent once more if its connection turns out to be closed, so use it only for commands that are safe to
     repeat.
+
+    One server gets up to ``max_connections`` connections, for which threads wait. Behind sentinels and in a
+    cluster threads do not wait, but raise `redis.ConnectionError`, so there the limit is at least 100.
     """
     retry = Retry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
     topology, plain = _topology(url)
+    limit = max(LEAST_WITHOUT_WAITING, max_connections)
     if topology == "sentinel":
-        return cast("redis.Redis", _behind_sentinels(Sentinel, url, settings))
+        primary = _behind_sentinels(Sentinel, url, settings, max_connections=limit)
+        return cast("redis.Redis", primary)
     if topology == "cluster":
-        return cast("redis.Redis", _Cluster(plain, settings))
+        return cast("redis.Redis", _Cluster(plain, {**settings, "max_connections": limit}))
     # Threads wait for a connection; the plain pool raises when it is empty.
     pool = redis.BlockingConnectionPool.from_url(
         url, **settings, max_connections=max_connections, timeout=timeout_seconds
