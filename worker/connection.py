@@ -19,8 +19,7 @@ from redis.sentinel import Sentinel
 #: Commands are not retried after a timeout, because they may have run: a claim that is sent twice leases a
 #: second batch to nobody. By default redis-py sends a command up to ten more times.
 RETRIED = (redis.ConnectionError,)
-#: How many connections are allowed at least where redis-py raises beyond the limit instead of waiting. The
-#: default of redis-py.
+#: The lowest limit on connections where redis-py's pools raise at the limit instead of waiting: its own default.
 LEAST_WITHOUT_WAITING = 100
 
 

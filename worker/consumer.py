@@ -202,9 +202,8 @@ class Consumer:
         with self._beginning:
             for station in self._lane.stations:
                 station.renewer.finish()
-                with suppress(
-                    redis.RedisError
-                ):  # the tasks are delivered again when their lease ends
+                # If it fails, the tasks are delivered again when their lease ends.
+                with suppress(redis.RedisError):
                     station.settler.resend()
         if self._made is not None:
             self._made.close()

@@ -1,4 +1,4 @@
-"""What happens in the engine, as objects: logs, metrics and traces all listen here.
+"""What happens in the engine, as objects, for logs, metrics and listeners of your own.
 
 A listener is any callable that takes an event, for instance::
 

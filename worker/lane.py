@@ -37,14 +37,14 @@ class Batch:
 
     station: Station
     tasks: list[Task]
-    #: On the monotonic clock, before the claim was sent.
+    #: Just before the claim was sent, on the monotonic clock.
     claimed_at: float
     #: The server's time at the claim.
     now_ms: int
 
 
 class Lane:
-    """Works for its stations in strict priority: the first one with something due is claimed from."""
+    """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
     def __init__(self, *, emit: events.Listener, stopping: threading.Event) -> None:
         self.stations: list[Station] = []

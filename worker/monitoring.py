@@ -145,9 +145,8 @@ def ask(url: str) -> tuple[int, str]:
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is not an http:// URL")
-    opener = build_opener(
-        ProxyHandler({})
-    )  # on this machine or nearby, where a proxy does not help
+    # Without a proxy, because the process is on this machine or nearby.
+    opener = build_opener(ProxyHandler({}))
     try:
         try:
             with opener.open(url, timeout=ASK_SECONDS) as response:

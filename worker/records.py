@@ -269,9 +269,8 @@ class Records:
         while True:
             if last is not None:
                 bounds |= {"last_due": last.due, "last_id": last.key}
-            with (
-                self._transaction() as connection
-            ):  # no transaction is open while a page is processed
+            # No transaction is open while a page is processed.
+            with self._transaction() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(row.key), row.ms) for row in page]
@@ -698,9 +697,8 @@ def _emptied(connection: PoolProxiedConnection) -> list[_Entry]:
     """Take everything out of the outbox of a transaction that ends."""
     try:
         outbox: _Outbox | None = connection.info.pop(_OUTBOX, None)
-    except (
-        NotImplementedError
-    ):  # the engine's first connection, which it only inspects, is in no pool
+    except NotImplementedError:
+        # The first connection of an engine, which it only inspects, is not in its pool.
         return []
     return outbox.entries if outbox else []
 

@@ -1,4 +1,4 @@
-"""Writes an error that repeats once, and then at most once a minute with how often it occurred.
+"""Writes a repeating error once, and then at most once a minute with how often it occurred.
 
 Otherwise an outage fills the disk with copies of one line, and nobody finds the others.
 """

@@ -1,4 +1,4 @@
-"""Ends a worker's wait when something is due earlier than it was."""
+"""Ends a worker's wait when something is due earlier than before."""
 
 import itertools
 import threading

@@ -80,7 +80,7 @@ def _screen(*, as_json: bool) -> Iterator[Show]:
                 draw(samples, f"{note}   Ctrl-C ends")
 
             yield show
-        print(*last, sep="\n")  # below what the screen showed before
+        print(*last, sep="\n")  # the live screen is gone, but the last sample stays
         return
     yield _show_json if as_json else _show_lines
 

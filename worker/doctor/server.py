@@ -50,9 +50,8 @@ def _info_findings(client: redis.Redis) -> Iterator[Finding]:
 def _version(info: Info) -> Iterator[Finding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     text = str(info.get("valkey_version") or info.get("redis_version") or "")
-    compatible = str(
-        info.get("redis_version", "0")
-    )  # Valkey says which Redis it is compatible with
+    # Valkey reports the version of Redis that it is compatible with.
+    compatible = str(info.get("redis_version", "0"))
     version = tuple(int(part) if part.isdigit() else 0 for part in compatible.split(".")[:2])
     if version < OLDEST_VERSION:
         advice = "Use Redis 6.2 or later, or Valkey."
