@@ -516,7 +516,7 @@ def test_a_monitor_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQu
         screen.child.send_signal(signal.SIGINT)
         assert screen.end() == 0
     assert "Traceback" not in screen.text
-    assert "scheduled 1" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
+    assert "scheduled 2" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: DelayQueue) -> None:
