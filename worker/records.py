@@ -186,7 +186,7 @@ class Records:
             connection = connection.connection(bind_arguments={"clause": self._id.table})
         if None in ids:
             raise TypeError(
-                "None is not an id: if the database generates it, insert the record and then schedule it"
+                "None is not an id: if the database generates it, flush the record before you schedule it"
             )
         _hook(connection.dialect)
         found = connection.execute(
