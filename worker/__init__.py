@@ -1,6 +1,6 @@
 """A delay queue on Redis and the worker that runs its tasks.
 
-The engine knows flows and tasks, and nothing about what they do.
+The engine knows flows and tasks, but nothing about what they do.
 """
 
 from . import events

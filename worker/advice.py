@@ -1,13 +1,13 @@
-"""What to do about an error of Redis's that no retry ends."""
+"""What to do about a Redis error that retrying does not fix."""
 
 from redis import exceptions
 
 
 def redis_advice(error: BaseException) -> str:
-    """One clause, for whoever reads the error; empty if it depends."""
+    """One clause for whoever reads the error; empty where there is no advice."""
     text = str(error)
     match error:
-        case exceptions.AuthenticationError():  # which is a ConnectionError, too
+        case exceptions.AuthenticationError():  # a subclass of ConnectionError, so it comes first
             return "check the user and the password in REDIS_URL"
         case exceptions.NoPermissionError() if "channel" in text:
             return "give this user the channels of its queues in its ACL, such as &{reminders}:*"

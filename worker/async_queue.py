@@ -24,23 +24,23 @@ from .scripts import scripts
 
 
 class AsyncDelayQueue:
-    """The queue called ``name`` on ``client``, for producers in asyncio::
+    """The queue ``name`` on ``client``, for producers in asyncio::
 
         async with connect_async("redis://localhost:6379/0") as client:
             emails = AsyncDelayQueue(client, "emails")
             await emails.schedule("welcome-7", delay_ms=50, payload=b"ada@example.org")
 
-    It is the same queue as a `DelayQueue` of that name, and its methods do the same. Any number of
-    tasks of one event loop may share it.
+    It is the same queue as a `DelayQueue` with that name, and its methods do the same. Any number of
+    asyncio tasks of one event loop may share it.
 
-    Every method raises `redis.RedisError` when the server does not do what was asked. Raises
-    ValueError for a client that decodes responses.
+    Every method raises `redis.RedisError` when the server does not do what was asked. The constructor
+    raises ValueError for a client that decodes responses.
 
-    A call whose reply never came, because of a timeout or because the awaiting task was cancelled,
-    may have been carried out, or only its first slices of 500. It is safe to repeat as long as no
-    worker has claimed the task: the same ``due_at_ms`` changes nothing and returns ``UNCHANGED``, and a
-    ``delay_ms`` starts again. After that, scheduling it again makes it run again. The same holds for
-    what a client with ``reconnect`` repeats by itself.
+    If the reply to a call is lost, because of a timeout or because the awaiting asyncio task was
+    cancelled, the call may have taken effect, in full or only for its first slices of 500. It is safe to
+    repeat until a worker claims the task: the same ``due_at_ms`` changes nothing and returns
+    ``UNCHANGED``, and a ``delay_ms`` starts again. Once a worker has claimed the task, scheduling it
+    again makes it run again. The same holds for calls that a client with ``reconnect`` repeats by itself.
     """
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, name: str) -> None:
@@ -84,12 +84,12 @@ class AsyncDelayQueue:
         only_if_absent: bool = False,
         now_ms: int | None = None,
     ) -> list[Scheduled]:
-        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return what became of each.
+        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return the result for each.
 
         Known ids, dead ids and fractions are treated as in `DelayQueue.schedule_many`. Tasks are sent 500
-        at a time, and other tasks of the event loop run in between.
+        at a time; the event loop runs other work in between.
 
-        Raises ValueError for an id, a due time or a delay that cannot be stored, and sends nothing.
+        Raises ValueError for an id, a due time or a delay that cannot be stored; then nothing is sent.
         """
         answers: list[Scheduled] = []
         for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
@@ -104,7 +104,7 @@ class AsyncDelayQueue:
     async def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
         """Take waiting tasks off the schedule; return what was found for each.
 
-        One that a worker holds is left to it, and is not put back if it is not done.
+        A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
         answers: list[Cancelled] = []
         for args in cancel_args(ids):

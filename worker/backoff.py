@@ -37,7 +37,7 @@ class Backoff:
 
 
 class Delays:
-    """A backoff of given delays in seconds; the last one repeats.
+    """A backoff with the given delays in seconds; the last one repeats.
 
     ``Delays(15, 15, 30, 180, 600)`` waits 15 s after the first two failures, and 10 minutes after the
     fifth and every later one.

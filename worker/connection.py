@@ -1,4 +1,4 @@
-"""How the engine talks to Redis: every setting on purpose."""
+"""How the engine connects to Redis: every setting is chosen on purpose."""
 
 import asyncio
 import functools
@@ -16,9 +16,11 @@ from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-#: A command that timed out may have run. redis-py's default sends it up to ten times more, and a
-#: claim sent twice leases a second batch to nobody: never after a timeout.
+#: Commands are not retried after a timeout, because they may have run: a claim that is sent twice leases a
+#: second batch to nobody. By default redis-py sends a command up to ten more times.
 RETRIED = (redis.ConnectionError,)
+#: The lowest limit on connections where redis-py's pools raise at the limit instead of waiting: its own default.
+LEAST_WITHOUT_WAITING = 100
 
 
 def connect(
@@ -28,25 +30,30 @@ def connect(
     reconnect: bool = False,
     max_connections: int = 16,
 ) -> redis.Redis:
-    """A client for ``url``; nothing is sent before its first command.
+    """A client for ``url``. Nothing is sent before its first command.
 
-    Beside ``redis://``, ``rediss://`` and ``unix://``, as redis-py has them, there are
+    Besides redis-py's ``redis://``, ``rediss://`` and ``unix://``, these URLs work:
     ``redis+sentinel://:password@host:26379,host:26379/service/0`` and
     ``redis+cluster://:password@host:6379``; with TLS, ``rediss+sentinel://`` and
-    ``rediss+cluster://``. Sentinels that ask for a password of their own get the URL's
+    ``rediss+cluster://``. For sentinels with a password of their own, add
     ``?sentinel_password=`` and ``&sentinel_username=``.
 
-    ``timeout_seconds`` bounds the wait for one reply; looking up a host's name is outside of
-    it. ``reconnect`` sends a command once more when its connection turns out to be closed: only
-    for what is safe to repeat.
+    ``timeout_seconds`` limits the wait for one reply, but not DNS lookups. With ``reconnect``, a command
+    is sent once more if its connection turns out to be closed, so use it only for commands that are safe to
+    repeat.
+
+    One server gets up to ``max_connections`` connections, for which threads wait. Behind sentinels and in a
+    cluster threads do not wait, but raise `redis.ConnectionError`, so there the limit is at least 100.
     """
     retry = Retry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
     topology, plain = _topology(url)
+    limit = max(LEAST_WITHOUT_WAITING, max_connections)
     if topology == "sentinel":
-        return cast("redis.Redis", _behind_sentinels(Sentinel, url, settings))
+        primary = _behind_sentinels(Sentinel, url, settings, max_connections=limit)
+        return cast("redis.Redis", primary)
     if topology == "cluster":
-        return cast("redis.Redis", _Cluster(plain, settings))
+        return cast("redis.Redis", _Cluster(plain, {**settings, "max_connections": limit}))
     # Threads wait for a connection; the plain pool raises when it is empty.
     pool = redis.BlockingConnectionPool.from_url(
         url, **settings, max_connections=max_connections, timeout=timeout_seconds
@@ -66,16 +73,16 @@ def connect_async(
         async with connect_async("redis://localhost:6379/0", reconnect=True) as client:
             queue = AsyncDelayQueue(client, "emails")
 
-    It belongs to the event loop that first uses it. Close it there, with ``aclose`` or at the end of
-    the block, and make another one for another loop.
+    The client belongs to the event loop that first uses it. Close it there, with ``aclose`` or at the end
+    of the block, and make a new client for another loop.
 
-    There are never more than ``max_connections`` to one server. Calls beyond that wait for one, and
-    raise `redis.ConnectionError` after ``timeout_seconds``. Time in which the event loop is busy counts
-    towards every timeout, so send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
+    There are never more than ``max_connections`` connections to one server. Calls beyond that wait for a
+    connection, and raise `redis.ConnectionError` after ``timeout_seconds``. Time in which the event loop is
+    busy counts towards every timeout, so send thousands of tasks in one `AsyncDelayQueue.schedule_many`.
     """
     retry = AsyncRetry(NoBackoff(), int(reconnect), RETRIED)
     settings = {**_settings(timeout_seconds), "retry": retry}
-    # What else runs in the event loop counts: connecting in half a second is too much to ask of it.
+    # A busy event loop may need longer than half a second to connect.
     settings["socket_connect_timeout"] = timeout_seconds
     limits: dict[str, Any] = {"max_connections": max_connections, "timeout": timeout_seconds}
     topology, plain = _topology(url)
@@ -90,24 +97,24 @@ def connect_async(
 
 
 def _settings(timeout_seconds: float) -> dict[str, Any]:
-    """What every connection has."""
+    """The settings of every connection."""
     return {
         "socket_timeout": timeout_seconds,
-        # The default lets a refused or silent host hold a caller for seconds.
+        # By default a host that refuses or does not answer holds the caller for seconds.
         "socket_connect_timeout": min(0.5, timeout_seconds),
-        # Finds a connection that a firewall dropped before a command is spent on it. Longer than the time
-        # between two beats, so that these need no ping.
+        # Detects a connection that a firewall dropped, before a command is lost on it. Longer than the
+        # interval between heartbeats, so that these need no ping.
         "health_check_interval": 25,
         "socket_keepalive": True,
-        # One wire protocol on every server from 6.2 on, without its push messages.
+        # The same wire protocol on every server from 6.2 on, without push messages.
         "protocol": 2,
         "maint_notifications_config": MaintNotificationsConfig(enabled=False),
     }
 
 
-#: Without the URL, which has a password.
+#: Does not quote the URL, because that may contain a password.
 MALFORMED = (
-    "this is no URL of a Redis: write redis://:password@host:6379/0, "
+    "this is not a Redis URL: write redis://:password@host:6379/0, "
     "with special characters in the password percent-encoded"
 )
 PROTOCOLS = ("redis", "rediss", "unix")
@@ -115,16 +122,16 @@ TOPOLOGIES = ("", "sentinel", "cluster")
 
 
 def _topology(url: str) -> tuple[str, str]:
-    """What the URL leads to: "sentinel", "cluster" or "", which is one server; and the URL without that.
+    """Split a URL into its topology, which is "sentinel", "cluster" or "" for one server, and the rest.
 
-    Raises ValueError for what is no URL of a Redis.
+    Raises ValueError for anything but a Redis URL.
     """
     scheme, separator, rest = url.partition("://")
     protocol, _, topology = scheme.partition("+")
     plain = f"{protocol}://{rest}"
     if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not separator:
         raise ValueError(MALFORMED)
-    if topology != "sentinel":  # which has several hosts
+    if topology != "sentinel":  # its URL has several hosts
         try:
             _ = urlsplit(plain).port
         except ValueError as error:
@@ -133,14 +140,14 @@ def _topology(url: str) -> tuple[str, str]:
 
 
 def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: Any) -> Any:
-    """A client of whichever server the sentinels call the primary; ``kind`` is a redis-py Sentinel."""
+    """A client of the primary that the sentinels name; ``kind`` is redis-py's Sentinel class."""
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("a redis+sentinel:// URL names a service after its hosts")
-    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]  # IPv6 stands in brackets
+    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]  # splits [::1]:26379, too
     login_there = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
     if not login_there.keys() <= {"username", "password"}:
         raise ValueError("a redis+sentinel:// URL takes sentinel_username and sentinel_password")
@@ -159,16 +166,16 @@ def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: A
     )
 
 
-#: `RETRIED`, and what a cluster answers during a failover.
+#: `RETRIED`, and the errors of a cluster during a failover.
 CLUSTER_RETRIED = (*RETRIED, ClusterDownError, SlotNotCoveredError)
 
 
 class _RedisCluster(RedisCluster):
-    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]  # redis-py types it as its own four
+    ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]  # typed as redis-py's own four
 
 
 class _Cluster:
-    """A RedisCluster made on first use, since making one connects; all its errors RedisErrors."""
+    """A RedisCluster that is made on first use, because making it connects. All its errors are RedisErrors."""
 
     def __init__(self, url: str, settings: dict[str, Any]) -> None:
         self._make = functools.partial(_RedisCluster.from_url, url, **settings)
@@ -200,7 +207,7 @@ class _Cluster:
 class _AsyncSentinelPool(
     redis.asyncio.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
 ):
-    """Tasks wait for a connection. Closing the pool closes the connections to the sentinels too."""
+    """Callers wait for a connection. Closing the pool closes the connections to the sentinels, too."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -209,13 +216,13 @@ class _AsyncSentinelPool(
 
 
 class _AsyncCluster(redis.asyncio.RedisCluster):
-    """Connects on first use; all its errors are RedisErrors; tasks wait for a connection."""
+    """Connects on first use. Callers wait for a connection. All its errors are RedisErrors."""
 
     ERRORS_ALLOW_RETRY = CLUSTER_RETRIED  # type: ignore[assignment]
 
     def __init__(self, *, max_connections: int, timeout: float, **settings: Any) -> None:
-        # Twice as many, because connections that are being closed count too. By default every fifth
-        # redirect closes all connections, including those on which a call waits for its reply.
+        # Twice as many, because connections that are being closed count, too. By default every fifth
+        # redirect closes all connections, even those on which a call waits for its reply.
         super().__init__(max_connections=2 * max_connections, reinitialize_steps=0, **settings)
         self._free = asyncio.Semaphore(max_connections)
         self._timeout_seconds = timeout

@@ -1,4 +1,4 @@
-"""Plain queue use: take a task that is due, work on it, and it is settled when the block ends."""
+"""A queue without a worker process: take a task that is due; it is settled when the block ends."""
 
 import math
 import threading
@@ -24,11 +24,11 @@ from .waker import Waker
 
 
 class Taken(list[Task]):
-    """Tasks that were taken together, each of them done when the block ends."""
+    """Tasks that were taken together. When the block ends, each is done unless it has an outcome."""
 
     def __init__(self, tasks: Sequence[Task] = ()) -> None:
         super().__init__(tasks)
-        #: By task id: what became of those that are not done, as a handler returns it.
+        #: The outcomes of tasks that are not done, by task id, as a handler would return them.
         self.outcomes: dict[str, Outcome] = {}
 
 
@@ -41,11 +41,11 @@ class Consumer:
                     send_mail(task.payload)
 
     The queue named first goes first, as long as it has anything due. A wait ends as soon as a task is due, and
-    costs one look at each queue every five seconds. It continues while Redis does not answer. A lease
+    costs one command per queue every five seconds. It continues while Redis does not answer. The lease
     is extended until the block ends. Delivery is at least once.
 
-    ``settings`` are those of a `Flow` for ``lease_seconds``, ``max_runtime_seconds``, ``max_failures``,
-    ``max_deliveries`` and ``backoff``.
+    ``settings`` are ``lease_seconds``, ``max_runtime_seconds``, ``max_failures``, ``max_deliveries`` and
+    ``backoff``; they mean the same as for a `Flow`.
     """
 
     def __init__(
@@ -56,17 +56,19 @@ class Consumer:
         listeners: Sequence[events.Listener] = (),
         **settings: Unpack[Limits],
     ) -> None:
-        """``client`` is one made by `connect`, or the URL to make one for the consumer alone.
+        """``client`` is a client made by `connect`, or a URL from which the consumer makes its own.
 
-        Nothing is sent before the first task is asked for. One connection then listens until `close`, so a
+        Nothing is sent before the first `take`. From then on one connection listens until `close`, so a
         client needs more connections than it has consumers.
+
         ``listeners`` get every event of `events`, after the log. Raises ValueError for settings that a
         `Flow` refuses.
         """
         names = [queues] if isinstance(queues, str) else [*queues]
         if not names or len({*names}) < len(names):
             raise ValueError(f"a consumer needs at least one queue, and each once, not {names}")
-        #: What was done so far: done, retried, failed, dead, released, stale.
+        #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
+        #: lease was lost).
         self.counts: Counter[str] = Counter()
         self._made: redis.Redis | None = None
         if isinstance(client, str):
@@ -74,7 +76,7 @@ class Consumer:
         self._client = client
         self._emit = events.Listeners([log_event, *listeners])
         self._stopping = threading.Event()
-        # A signal may come while the first task is asked for, and its handler may close the consumer.
+        # Reentrant: a signal may interrupt the first `take`, and its handler may close the consumer.
         self._beginning = threading.RLock()
         self._begun = False
         self._server = ServerCheck(DelayQueue(self._client, names[0]))
@@ -101,12 +103,12 @@ class Consumer:
                     send_mail(task.payload)
 
         At the end of the block the task is done. An exception means what it means in a handler: `Retry`,
-        `Reschedule`, `DeadLetter` and `Failed` say what becomes of the task, and `Unavailable` gives it
-        back uncounted and takes nothing for a while. None of these propagates. Any other exception means
-        that the task has failed, and propagates. Leaving the process (Ctrl-C, `sys.exit`) gives the task back
+        `Reschedule`, `DeadLetter` and `Failed` say what becomes of the task; `Unavailable` puts it
+        back uncounted, and nothing is taken for a while. None of these propagates. Any other exception means
+        that the task has failed, and propagates. Ending the process (Ctrl-C, `sys.exit`) puts the task back
         uncounted.
 
-        Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer when Redis
+        Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer if Redis
         may delete tasks on its own.
         """
         with self.take_many(1, timeout_seconds) as tasks:
@@ -121,11 +123,12 @@ class Consumer:
                     if not sent:
                         tasks.outcomes[task.id] = Failed("refused")
 
-        At the end of the block each task without an outcome is done. An exception does not tell which of
-        several tasks is at fault, and no task should fail because of another. So those without an outcome are
-        left leased, as if the process had died: they come again when the lease ends, a few at a time, and
-        then alone. When a task was taken alone, an exception means what it means in `take`. `Unavailable` gives
-        all of them back. Raises as `take` does, and ValueError for a limit that is not 1 to 2,000.
+        At the end of the block each task without an outcome is done. An exception does not say which of
+        several tasks is at fault, and no task should fail because of another. So tasks without an outcome are
+        left leased, as if the process had died: they are delivered again when the lease ends, a few at a time,
+        and then alone. If only one task was taken, an exception means what it means in `take`. `Unavailable`
+        puts all tasks without an outcome back. Raises as `take` does, and ValueError for a limit that is not
+        1 to 2,000.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
@@ -142,7 +145,7 @@ class Consumer:
             taken = Taken(tasks := held.tasks())
             try:
                 yield taken
-            except GeneratorExit:  # of a loop around it, which does not tell why it was left
+            except GeneratorExit:  # a loop around the block was left, and it is not known why
                 raise
             except BaseException as error:
                 self._settle(
@@ -154,11 +157,11 @@ class Consumer:
                 self._settle(batch, held, _results(batch.station.flow, tasks, taken.outcomes))
 
     def __iter__(self) -> Iterator[Task]:
-        """Each task that is due, until the consumer is closed. It is done when the next one is asked for.
+        """Yield each task that is due, until the consumer is closed. Asking for the next task settles the last.
 
-        Leaving the loop, with ``break`` or an exception, does not tell what became of the last task. It
-        is left leased, as if the process had died, and comes again when the lease ends. So `take`, which
-        can tell a failure, is the better choice where tasks may fail.
+        Leaving the loop, with ``break`` or an exception, does not say what became of the last task. It
+        is left leased, as if the process had died, and is delivered again when the lease ends. So `take`,
+        which notices a failure, is the better choice where tasks may fail.
         """
         with suppress(ConsumerClosed):
             while True:
@@ -166,7 +169,7 @@ class Consumer:
                     yield task
 
     def _next(self, limit: int, until: float, block: ExitStack) -> tuple[Batch, Held] | None:
-        """The next tasks, whose lease is extended until ``block`` ends; None when it is time.
+        """The next tasks, whose lease is extended until ``block`` ends; None after ``until``.
 
         Raises ConsumerClosed.
         """
@@ -191,15 +194,16 @@ class Consumer:
     def close(self) -> None:
         """End every wait, and the threads and connections that the consumer made.
 
-        A block that is still open is settled when it ends, but its lease is extended no longer. On a client
-        that was given, the thread that listens ends within five seconds.
+        A block that is still open is settled when it ends, but its lease is no longer extended. If you passed
+        a client, the thread that listens on it ends within five seconds.
         """
         self._stopping.set()
         self._lane.alarm.set()
         with self._beginning:
             for station in self._lane.stations:
                 station.renewer.finish()
-                with suppress(redis.RedisError):  # then the tasks come again when their lease ends
+                # If it fails, the tasks are delivered again when their lease ends.
+                with suppress(redis.RedisError):
                     station.settler.resend()
         if self._made is not None:
             self._made.close()
@@ -237,11 +241,11 @@ def _results(
     outcomes: Mapping[str, Outcome],
     error: BaseException | None = None,
 ) -> Results:
-    """What became of tasks, as far as their block tells."""
+    """What became of the tasks, as far as their block says."""
     results = Results()
-    for task, told in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
-        if told is not None or error is None:
-            results.add(task, told)
+    for task, outcome in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
+        if outcome is not None or error is None:
+            results.add(task, outcome)
         elif not isinstance(error, Exception):
             results.untouched.append(task)
         elif len(tasks) == 1 or isinstance(error, Unavailable):

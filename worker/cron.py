@@ -7,16 +7,16 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-#: An expression that has no time in the fifty years after this day has none at all.
+#: An expression that matches no time in the fifty years after this day never matches.
 SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  a wall clock's time
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-#: No clock is set back by more.
+#: No time zone sets its clock back by more.
 MOST_REPEATED = timedelta(hours=3)
 
 
 class Occurrence(NamedTuple):
-    """One time of a recurring task."""
+    """One run of a recurring task."""
 
     #: The local time with its offset from UTC, such as ``2026-11-22T02:00:00+01:00``.
     id: str
@@ -25,20 +25,21 @@ class Occurrence(NamedTuple):
 
 
 class Cron:
-    """Tells when the next time of a cron expression is, by the wall clock of a time zone::
+    """Computes the next time of a cron expression, by the wall clock of a time zone::
 
         Cron("0 2 * * *", "Europe/Berlin").after(now_ms).id  # "2026-11-22T02:00:00+01:00"
 
     An expression has the five fields of cron, or six with seconds in front; `cronsim
-    <https://github.com/cuu508/cronsim>`_ lists what they may hold. On the nights when clocks change, it does
-    what Debian's cron does:
+    <https://github.com/cuu508/cronsim>`_ lists what they may hold. When clocks change, it does what
+    Debian's cron does:
 
-    - If neither the minute nor the hour begins with ``*``, each time comes once. One that is skipped comes
-      when the skipped hour would have begun (02:30 comes at 03:00, the moment after 01:59), and one that is
-      repeated comes the first time.
-    - Otherwise it comes whenever the clock shows it: not in a skipped hour, and twice in a repeated one.
+    - If neither the minute nor the hour field begins with ``*``, each time occurs once. A time in the skipped
+      hour occurs when that hour would have begun (02:30 at 03:00, right after 01:59), and a time in the
+      repeated hour occurs the first time.
+    - Otherwise a time occurs whenever the clock shows it: never in the skipped hour, and twice in the
+      repeated one.
 
-    Raises ValueError for a bad expression, one that has no time at all, and an unknown time zone.
+    Raises ValueError for an invalid expression, one that never matches, and an unknown time zone.
     """
 
     def __init__(self, expression: str, timezone: str) -> None:
@@ -66,21 +67,21 @@ class Cron:
     def after(self, now_ms: int) -> Occurrence:
         """The first time that is later than ``now_ms``, in ms since the epoch."""
         now = EPOCH + now_ms * MILLISECOND
-        # Times of an hour that is about to be repeated may be earlier on the clock than now.
+        # When an hour is about to be repeated, the next time may be earlier on the clock than now.
         offsets = [self._offset(now), self._offset(now + MOST_REPEATED)]
         first: datetime | None = None
         for wall in CronSim(self._expression, (now + min(offsets)).replace(tzinfo=None)):
             for moment in self._moments(wall):
                 if moment > now and (first is None or moment < first):
                     first = moment
-            if first is not None and first <= self._moment(wall):  # later walls give later moments
+            if first is not None and first <= self._moment(wall):  # later walls mean later moments
                 break
-        assert first is not None, self  # the constructor has found a time
+        assert first is not None, self  # the constructor found a time
         local = first.astimezone(self._zone)
         return Occurrence(local.isoformat(), (first - EPOCH) // MILLISECOND)
 
     def _moments(self, wall: datetime) -> Iterator[datetime]:
-        """The moments at which an occurrence that the clock calls ``wall`` is due."""
+        """The moments at which a run that is due at ``wall`` by the clock takes place."""
         first, second = self._moment(wall), self._moment(wall, fold=1)
         if first == second:
             yield first

@@ -3,8 +3,8 @@
 from asyncio import CancelledError
 from collections.abc import Iterable
 
-#: What the application's code may fail with. CancelledError is no Exception, so that nothing in a coroutine
-#: swallows it; where it has left its loop, it is a failure like any other.
+#: What the application's code may fail with. CancelledError is not an Exception, so that coroutines do not
+#: swallow it; once it has left its event loop, it is a failure like any other.
 FAILURES = (Exception, CancelledError)
 
 
@@ -20,7 +20,7 @@ def described(error: BaseException) -> str:
     """An error's type and message, even if its ``__str__`` raises."""
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  somebody else's code
+    except Exception:  # noqa: BLE001  a library's __str__ may raise anything
         message = "(it has no readable message)"
     return f"{type(error).__name__}: {message}"
 
@@ -29,7 +29,7 @@ class LeaseLost(WorkerError):
     """The lease on these tasks had ended, so nothing was written for them."""
 
     def __init__(self, ids: Iterable[str]) -> None:
-        #: The tasks that another worker holds, or that are settled already.
+        #: The ids of the tasks, which another worker holds, or which are settled already.
         self.ids = tuple(ids)
         super().__init__(", ".join(self.ids))
 

@@ -1,4 +1,4 @@
-"""What happens in the engine, as objects: one seam for logs, metrics and traces.
+"""What happens in the engine, as objects, for logs, metrics and listeners of your own.
 
 A listener is any callable that takes an event, for instance::
 
@@ -9,8 +9,8 @@ A listener is any callable that takes an event, for instance::
 
     Worker(flows, redis_url, listeners=[count]).run()
 
-Listeners are called one after another, in the thread in which it happened, so a slow one delays that
-thread. An exception in a listener is logged the first time and otherwise ignored.
+Listeners are called one after another, in the thread in which the event occurred, so a slow listener delays
+that thread. The first exception of a listener is logged, later ones are ignored.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class Claimed(Event):
 class Handled(Event):
     """A call of the handler ended.
 
-    One that raised for several tasks is no event: they are handled again in halves.
+    A call that raised for several tasks emits no event: they are handled again in halves.
     """
 
     tasks: Sequence[Task]
@@ -55,7 +55,7 @@ class Handled(Event):
     seconds: float
     #: How late the earliest of the tasks was when the call ended, ms.
     late_ms: int
-    #: Whether the sweep called it, because Redis did not answer.
+    #: Whether the sweep called the handler, because Redis did not answer.
     without_redis: bool = False
 
 
@@ -69,7 +69,7 @@ class Retried(Event):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """A task failed on its own and is tried again after ``delay_ms``."""
+    """A task failed on its own and will be tried again after ``delay_ms``."""
 
     task: Task
     #: With its traceback.
@@ -110,30 +110,29 @@ class RanTooLong(Event):
 
 @dataclass(frozen=True, slots=True)
 class RedisLost(Event):
-    """A claim from this queue failed; the ones before it did not."""
+    """Claims from this queue began to fail."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class RedisBack(Event):
-    """A claim from this queue succeeded again."""
+    """Claims from this queue succeed again."""
 
-    #: How long claims had failed.
-
+    #: How long they failed.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class FlowDown(Event):
-    """Something the handler needs is unavailable: nothing is claimed until the probe succeeds."""
+    """A dependency of the handler is unavailable: nothing is claimed until the probe succeeds."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class FlowUp(Event):
-    """What the handler needs is available. Also emitted when a worker starts."""
+    """The handler's dependencies are available. Also emitted when a worker starts."""
 
     #: How long it was unavailable.
     seconds: float
@@ -152,7 +151,7 @@ class Hangs(Event):
 class Waiting(Event):
     """Nothing is due, so a lane waits."""
 
-    #: How long it waits, unless something is due earlier.
+    #: How long it waits at most; it ends earlier when something new is due.
     seconds: float
 
 
@@ -170,7 +169,7 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except FAILURES:  # somebody else's code must not stop the work
+            except FAILURES:  # a listener must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
                     log.exception("listener fails", listener=repr(listener))

@@ -1,4 +1,4 @@
-"""A worker with its metrics and its health on a port, as ``python -m worker run --metrics-port`` makes it."""
+"""A worker that serves its metrics and its health, as ``python -m worker run --metrics-port`` does."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +22,10 @@ NOT_INSTALLED = "Metrics need prometheus-client, which is not installed."
 def exposed(
     flows: Sequence[Flow], redis_url: str, *, threads: int, host: str, port: int | None
 ) -> Iterator[Worker]:
-    """A worker that is yet to run. With a port, ``/metrics`` and ``/healthz`` are served meanwhile.
+    """A worker for the caller to run. With a port, ``/metrics`` and ``/healthz`` are served meanwhile.
 
-    ``/metrics`` has everything that is in prometheus-client's default registry, so metrics that a handler
-    adds appear by themselves. Raises PortUnavailable, and ValueError as `Worker` does.
+    ``/metrics`` contains everything in prometheus-client's default registry, so metrics that a handler adds
+    appear there without further configuration. Raises PortUnavailable, and ValueError as `Worker` does.
     """
     if port is None:
         yield Worker(flows, redis_url, threads=threads)
@@ -62,7 +62,7 @@ def _served(host: str, port: int, worker: Worker, metrics: Page) -> Iterator[Non
 
 
 def health_page(health: Callable[[], WorkerHealth], _accept: str = "") -> Reply:
-    """200 if the worker does its work, waits out an outage, or stops; otherwise 503."""
+    """200 if the worker does its work, waits for an outage to end, or is stopping; otherwise 503."""
     found = health()
     status = HTTPStatus.OK if found.alive else HTTPStatus.SERVICE_UNAVAILABLE
     return json_reply(dataclasses.asdict(found), status)

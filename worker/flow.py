@@ -1,4 +1,4 @@
-"""What an application writes: a flow, and the outcomes its handler may return."""
+"""What an application defines: a flow, and the outcomes that its handler may return."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,12 +12,12 @@ from .findings import Checks
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
 MAX_BATCH_SIZE = 2000
-#: A due time is a double, an exact integer up to 2**53: now plus a delay stays well below that.
+#: A due time is a double, which is an exact integer up to 2**53. Now plus this delay stays well below that.
 MAX_DELAY_MS = 2**52
 #: Some platforms reject longer waits.
 MAX_SECONDS = 366 * 86_400
-#: After the first death a task is claimed with a few others, after the second alone: only the third
-#: shows that it is the one that kills its worker.
+#: After its worker's first death a task is claimed with a few others, after the second alone. Only the third
+#: death shows that this task kills its worker.
 MIN_DELIVERIES = 3
 
 
@@ -32,37 +32,37 @@ class Task(NamedTuple):
     deliveries: int = 0
     #: When it was first due, or due after its last `Retry`: ms since the epoch on Redis's clock.
     due_at_ms: int = 0
-    #: Proof of the lease: whoever holds another token may write nothing.
+    #: Proof of the lease: a worker with another token cannot write anything for this task.
     token: str = ""
-    #: Which attempt this is, from 1: a `Retry`, a failure and an expired lease are each followed by another.
+    #: Which attempt this is, from 1. A `Retry`, a failure and an expired lease each lead to another attempt.
     attempt: int = 1
-    #: When this appointment was due as it was scheduled, ms; `Reschedule` makes a new one.
+    #: The due time that this appointment was scheduled for, ms. `Reschedule` makes a new appointment.
     appointment_ms: int = 0
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of one appointment, and different for every other one.
+        """The same for every attempt of one appointment, and different for every other appointment.
 
-        If Redis loses the task and the sweep restores it, that is another appointment.
-        Pass it to services that must not do the same thing twice, such as a payment provider.
+        Pass it to services that must not do the same thing twice, such as a payment provider. If Redis
+        loses the task and the sweep restores it, that is a new appointment.
         """
         return f"{self.id}:{self.appointment_ms}"
 
 
 class Due(NamedTuple):
-    """A task that is due after a delay: one to schedule, or one that a sweep's records list as waiting."""
+    """A task that is due after a delay: one to schedule, or one that a sweep lists as waiting."""
 
     id: str
-    #: From now until its deadline, so that clocks which disagree do not matter; negative when overdue.
+    #: From now until it is due, so that clocks may disagree; negative when it is overdue.
     delay_ms: float
     payload: bytes = b""
 
 
 def checked_delay(delay_ms: float) -> float:
-    """A delay that can be added to any time. Raises ValueError for any other."""
+    """Return a delay that can be added to any time, as a float. Raises ValueError for any other delay."""
     if not abs(delay_ms) <= MAX_DELAY_MS:  # false for NaN too
         raise ValueError(f"delay_ms is at most {MAX_DELAY_MS} milliseconds, not {delay_ms}")
-    return float(delay_ms)  # a database may count in Decimal
+    return float(delay_ms)  # databases may return Decimal
 
 
 class Retry(Exception):
@@ -70,8 +70,9 @@ class Retry(Exception):
 
         raise Retry(delay_ms=60_000)
 
-    With ``counted`` it is a failure, and ``max_failures`` of them make a dead letter. Without, it is not,
-    and earlier failures and deliveries are reset. Raises ValueError for an impossible delay.
+    With ``counted=True`` it counts as a failure, and after ``max_failures`` of them the task becomes a dead
+    letter. Otherwise it does not count, and earlier failures and deliveries are reset. Raises ValueError for
+    an impossible delay.
     """
 
     def __init__(self, delay_ms: float, *, counted: bool = False) -> None:
@@ -81,7 +82,7 @@ class Retry(Exception):
 
 
 class Reschedule(Exception):
-    """Done, and due again after ``delay_ms``: a new appointment, as if just scheduled::
+    """Done, and due again after ``delay_ms``: a new appointment, as if it had just been scheduled::
 
         raise Reschedule(delay_ms=86_400_000)
 
@@ -98,7 +99,7 @@ class DeadLetter(Exception):
 
         raise DeadLetter("customer 7 has no address")
 
-    It stays dead until somebody requeues or purges it.
+    It stays dead until an operator requeues or purges it.
     """
 
     def __init__(self, reason: str | BaseException) -> None:
@@ -109,7 +110,7 @@ class DeadLetter(Exception):
 
 
 class Failed(Exception):
-    """This task failed: it is counted, and tried again until ``max_failures``.
+    """This task failed: the failure is counted, and the task is tried again until ``max_failures``.
 
     The error may be given as text.
     """
@@ -139,45 +140,46 @@ class Flow:
         Flow(name="reminders", handler=remind, max_failures=5)
 
     The handler gets a batch and returns what is *not* done: a mapping from task id to
-    `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task it does not mention is done. Raising means
-    that the batch failed; it is run again in halves until the tasks at fault stand alone.
-    Raising `Unavailable` means that nobody is at fault: the batch goes back uncounted, and
+    `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task that the mapping leaves out is done. An
+    exception means that the batch failed; it is run again in halves until the failing tasks are isolated.
+    `Unavailable` means that no task is at fault: the batch is put back, nothing is counted, and
     nothing is claimed until ``probe`` returns.
 
-    Delivery is at least once: a handler may see a task again after a crash, so what it does
+    Delivery is at least once: a handler may see a task again after a crash, so everything it does
     must be safe to repeat.
     """
 
     name: str
     handler: Handler = field(repr=False)
-    #: Lets the application's records restore tasks that Redis lost. See `Sweep`.
+    #: Lists the tasks that the application's records say are waiting, so that those Redis lost are
+    #: restored. See `Sweep`.
     sweep: Sweep | None = field(default=None, repr=False)
-    #: What a sweep does with overdue tasks while Redis does not answer: "wait" for it, or "handle" them.
-    #: Then several workers may handle a task at the same time, so choose it only if your records decide
-    #: which of them does it.
+    #: What a sweep does with overdue tasks while Redis does not answer: "wait" for Redis, or "handle" the
+    #: tasks. With "handle", several workers may handle the same task at the same time, so choose it only if
+    #: your records decide which of them takes effect.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
-    #: What the command ``doctor`` asks the application, beside its own checks. See `Checks`.
+    #: The application's own checks, which the command ``doctor`` runs after its own. See `Checks`.
     checks: Checks | None = field(default=None, repr=False)
     #: How many batches a worker handles at a time; None: the ``threads`` of the `Worker`.
     threads: int | None = None
-    #: Flows of the same pool share threads in strict priority: the one listed first goes first. A flow
+    #: Flows of the same pool share threads in strict priority: the flow listed first goes first. A flow
     #: without a pool has its own threads, and no other flow delays it.
     pool: str | None = None
     batch_size: int = 500
-    #: How soon another worker takes over what a dead one held. A live one extends its leases.
+    #: How soon another worker takes over the tasks of a dead one. A live worker extends its leases.
     lease_seconds: float = 10.0
     #: How long one call of the handler may take. After that its lease ends, and its tasks are delivered again.
     max_runtime_seconds: float = 3600.0
-    #: With the default backoff, a task that fails every time is given up after one to three hours.
+    #: After this many failures a task becomes a dead letter: with the default backoff, in one to three hours.
     max_failures: int = 20
     #: After this many expired leases a task becomes a dead letter.
     max_deliveries: int = 5
-    #: Seconds to wait after failure number n: any callable, such as `Backoff` or `Delays`.
+    #: How long to wait after failure number n, in seconds: any callable, such as `Backoff` or `Delays`.
     backoff: BackoffFunction = field(default_factory=Backoff)
     #: How often to sweep for overdue tasks.
     sweep_seconds: float = 1.0
-    #: How often to sweep for tasks that are due within twice this time.
+    #: How often to sweep for tasks that will be due soon, which means within twice this time.
     lookahead_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -206,12 +208,12 @@ class Flow:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether the handler gets each task alone."""
+        """Whether the handler gets one task at a time."""
         return isinstance(self.handler, OneAtATime)
 
 
 class Limits(TypedDict, total=False):
-    """Settings of a `Flow` that mean the same wherever tasks are worked on."""
+    """The settings of a `Flow` that a `Consumer`, a `Recurring` and `Records` take as well."""
 
     lease_seconds: float
     max_runtime_seconds: float
@@ -221,7 +223,7 @@ class Limits(TypedDict, total=False):
 
 
 class OneAtATime:
-    """A handler that wraps a function for a single task. The worker calls it with each task alone."""
+    """A handler that wraps a function for a single task. The worker calls it with one task at a time."""
 
     def __init__(self, function: Callable[[Task], Outcome | None]) -> None:
         self._function = function
@@ -232,7 +234,7 @@ class OneAtATime:
 
 
 def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
-    """Make a handler of a function for a single task::
+    """Turn a function for a single task into a handler::
 
         @one_at_a_time
         def remind(task: Task) -> None:
@@ -240,9 +242,9 @@ def one_at_a_time(function: Callable[[Task], Outcome | None]) -> OneAtATime:
 
         Flow(name="reminders", handler=remind)
 
-    The function returns None when the task is done, or returns or raises an outcome. Any
+    The function returns None when the task is done; otherwise it returns or raises an outcome. Any
     other exception counts against that task alone, if the flow's probe passes. Each task is
-    settled as it ends, so a crash or a stop repeats none of the earlier ones. Slow tasks are
+    settled as soon as it ends, so a crash or a stop repeats none of those before it. Slow tasks are
     claimed a few at a time, which leaves the rest to other threads and workers.
     """
     return OneAtATime(function)

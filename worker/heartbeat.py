@@ -1,4 +1,4 @@
-"""Records in each queue that this worker lives and what it holds, and watches for calls that hang."""
+"""Records in each queue that this worker is alive and what it holds, and watches for calls that hang."""
 
 import os
 import secrets
@@ -19,22 +19,22 @@ from .tally import Tally
 
 log = structlog.get_logger("worker")
 
-#: Between two beats. Together with slow polls and the sweep, an idle worker stays below one command
-#: every two seconds.
+#: Time between two heartbeats. With these, slow polls and the sweep, an idle worker sends less than one
+#: command every two seconds.
 BEAT_SECONDS = 20.0
-#: Between two beats while tasks are handled, so that somebody who watches sees it. Claims cost far more.
+#: Time between two heartbeats while tasks are handled, so that `monitor` stays current. Claims cost far more.
 BUSY_BEAT_SECONDS = 2.0
 #: How many ids of the tasks that a worker holds are listed.
 LISTED = 10
 
 
 def new_worker_id() -> str:
-    """A unique id that tells a person the host and the process."""
+    """A unique id that shows the host and the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 class Heartbeat:
-    """Beats for each queue of a worker."""
+    """Sends heartbeats for each queue of a worker."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Heartbeat:
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
-        """Beat and watch until the worker stops, then sign off."""
+        """Send heartbeats and watch for hanging calls until the worker stops, then sign off."""
         beat_at, busy_beat_at = 0.0, 0.0
-        told_up, told = [False for _ in self._stations], self._handled()
+        sent_up, sent = [False for _ in self._stations], self._handled()
         while True:
             now = time.monotonic()
             for detector in self._watched:
                 detector.report(now)
             up = [station.health.up for station in self._stations]
-            is_busy = now >= busy_beat_at and self._handled() != told
-            if now >= beat_at or is_busy or up != told_up:  # a flow that goes down is shown at once
+            is_busy = now >= busy_beat_at and self._handled() != sent
+            if now >= beat_at or is_busy or up != sent_up:  # a flow that goes down shows at once
                 beat_at, busy_beat_at = now + BEAT_SECONDS, now + BUSY_BEAT_SECONDS
-                told_up, told = up, self._handled()
+                sent_up, sent = up, self._handled()
                 for station in self._stations:
                     self._beat(station, now)
             if self._stopping.wait(1.0):

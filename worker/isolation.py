@@ -18,9 +18,9 @@ class Results:
     #: Done, and due again: a new appointment.
     rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
     dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
-    #: With its error, or with a counted `Retry`, whose delay replaces the backoff.
+    #: Each with its error, or with a counted `Retry`, whose delay replaces the backoff.
     failed: list[tuple[Task, Exception]] = field(default_factory=list)
-    #: Not handled, or left undone by an outage: to be released uncounted.
+    #: Not handled, or not done because of an outage: to be released uncounted.
     untouched: list[Task] = field(default_factory=list)
     #: Set when something the handler needs is unavailable.
     outage: Unavailable | None = None
@@ -49,13 +49,13 @@ class Results:
                 self.failed.append((task, wrong))
 
     def handled(self) -> Iterator[Task]:
-        """Those that the handler dealt with, whatever the outcome."""
+        """The tasks that the handler dealt with, whatever the outcome."""
         yield from self.done
         for outcomes in (self.retries, self.rescheduled, self.dead, self.failed):
             yield from (task for task, _ in outcomes)
 
     def tasks(self) -> Iterator[Task]:
-        """All of them."""
+        """All tasks."""
         yield from self.handled()
         yield from self.untouched
 
@@ -75,9 +75,9 @@ def handle(
 ) -> Iterator[Results]:
     """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
 
-    A batch that raises is run again in halves: one bad task in n costs about 2 log2(n) calls more.
-    A handler for one task at a time gets each alone from the start. ``keep_going`` is asked before each
-    call, with its batch. Once it returns false, or an outage is found, the rest is left untouched.
+    A batch that raises is run again in halves: one bad task among n costs about 2 log2(n) more calls.
+    A handler for one task at a time gets each task alone from the start. ``keep_going`` is called with each
+    batch before the handler is. Once it returns false, or an outage is found, the rest is left untouched.
     """
     batches = [(task,) for task in reversed(tasks)] if flow.one_at_a_time else [tuple(tasks)]
     outage = None
@@ -101,12 +101,10 @@ def handle(
 
 
 def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
-    """What the handler returned. Raises what it raised."""
+    """Call the handler. Raises what it raises."""
     try:
         return flow.handler(batch) or {}
-    except CancelledError as cancelled:
-        # No Exception, so that nothing in a coroutine swallows it; but here it has left its loop, and is
-        # a failure like any other.
+    except CancelledError as cancelled:  # see FAILURES: not an Exception, but a failure here
         raise RuntimeError("the handler was cancelled") from cancelled
 
 
@@ -114,7 +112,7 @@ def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[
     """The handler's outcome for each task.
 
     If it returned anything but a mapping from ids of this batch, the whole batch has failed. It is not
-    run again in halves: the handler may have done its work.
+    run again in halves, because the handler may have done its work.
     """
     if not isinstance(returned, Mapping):
         wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
@@ -128,7 +126,7 @@ def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[
 
 
 def outcome_of(flow: Flow, error: Exception) -> Outcome:
-    """The outcome for a task that raised ``error``: an outage if the probe fails, else its own failure."""
+    """The outcome of a task that raised ``error``: an outage if the probe fails, else a failure of the task."""
     if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
         return error
     if not isinstance(error, Unavailable) and flow.probe is not None:

@@ -1,7 +1,7 @@
 """The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
-One thread at a time waits and claims; the others handle what they claimed. So an idle lane, however many
-threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as often as its flows need it, and wakes
+One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
+many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
 exactly when the next task is due.
 """
 
@@ -23,11 +23,11 @@ from .queue import Claim, DelayQueue
 from .renewal import SHARE_SECONDS, Held
 from .station import ServerCheck, Station, handled_event
 
-#: How long one look at a queue may take. Each call to Redis ends within a second, but looking up its
-#: host's name may take longer.
+#: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
+#: longer.
 STALLED_SECONDS = 30.0
-#: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that waits
-#: for nothing else may sleep forever.
+#: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that relied on
+#: wake-ups alone might then wait forever.
 SLOW_POLL_SECONDS = 5.0
 
 
@@ -37,30 +37,30 @@ class Batch:
 
     station: Station
     tasks: list[Task]
-    #: On the monotonic clock, before the claim was sent.
+    #: Just before the claim was sent, on the monotonic clock.
     claimed_at: float
     #: The server's time at the claim.
     now_ms: int
 
 
 class Lane:
-    """Works for its stations in strict priority: the first one with something due is claimed from."""
+    """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
     def __init__(self, *, emit: events.Listener, stopping: threading.Event) -> None:
         self.stations: list[Station] = []
-        #: Ends the wait: something is due earlier, or a flow is up again.
+        #: Set to end the wait early: something new is due, or a flow is up again.
         self.alarm = threading.Event()
         self._emit = emit
         self._stopping = stopping
         self._claim_lock = threading.Lock()
-        #: When the thread that waits and claims must have gone on, on the monotonic clock; None while
-        #: all threads handle.
-        self._due_on: float | None = None
+        #: By when the thread that waits and claims must have made progress, on the monotonic clock; None
+        #: while all threads handle.
+        self._progress_by: float | None = None
 
     def stalled(self, now: float) -> float | None:
-        """For how many seconds claims have made no progress, if they should have. ``now`` is monotonic."""
-        due_on = self._due_on
-        return None if due_on is None or now <= due_on else now - due_on + STALLED_SECONDS
+        """For how many seconds claims have made no progress; None if they work. ``now`` is monotonic."""
+        by = self._progress_by
+        return None if by is None or now <= by else now - by + STALLED_SECONDS
 
     def add(
         self,
@@ -71,7 +71,7 @@ class Lane:
         counts: Counter[str],
         start: Callable[[str, Callable[[], None]], object],
     ) -> None:
-        """Work for one more flow, after those that are there. ``start`` runs its probe in a thread."""
+        """Add a flow, with a lower priority than those added before. ``start`` runs its probe in a thread."""
         health = Health(
             flow, emit=self._emit, on_up=self.alarm.set, stopping=self._stopping, start=start
         )
@@ -80,17 +80,17 @@ class Lane:
         self.stations.append(station)
 
     def run(self) -> None:
-        """Work until the worker stops; as many threads run this as the lane has."""
+        """Work until the worker stops. Every thread of the lane runs this."""
         while (batch := self.next()) is not None:
             self._handle(batch)
 
     # -- claim and wait --------------------------------------------------------------------
 
     def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
-        """Wait for the next batch; None when stopping, or when there is none ``until`` then.
+        """Wait for the next batch; None when the worker stops, or if nothing was due before ``until``.
 
-        ``until`` is on the monotonic clock. The lane looks at least once, unless another thread is
-        waiting all that time.
+        ``until`` is on the monotonic clock. Each queue is claimed from at least once, unless another thread
+        is waiting all that time.
         """
         patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
         if not self._claim_lock.acquire(timeout=patience):
@@ -98,7 +98,7 @@ class Lane:
         try:
             return self._next(limit, until)
         finally:
-            self._due_on = None
+            self._progress_by = None
             self._claim_lock.release()
 
     def _next(self, limit: int | None, until: float) -> Batch | None:
@@ -107,7 +107,7 @@ class Lane:
             wait = math.inf
             for station in self.stations:
                 claimed_at = time.monotonic()
-                self._due_on = claimed_at + STALLED_SECONDS
+                self._progress_by = claimed_at + STALLED_SECONDS
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
                     with suppress(redis.RedisError):
@@ -130,7 +130,7 @@ class Lane:
             if left <= 0 or self._stopping.is_set():
                 return None
             wait = min(wait, left)
-            self._due_on = time.monotonic() + wait + STALLED_SECONDS
+            self._progress_by = time.monotonic() + wait + STALLED_SECONDS
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
             self.alarm.wait(wait)
         return None
@@ -151,7 +151,7 @@ class Lane:
         results, settled = Results(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
-            # Tasks whose settling Redis did not confirm may be delivered again, so begin no more of them.
+            # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
             shared = not flow.one_at_a_time or time.monotonic() - began < SHARE_SECONDS
             return settled and shared and not self._stopping.is_set() and held.begin(next_tasks)
 
@@ -173,7 +173,7 @@ class Lane:
         return [task for task in batch.tasks if task.deliveries < most]
 
     def settle(self, batch: Batch, held: Held, results: Results) -> bool:
-        """Settle what became of some tasks of a batch; return whether Redis confirmed all of it."""
+        """Settle some tasks of a batch; return whether Redis confirmed all of them."""
         station = batch.station
         if results.outage:
             station.health.take_down(results.outage)
@@ -182,7 +182,7 @@ class Lane:
         ended_at = time.monotonic()
         settled = station.settler.settle(results)
         if not settled:
-            self.alarm.set()  # whoever waits sends it again now, and not after its wait
+            self.alarm.set()  # so that the waiting thread sends it again now
         self._emit_handled(batch, results, held.began_at, ended_at)
         return settled
 

@@ -1,8 +1,8 @@
 """Whether a worker does its work: what `Worker.health` reports and ``/healthz`` serves.
 
-An outage is no failure. While Redis is away the sweep goes on from the records, and while the database is
-away nothing can be done but wait. Restarting the worker would help neither, so both are only reported, as
-degraded. What fails is what a restart mends: a thread that died, and code that does not return.
+An outage is not a failure. While Redis is down the sweep continues from the records, and while the database
+is down a worker can only wait. A restart would not help, so both are reported as degraded. A worker is
+failing if a restart would help: a thread has died, or code does not return.
 """
 
 import threading
@@ -15,7 +15,7 @@ from .outages import HangDetector
 from .station import Station
 from .sweep import Sweeper
 
-#: Beyond ``max_runtime_seconds``: a call may end, and be settled, just then.
+#: Added to ``max_runtime_seconds``, because a call may end and be settled just then.
 GRACE_SECONDS = 1.0
 
 Status = Literal["ok", "degraded", "failing"]
@@ -27,9 +27,9 @@ class FlowHealth:
 
     queue: str
     status: Status
-    #: Why it is failing: what a restart would mend.
+    #: Why it is failing: problems that a restart would fix.
     failures: tuple[str, ...]
-    #: What it waits for.
+    #: The outages that it waits for.
     outages: tuple[str, ...]
 
 
@@ -39,18 +39,18 @@ class WorkerHealth:
 
     worker: str
     status: Literal["starting", "ok", "degraded", "failing", "stopping"]
-    #: Of the worker itself, and not of one of its flows.
+    #: Problems of the worker itself rather than of one of its flows.
     failures: tuple[str, ...]
     flows: tuple[FlowHealth, ...]
 
     @property
     def alive(self) -> bool:
-        """Whether it works, or waits for an outage to end. If not, a supervisor should restart it."""
+        """Whether it works, waits for an outage to end, or is stopping. If not, a supervisor should restart it."""
         return self.status in ("ok", "degraded", "stopping")
 
 
 class Watched(NamedTuple):
-    """A flow and who works for it."""
+    """A flow and what runs it."""
 
     station: Station
     lane: Lane
@@ -58,16 +58,16 @@ class Watched(NamedTuple):
 
     @property
     def detectors(self) -> Iterator[HangDetector]:
-        """Of its probe, and of its sweep if it has one."""
+        """The hang detector of its probe, and of its sweep if it has one."""
         yield self.station.health.hang_detector
         if self.sweeper is not None:
             yield self.sweeper.hang_detector
 
 
 class Liveness:
-    """Looks at what the threads of a worker note anyway. It never waits and asks nobody.
+    """Derives a worker's health from the state that its threads keep. It never waits and sends no command.
 
-    Any thread may ask it.
+    Any thread may use it.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Liveness:
         self._threads = (*threads,)
 
     def died(self, thread: str) -> None:
-        """Note that a thread was ended by an error."""
+        """Note that an error ended a thread."""
         self._died.append(thread)
 
     def report(self, now: float) -> WorkerHealth:
-        """``now`` is on the monotonic clock, in seconds."""
+        """The worker's health. ``now`` is on the monotonic clock, in seconds."""
         flows = tuple(_flow_health(each, now) for each in self._watched)
         failures = tuple(f"the thread {name!r} died" for name in self._dead())
         statuses = {flow.status for flow in flows}

@@ -1,4 +1,4 @@
-"""The process's log on standard error: for people on a terminal, elsewhere one JSON object a line.
+"""The process's log on standard error: formatted text on a terminal, otherwise one JSON object per line.
 
 Control characters are escaped in both, so that no value can break its line or move the cursor.
 """
@@ -23,16 +23,16 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def configure_logging(level: str = "") -> None:
-    """Send this process's log, the standard library's included, through structlog.
+    """Send this process's log, including that of the standard library, through structlog.
 
-    For entry points: a library leaves its process's log alone. ``level`` is one of `LEVELS`, in any
-    case; an empty one means INFO. Raises ValueError for any other.
+    Only for entry points: a library leaves logging to its process. ``level`` is one of `LEVELS`, in upper or
+    lower case; empty means INFO. Raises ValueError for any other.
     """
     name = level.strip().upper() or "INFO"
     if name not in LEVELS:
         raise ValueError(f"LOG_LEVEL is one of {', '.join(LEVELS)}, not {level!r}")
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,  # what an application binds, such as a request's id
+        structlog.contextvars.merge_contextvars,  # values that an application binds, such as a request's id
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
@@ -62,7 +62,7 @@ def configure_logging(level: str = "") -> None:
 EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.Handled: ("info", "batch"),
     events.Retried: ("debug", "retry"),
-    events.Failed: ("warning", "task failed"),  # no error yet: it is tried again
+    events.Failed: ("warning", "task failed"),  # not yet an error: it is tried again
     events.Died: ("error", "dead letter"),
     events.Restored: ("info", "restored"),
     events.LeaseLost: ("warning", "lease lost, nothing written"),
@@ -73,12 +73,12 @@ EVENTS: dict[type[events.Event], tuple[str, str]] = {
     events.FlowUp: ("info", "available"),
     events.Hangs: ("error", "a call hangs"),
 }
-#: The names of the fields of each kind.
+#: The names of the fields of each kind of event.
 FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
 
 
 def log_event(event: events.Event) -> None:
-    """The engine's first listener: writes one line for each event that a person may look for later."""
+    """The engine's first listener: writes a line for each event that somebody may look for later."""
     if (line := EVENTS.get(type(event))) is None:
         return
     level, text = line
@@ -95,7 +95,7 @@ def log_event(event: events.Event) -> None:
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:
-    """What a log line shows of an event's field, which may be nothing."""
+    """The fields of a log line for one field of an event; there may be none."""
     match name, value:
         case "task", _:
             shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
@@ -128,7 +128,7 @@ def _for_programs() -> list[Processor]:
 
 
 def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Lines that begin alike, so that the eye finds what happened."""
+    """Put the same fields first in every line, so that a reader finds the event at once."""
     first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
     return {**first, **event}
 
@@ -146,21 +146,21 @@ def _for_people() -> list[Processor]:
 
 
 def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Escape what the renderer does not. A traceback keeps its lines."""
+    """Escape what the renderer does not. A traceback keeps its line breaks."""
     event["event"] = visible(str(event["event"]))
     if "exception" in event:
-        # Indented: what an error says cannot pass for a line of its own.
+        # Indented, so that an error's text cannot be taken for a log line.
         lines = event["exception"].split("\n")
         event["exception"] = "\n".join(f"  {visible(line)}" for line in lines)
     return event
 
 
-#: What stands between a user's name and the host in a URL.
+#: The user and the password in a URL.
 PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):\S+@")
 
 
 def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Somebody else's error may name the URL that it could not open."""
+    """Hide passwords in URLs: a library's error may contain the URL that it could not open."""
     for name in ("event", "error", "reason", "exception"):
         if "://" in (text := str(event.get(name, ""))):
             event[name] = PASSWORD.sub(r"\1:***@", text)

@@ -1,13 +1,13 @@
-"""What a worker's events add up to, for Prometheus. Needs prometheus-client; nothing else here does.
+"""Metrics of a worker for Prometheus. The only module of this package that needs prometheus-client.
 
-`Metrics` is a listener that counts, and a collector that reads the queues' depths when it is scraped::
+`Metrics` is a listener that counts events, and a collector that reads the queues' depths when it is scraped::
 
     metrics = Metrics(["emails"], redis_url)
     REGISTRY.register(metrics)
     Worker(flows, redis_url, listeners=[metrics]).run()
 
-Everything is labelled by queue. What one worker did is summed over workers. What all of them see, such as
-depths, is the same in each: take the maximum.
+Everything is labelled by queue. Sum the metrics of what a worker did over all workers. Depths and other
+metrics of a queue are the same in every worker: take the maximum.
 """
 
 import math
@@ -43,11 +43,11 @@ SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
-#: Tasks of a claim.
+#: How many tasks a claim leases.
 SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
-#: What was read of the queues is kept for so long, so that scrapes cannot be used to load Redis.
+#: How long the queues' depths are cached, so that frequent scrapes do not load Redis.
 CACHE_SECONDS = 2.0
-#: How long to wait for one reply while scraped.
+#: How long a scrape waits for one reply of Redis.
 REDIS_TIMEOUT_SECONDS = 0.5
 
 #: Each counter's name, without _total, and what it counts.
@@ -73,12 +73,12 @@ HISTOGRAMS: dict[str, tuple[str, Sequence[float]]] = {
     "worker_handler_seconds": ("How long one call of the handler took.", SECONDS),
     "worker_batch_tasks": ("How many tasks one claim leased.", SIZES),
 }
-#: What may be away for a while, and how that is counted; the current outage is included.
+#: What may be unavailable, and what its counter measures; a current outage is included.
 OUTAGES = {
     "redis": "How long claims failed.",
     "dependency": "How long something that the handler needs was unavailable.",
 }
-#: Each gauge that is read from Redis, what it tells, and where it is in `Stats`.
+#: Each gauge that is read from Redis, its description, the field of `Stats`, and how many of its units make one.
 DEPTHS = {
     "worker_queue_scheduled_tasks": ("Tasks that wait, due ones included.", "scheduled", 1),
     "worker_queue_due_tasks": ("Tasks that are due and not yet leased.", "due", 1),
@@ -99,7 +99,7 @@ DEPTHS = {
 
 
 class Histogram:
-    """Counts by bucket. Many observations cost one lock, which a handler's thread can afford."""
+    """Counts by bucket. Adding many observations at once takes one lock, which a handler's thread can afford."""
 
     def __init__(self, buckets: Sequence[float]) -> None:
         self.buckets = buckets
@@ -111,7 +111,7 @@ class Histogram:
         self.sum += value * times
 
     def add(self, up_to_bound: Sequence[int], count: int, total: float) -> None:
-        """Add ``count`` observations, given how many of them are not above each bound, and their sum."""
+        """Add ``count`` observations, given how many of them do not exceed each bound, and their sum."""
         below = 0
         for place, up_to in enumerate(up_to_bound):
             self.counts[place] += up_to - below
@@ -120,7 +120,7 @@ class Histogram:
         self.sum += total
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """The upper bound of each bucket, and how many are not above it."""
+        """The upper bound of each bucket, and how many observations do not exceed it."""
         bounds = [*map(str, self.buckets), "+Inf"]
         total = 0
         rows: list[tuple[str, float]] = []
@@ -132,13 +132,15 @@ class Histogram:
 
 @dataclass(slots=True)
 class Outage:
-    """Since when something has been away, if it is, and for how long it was before; monotonic seconds."""
+    """How long something has been unavailable in total, in seconds of the monotonic clock."""
 
+    #: When the current outage began; None while there is none.
     since: float | None = None
+    #: How long earlier outages lasted.
     before: float = 0.0
 
     def begin(self, now: float) -> bool:
-        """Note that it is away; return whether it was not."""
+        """Note that it is unavailable; return whether that is new."""
         is_new = self.since is None
         self.since = now if self.since is None else self.since
         return is_new
@@ -152,7 +154,7 @@ class Outage:
 
 
 @dataclass(slots=True)
-class Tally:
+class Totals:
     """What happened in one queue."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
@@ -213,9 +215,9 @@ class Tally:
 def add_lateness(
     histogram: Histogram, late_ms: int, tasks: Sequence[Task], *, each_alike: bool
 ) -> None:
-    """Observe how late each task was, given the lateness of the earliest. A fraction of a µs for each.
+    """Observe how late each task was, given the lateness of the earliest. Takes a fraction of a µs per task.
 
-    One that has failed before is late because of its backoff, so it does not count.
+    A task that has failed before is late because of its backoff, so it does not count.
     """
     if each_alike:
         histogram.observe(late_ms / 1000, len(tasks))
@@ -226,7 +228,7 @@ def add_lateness(
         for at in due:
             histogram.observe((ended_at - at) / 1000)
         return
-    # A bucket has those that were due at a certain time or later.
+    # A bucket holds the tasks that were due at a certain time or later.
     up_to_bound = [
         len(due) - bisect_left(due, ended_at - 1000 * bound) for bound in histogram.buckets
     ]
@@ -239,27 +241,27 @@ class Metrics(Collector):
     def __init__(
         self, queues: Sequence[str], redis_url: str, *, cache_seconds: float = CACHE_SECONDS
     ) -> None:
-        """Metrics of ``queues`` are there from the start, all zero; those of others once they have events."""
+        """Metrics of ``queues`` exist from the start, as zero; those of other queues from their first event."""
         client = connect(redis_url, timeout_seconds=REDIS_TIMEOUT_SECONDS, max_connections=2)
         self._client = client
         self._queues = [DelayQueue(client, name) for name in queues]
-        self._tallies: defaultdict[str, Tally] = defaultdict(
-            Tally, {name: Tally() for name in queues}
+        self._totals: defaultdict[str, Totals] = defaultdict(
+            Totals, {name: Totals() for name in queues}
         )
         self._lock = threading.Lock()
         self._health: Callable[[], WorkerHealth] | None = None
         self._depths = Depths(self._queues, cache_seconds)
 
     def __call__(self, event: events.Event) -> None:
-        """Count an event: `Metrics` is a listener."""
+        """Count an event, as a listener does."""
         if isinstance(event, events.Waiting):
             return
         now = time.monotonic()
         with self._lock:
-            self._tallies[event.queue].add(event, now)
+            self._totals[event.queue].add(event, now)
 
     def watch(self, health: Callable[[], WorkerHealth]) -> None:
-        """Also report whether a worker's flows do their work; ``health`` is its `Worker.health`."""
+        """Also report the health of a worker's flows; ``health`` is its `Worker.health`."""
         self._health = health
 
     def close(self) -> None:
@@ -268,7 +270,7 @@ class Metrics(Collector):
     # -- scraping --------------------------------------------------------------------------
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering it does not collect everything."""
+        """Return nothing, so that registering does not collect everything."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -285,15 +287,15 @@ class Metrics(Collector):
                 CounterMetricFamily,
                 name,
                 text,
-                {queue: tally.counts[name] for queue, tally in self._tallies.items()},
+                {queue: totals.counts[name] for queue, totals in self._totals.items()},
             )
         outcomes = CounterMetricFamily(
             "worker_handled_tasks",
             "Tasks that the handler finished with, by outcome.",
             labels=["queue", "outcome"],
         )
-        for queue, tally in self._tallies.items():
-            for outcome, count in tally.outcomes.items():
+        for queue, totals in self._totals.items():
+            for outcome, count in totals.outcomes.items():
                 outcomes.add_metric([queue, outcome], count)
         yield outcomes
         for what, text in OUTAGES.items():
@@ -302,20 +304,20 @@ class Metrics(Collector):
                 f"worker_{what}_outage_seconds",
                 text,
                 {
-                    queue: getattr(tally, what).seconds(now)
-                    for queue, tally in self._tallies.items()
+                    queue: getattr(totals, what).seconds(now)
+                    for queue, totals in self._totals.items()
                 },
             )
         for name, (text, _) in HISTOGRAMS.items():
             family = HistogramMetricFamily(name, text, labels=["queue"])
-            for queue, tally in self._tallies.items():
-                histogram = tally.histograms[name]
+            for queue, totals in self._totals.items():
+                histogram = totals.histograms[name]
                 family.add_metric([queue], histogram.cumulative(), histogram.sum)
             yield family
 
 
 class Depths:
-    """What is read from Redis when it is asked for, and kept for a moment. Any thread may ask."""
+    """The metrics that are read from Redis when they are scraped, with a short cache. Any thread may use it."""
 
     def __init__(self, queues: Sequence[DelayQueue], cache_seconds: float) -> None:
         self._queues = queues
@@ -345,7 +347,7 @@ class Depths:
         )
 
     def _latest(self) -> dict[str, tuple[Stats, int] | None]:
-        # Whoever finds another thread stuck in a look serves what there is.
+        # If another thread is stuck reading, serve what was read before.
         if self._lock.acquire(timeout=1.0):
             try:
                 if time.monotonic() >= self._read_at + self._cache_seconds:
@@ -357,9 +359,8 @@ class Depths:
 
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
         found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
-        with suppress(
-            redis.RedisError
-        ):  # a silent server costs one timeout, not one for each queue
+        with suppress(redis.RedisError):
+            # An error ends the loop: a silent server costs one timeout, not one for each queue.
             for queue in self._queues:
                 stats = queue.stats()
                 live = [each for each in queue.workers() if not each.silent]
@@ -394,7 +395,7 @@ def _family(kind: Any, name: str, text: str, values: Mapping[str, float]) -> Met
 def registered(
     queues: Sequence[str], redis_url: str, registry: CollectorRegistry = REGISTRY
 ) -> Iterator[Metrics]:
-    """Metrics that a registry collects meanwhile."""
+    """Metrics that ``registry`` collects until the block ends."""
     made = Metrics(queues, redis_url)
     registry.register(made)
     try:
@@ -405,6 +406,6 @@ def registered(
 
 
 def page(accept: str, registry: CollectorRegistry = REGISTRY) -> Reply:
-    """What a scrape gets, given its Accept header."""
+    """The response to a scrape, given its Accept header."""
     encode, content_type = choose_encoder(accept)
     return Reply(encode(registry), content_type)

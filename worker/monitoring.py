@@ -1,7 +1,7 @@
-"""The port on which a process tells Prometheus and its supervisor how it is, apart from its work.
+"""The port on which a process reports its metrics and its health to Prometheus and to a supervisor.
 
-The server has threads of its own, so that it answers while all others are busy. It is for a private
-network: it knows no passwords and no TLS.
+The server has its own threads, so that it answers while all others are busy. It is for a private network:
+it has neither authentication nor TLS.
 """
 
 import json
@@ -44,7 +44,7 @@ class Reply(NamedTuple):
     status: int = HTTPStatus.OK
 
 
-#: Makes a page, given the request's Accept header.
+#: Makes the response, given the request's Accept header.
 Page = Callable[[str], Reply]
 
 
@@ -58,8 +58,8 @@ class MonitoringServer:
     def __init__(
         self, host: str, port: int, pages: Mapping[str, Page], *, shared: bool = False
     ) -> None:
-        """Port 0 is any that is free. ``shared``: other processes of this user may serve the same port,
-        and the system chooses one of them for each request.
+        """Port 0 means any free port. If ``shared``, other processes of this user may serve the same port, and
+        the kernel chooses one of them for each request.
 
         Raises PortUnavailable.
         """
@@ -68,7 +68,7 @@ class MonitoringServer:
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise PortUnavailable(f"{host}:{port}: {reason}.") from error
-        #: The one that was chosen for port 0.
+        #: The port that is served, also where 0 was asked for.
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="monitoring", daemon=True
@@ -94,14 +94,13 @@ def _server(
 
     class Server(socketserver.ThreadingTCPServer):
         address_family = family
-        allow_reuse_address = (
-            True  # at once after a restart; a port with a listener is still refused
-        )
+        # Lets a restart use the port at once; a port that somebody listens on is still refused.
+        allow_reuse_address = True
         allow_reuse_port = shared
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Clients go away as they please."""
+            """Ignore clients that disconnect."""
 
     class Handler(BaseHTTPRequestHandler):
         timeout = CLIENT_SECONDS
@@ -112,7 +111,7 @@ def _server(
             _send(self, _reply(pages, self.path.partition("?")[0], self.headers.get("Accept", "")))
 
         def log_message(self, *_: object) -> None:
-            """What is asked every few seconds is not worth a line."""
+            """Log nothing: there is a request every few seconds."""
 
     return Server((numeric_host, port), Handler)
 
@@ -125,7 +124,7 @@ def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:
         )
     try:
         return page(accept)
-    except FAILURES:  # an application may add metrics of its own
+    except FAILURES:  # an application's own metrics may raise anything
         log.exception("a monitoring page fails", path=path)
         return Reply(b"It failed; the log says why.\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -140,13 +139,14 @@ def _send(handler: BaseHTTPRequestHandler, reply: Reply) -> None:
 
 
 def ask(url: str) -> tuple[int, str]:
-    """The status and the body that a process answers with. Raises OSError when none does.
+    """The status and the body of a response. Raises OSError if there is no answer.
 
-    Raises ValueError for a URL that is none.
+    Raises ValueError for anything but an HTTP URL.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is not an http:// URL")
-    opener = build_opener(ProxyHandler({}))  # it is on this machine, or near: no proxy knows it
+    # Without a proxy, because the process is on this machine or nearby.
+    opener = build_opener(ProxyHandler({}))
     try:
         try:
             with opener.open(url, timeout=ASK_SECONDS) as response:

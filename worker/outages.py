@@ -1,4 +1,4 @@
-"""Outages of what a flow depends on: nothing is claimed until its probe succeeds."""
+"""Outages of a flow's dependencies: nothing is claimed until its probe succeeds."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ HANGS_SECONDS = 10.0
 
 
 class HangDetector:
-    """Times calls of the application's code, and emits `events.Hangs` once for each that hangs."""
+    """Times calls of the application's code, and emits `events.Hangs` once for each call that hangs."""
 
     def __init__(self, queue: str, what: str, emit: events.Listener) -> None:
         self._queue = queue
@@ -35,12 +35,12 @@ class HangDetector:
         self._since = None
 
     def progress(self, allowed_seconds: float | None = None) -> None:
-        """Note that the call goes on, and may take that long, or `HANGS_SECONDS`, until it does again."""
+        """Note progress. The next may take ``allowed_seconds``, by default `HANGS_SECONDS`."""
         allowed = HANGS_SECONDS if allowed_seconds is None else allowed_seconds
         self._since = time.monotonic(), allowed
 
     def hanging(self, now: float) -> float | None:
-        """For how many seconds a call has made no progress, if it hangs. ``now`` is monotonic."""
+        """For how many seconds a call has made no progress; None if it does not hang. ``now`` is monotonic."""
         if (since := self._since) is None:
             return None
         began_at, allowed = since
@@ -55,7 +55,7 @@ class HangDetector:
 
 
 class Health:
-    """Whether one flow can work: up, or down and probed until what it depends on answers."""
+    """Whether a flow can work: it is up, or it is down and probed until its dependencies answer."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Health:
         stopping: threading.Event,
         start: Callable[[str, Callable[[], None]], object],
     ) -> None:
-        """``start(name, function)`` runs it in a thread of its own; ``on_up`` is called whenever the flow comes up."""
+        """``start(name, function)`` runs a function in a new thread; ``on_up`` is called whenever the flow comes up."""
         self._flow = flow
         self._emit = emit
         self._on_up = on_up
@@ -75,7 +75,7 @@ class Health:
         self._lock = threading.Lock()
         self._down_since = time.monotonic()
         self._up = False
-        #: Outages since a batch was last handled: each makes the next probe wait longer.
+        #: Outages since a batch was last handled. Each makes the next probe wait longer.
         self._outages = 0
         self.hang_detector = HangDetector(flow.name, "probe", emit)
 
@@ -84,14 +84,14 @@ class Health:
         return self._up
 
     def check(self) -> None:
-        """Probe for the first time, in a thread. A flow without a probe is up at once."""
+        """Probe for the first time, in a new thread. A flow without a probe is up at once."""
         if self._flow.probe is None:
             self._probe(0)
         else:
             self._begin(0)
 
     def handled(self) -> None:
-        """Start the backoff of the probe anew: a batch was handled."""
+        """Reset the backoff of the probe, because a batch was handled."""
         self._outages = 0
 
     def take_down(self, error: Exception) -> None:
@@ -105,7 +105,7 @@ class Health:
         self._emit(events.FlowDown(self._flow.name, error))
         try:
             self._begin(self._outages)
-        except RuntimeError:  # no more threads: the next outage tries again
+        except RuntimeError:  # out of threads: the next outage tries again
             self._up = True
             raise
 

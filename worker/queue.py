@@ -5,19 +5,19 @@ The keys of a queue share one hash tag, so that a cluster keeps them together::
     {name}:scheduled    zset    task id -> due time, ms
     {name}:leased       zset    task id -> lease expiry, ms
     {name}:dead         list    task ids, newest first
-    {name}:letters      hash    task id -> why it is dead, JSON; what counts as being dead
-    {name}:payloads     hash    task id -> opaque bytes, for tasks that have any
-    {name}:tokens       hash    task id -> token of its lease, and a record of its attempts, for tasks
+    {name}:letters      hash    task id -> why it is dead, JSON; a task is dead if it has an entry here
+    {name}:payloads     hash    task id -> opaque bytes, for tasks with a payload
+    {name}:tokens       hash    task id -> token of its lease and a record of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
     {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
-    {name}:alone        string  task id of the suspect that was last claimed alone
+    {name}:alone        string  id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused
-    {name}:resumed      string  present after a pause was ended, so that a flush is told from that
+    {name}:resumed      string  present after a resume, to tell it from a flush
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
-    {name}:recurrence   string  their schedule, when its worker was started, and until when it is in force
-    {name}:workers      hash    worker id -> when it was last heard of, and what it holds
-    {name}:wake         channel a message when something is due earlier than it was
+    {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
+    {name}:workers      hash    worker id -> when it was last heard from, and what it holds
+    {name}:wake         channel a message when something is due earlier than before
 
 A task is in exactly one of scheduled, leased and dead::
 
@@ -54,23 +54,24 @@ from .scripts import ScriptFile, scripts
 
 T = TypeVar("T")
 
-#: Scripts work on at most this many tasks, so that none blocks the server for long; a claim on as
-#: many as it is asked for, up to `MAX_BATCH_SIZE`.
+#: Scripts work on at most this many tasks, so that none blocks the server for long. The exception is a
+#: claim, which takes up to `MAX_BATCH_SIZE`.
 SLICE = 500
 #: Random bytes; 64 hex characters, the length the scripts cut at.
 TOKEN_BYTES = 32
-#: How many claims that got no reply are reported to Redis: at least those of the last minute.
+#: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
 MAX_LOST_CLAIMS = 100
-#: Workers that have not beaten for this long are removed.
+#: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
-#: A worker beats every 20 s; one that missed two beats has died or cannot reach Redis.
+#: A worker sends a heartbeat every 20 s. If two are missing, it has died or cannot reach Redis.
 SILENT_MS = 45_000
-#: Dead letters are read so many at a time.
+#: How many dead letters are read at a time.
 LETTERS = 100
-#: They are removed fewer at a time: for one in the middle, 2,000 entries of the list are searched, which takes
-#: 70 us, and while Redis rewrites its file, memory that is written is copied first.
+#: How many dead letters are removed at a time. Fewer, because for one in the middle of the list 2,000
+#: entries are searched, which takes 70 us; while Redis rewrites its file, each memory page is copied on its
+#: first write, too.
 REMOVED = 25
-#: So that neither script holds the server for more than a few milliseconds.
+#: These limits keep a forecast and an inspection from blocking the server for more than a few milliseconds.
 MAX_INTERVALS = 1000
 MAX_SAMPLE = 500
 #: Due times are zset scores, which are doubles: exact integers up to here.
@@ -93,7 +94,7 @@ class Cancelled(StrEnum):
     REMOVED = "removed"
     #: A worker holds it: it may still be done, but it is not put back.
     CANCELLING = "cancelling"
-    #: It is a dead letter, and stays one.
+    #: It is a dead letter and stays one.
     DEAD = "dead"
     MISSING = "missing"
 
@@ -104,8 +105,8 @@ class Claim(NamedTuple):
     tasks: list[Task]
     #: The server's time, ms.
     now_ms: int
-    #: Milliseconds until the next task is due or the next lease ends; None: nothing waits, or there
-    #: are tasks.
+    #: Milliseconds until the next task is due or the next lease ends; None if tasks were claimed, or if
+    #: nothing is scheduled or leased.
     next_in_ms: float | None
     paused: bool
 
@@ -113,9 +114,9 @@ class Claim(NamedTuple):
 class Put(StrEnum):
     """How `DelayQueue.retry` puts a task back."""
 
-    #: It failed, which is counted.
+    #: It failed; the failure is counted.
     FAILED = "failed"
-    #: The same appointment again; failures and deliveries are reset.
+    #: The same appointment again, with failures and deliveries reset.
     AGAIN = "again"
     #: It is done and due again: a new appointment.
     NEW = "new"
@@ -124,27 +125,27 @@ class Put(StrEnum):
 class Restored(NamedTuple):
     """What `DelayQueue.restore` found and did."""
 
-    #: Those that were lost, and are scheduled again.
+    #: The tasks that Redis had lost, which are scheduled again.
     lost: tuple[str, ...]
     #: How many are scheduled and already due, so about to be claimed.
     due: int
     #: How many tasks at the beginning are parked: dead, or postponed by their handler or backoff.
     parked: int
     paused: bool
-    #: Whether it is this worker's turn to sweep; otherwise nothing was done.
+    #: Whether it is this worker's turn to sweep; if not, nothing was done.
     turn: bool = True
-    #: Whether this worker has just got the turn, so that Redis may have lost data before that.
+    #: Whether this worker has only just got the turn, so that Redis may have lost data before.
     new_turn: bool = False
-    #: Milliseconds until another worker's turn ends, unless it is extended.
+    #: Milliseconds until another worker's turn ends, unless that worker extends it.
     turn_in_ms: int = 0
 
 
 class Seeded(NamedTuple):
     """What `DelayQueue.seed` did."""
 
-    #: Whether this worker's schedule is in force. Otherwise nothing was done.
+    #: Whether this worker's schedule is in force. If not, nothing was done.
     in_force: bool
-    #: The occurrences that are scheduled now and were not before.
+    #: The occurrences that this call scheduled.
     ids: tuple[str, ...]
 
 
@@ -157,15 +158,15 @@ class Place(StrEnum):
 
 
 class TaskState(NamedTuple):
-    """Where a task is, and what it has been through."""
+    """Where a task is, and its history so far."""
 
     place: Place
-    #: Until it is due, or its lease ends; negative when that is past. None for a dead one.
+    #: Milliseconds until it is due, or until its lease ends; negative when that is past. None for a dead task.
     in_ms: int | None
     failures: int
-    #: How often its lease expired.
+    #: How often its lease has expired.
     deliveries: int
-    #: Earlier attempts.
+    #: How many attempts came before.
     attempts: int
 
 
@@ -173,16 +174,17 @@ class WorkerStatus(NamedTuple):
     """A worker as it last described itself."""
 
     id: str
-    #: How long ago that was, ms.
+    #: How long ago its last heartbeat came, ms.
     heard_ms_ago: int
     #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
-    #: oldest_seconds (of the longest call), handled (tasks since it started), lateness (of these: pairs of an
-    #: upper bound in ms, or None, and how many; a batch counts as late as its latest task)
+    #: oldest_seconds (how long the longest call has run), handled (tasks since it started), lateness (of the
+    #: handled tasks: pairs of an upper bound in ms, or None for no bound, and a count; a batch counts as late
+    #: as its latest task)
     details: Mapping[str, Any]
 
     @property
     def silent(self) -> bool:
-        """Whether it missed two beats: it has died, or cannot reach Redis."""
+        """Whether two heartbeats are missing: the worker has died or cannot reach Redis."""
         return self.heard_ms_ago > SILENT_MS
 
 
@@ -197,7 +199,7 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many tasks are in each place at one moment. Times are in ms."""
+    """How many tasks are in each place at one moment; times in ms."""
 
     scheduled: int
     due: int
@@ -233,23 +235,23 @@ class Keys:
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:
-        """The keys that a script takes, in its order."""
+        """The keys that a script takes, in the script's order."""
         return [getattr(self, key) for key in script.keys]
 
     def stored(self) -> list[str]:
-        """All but the wake channel, which is no key."""
+        """All but the wake channel, which is not a key."""
         return [key for key in vars(self).values() if key != self.wake]
 
 
 class DelayQueue:
-    """The queue called ``name`` on ``client``, for any number of threads and processes::
+    """The queue ``name`` on ``client``, for any number of threads and processes::
 
         queue = DelayQueue(connect("redis://localhost:6379/0"), "reminders")
         queue.schedule("visit-7", delay_ms=86_400_000, payload=b"ada@example.org")
         queue.cancel("visit-7")
 
-    Every method raises `redis.RedisError` when the server does not do what was asked. Raises
-    ValueError for a client that decodes responses.
+    Every method raises `redis.RedisError` when the server does not do what was asked. The constructor
+    raises ValueError for a client that decodes responses.
     """
 
     def __init__(self, client: redis.Redis, name: str) -> None:
@@ -257,14 +259,14 @@ class DelayQueue:
             refuse_decoding(client)
         self.name = name
         self.keys = Keys(name)
-        #: Whether the queue was paused when a claim or sweep last asked; kept while Redis is away.
+        #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
         self.last_known_paused = False
         self._redis = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
             file.name: (Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
         }
-        #: Tokens of claims that got no reply: the tasks they may have leased never had a worker.
+        #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
         self._lost_claims: dict[str, None] = {}
 
     def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
@@ -300,14 +302,14 @@ class DelayQueue:
         only_if_absent: bool = False,
         now_ms: int | None = None,
     ) -> list[Scheduled]:
-        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return what became of each.
+        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return the result for each.
 
-        The delay of a `Due` counts from now on the server's clock, so this machine's does not
+        The delay of a `Due` counts from now on the server's clock, so this machine's clock does not
         matter. A fraction of a millisecond is rounded up.
 
-        A known id moves to the new time, with the new payload and its counts reset; when a
+        A known id moves to the new time, with the new payload and with its counts reset; if a
         worker holds it, that worker's lease is void. With ``only_if_absent`` a known id stays
-        as it is. A dead id always does: `requeue` is what brings it back.
+        as it is. A dead task always stays dead: only `requeue` brings it back.
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
@@ -325,14 +327,14 @@ class DelayQueue:
         look_only: bool = False,
         now_ms: int | None = None,
     ) -> Restored:
-        """Schedule those tasks that Redis does not have; leave leased and dead ones alone.
+        """Schedule the tasks that Redis does not have; leave leased and dead ones alone.
 
-        A scheduled one is only ever brought forward, by more than 100 ms, and not if it was postponed after it
-        was due. Does nothing while the queue is paused.
+        A task that is scheduled is moved only if its time is more than 100 ms too late, and not if it was
+        postponed after it was due. Does nothing while the queue is paused.
 
-        With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now, unless it is
-        another worker's turn: then nothing is done. With ``look_only`` lost tasks are returned, but
-        not scheduled.
+        With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now. If it is
+        another worker's turn, nothing is done. With ``look_only``, lost tasks are returned but not
+        scheduled.
         """
         found, seen = Restored((), 0, 0, paused=False), 0
         for part in _slices(waiting) if waiting else [[]]:
@@ -376,12 +378,13 @@ class DelayQueue:
     ) -> Seeded:
         """Schedule the ``upcoming`` occurrence of a recurring task, an (id, due_at_ms), once.
 
-        One that was ever scheduled is not scheduled again, unless Redis has lost everything. Then the
-        ``expected`` one is scheduled too: the last that the caller knows to have been scheduled, if its time
-        has come and the caller does not hold it.
+        An occurrence is never scheduled a second time, unless Redis has lost everything. In that case
+        ``expected`` is scheduled too. Pass the last occurrence that the caller knows was scheduled, if its
+        time has come and the caller does not hold it.
 
-        Of several schedules, that of the worker that started last is in force; ``started_at_ms`` is when this
-        one did, on the server's clock. Occurrences of the others that are not due yet are removed.
+        If workers have different schedules, that of the worker that started last is in force;
+        ``started_at_ms`` is when the caller started, on the server's clock. Occurrences of the other
+        schedules that are not due yet are removed.
         """
         rows = [*upcoming, *(expected or ())]
         in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
@@ -398,7 +401,7 @@ class DelayQueue:
     def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
         """Take waiting tasks off the schedule; return what was found for each.
 
-        One that a worker holds is left to it, and is not put back if it is not done.
+        A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
         answers: list[Cancelled] = []
         for args in cancel_args(ids):
@@ -412,10 +415,10 @@ class DelayQueue:
 
         A task whose lease expired counts one more delivery, unless the reply to the claim that leased
         it was lost. Such suspects are claimed a few at a time, and alone after their second expired
-        lease. Nothing is early: a due time is compared with the server's clock, rounded down.
+        lease. No task is claimed early: due times are compared with the server's clock, rounded down.
 
-        Raises ValueError for a limit that is not 1 to `MAX_BATCH_SIZE`: the script would fail
-        halfway and lose what it had taken.
+        Raises ValueError for a limit that is not 1 to 2,000: the script would fail halfway and lose
+        the tasks it had taken.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
@@ -459,9 +462,9 @@ class DelayQueue:
         return Claim(tasks, now, next_in_ms, self.last_known_paused)
 
     def ack(self, tasks: Sequence[Task]) -> None:
-        """Remove tasks of one claim: they are done.
+        """Remove tasks of one claim, because they are done.
 
-        Raises LeaseLost with those that are no longer this worker's; the others are settled.
+        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
         """
         self._settle("ack", None, [_token(tasks)], [(task.id,) for task in tasks])
 
@@ -485,7 +488,7 @@ class DelayQueue:
         self._settle("extend", now_ms, [_token(tasks), lease_ms], [(task.id,) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
-        """Put tasks of one claim back as they were, uncounted. Raises LeaseLost as `ack` does."""
+        """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
         head = [self.keys.wake, _token(tasks)]
         self._settle("release", None, head, [(task.id,) for task in tasks])
 
@@ -510,7 +513,7 @@ class DelayQueue:
             raise LeaseLost(map(_text, lost))
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
-        """Record that a worker lives, with details of what it does."""
+        """Record that a worker is alive, with details of what it is doing."""
         self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
 
     def sign_off(self, worker_id: str) -> None:
@@ -522,26 +525,17 @@ class DelayQueue:
     def dead(self, limit: int = 100, offset: int = 0) -> list[Letter]:
         """Dead letters, newest first."""
         entries = _list(self._redis.lrange(self.keys.dead, offset, offset + limit - 1))
-        ids = [*dict.fromkeys(entries)]
-        if not ids:
-            return []
-        stories = _list(self._redis.hmget(self.keys.letters, ids))
-        payloads = _list(self._redis.hmget(self.keys.payloads, ids))
-        return [
-            Letter(_text(task_id), payload or b"", json.loads(story))
-            for task_id, story, payload in zip(ids, stories, payloads, strict=True)
-            if story is not None
-        ]
+        return self.letters(map(_text, entries))
 
     def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
-        """Schedule dead tasks again, due now, with their counts reset. Returns those it found.
+        """Schedule dead tasks again, due now, with their counts reset. Returns the ids that were dead.
 
-        They keep their appointment, and so their idempotency key.
+        The tasks keep their appointment, and with it their idempotency key.
         """
         return self._remove_letters("requeue", now_ms, [self.keys.wake], ids)
 
     def purge(self, ids: Iterable[str]) -> list[str]:
-        """Delete dead tasks for good. Returns those it found."""
+        """Delete dead tasks for good. Returns the ids that were dead."""
         return self._remove_letters("purge", None, [], ids)
 
     def _remove_letters(
@@ -553,9 +547,9 @@ class DelayQueue:
         return found
 
     def letters(self, ids: Iterable[str], *, with_payloads: bool = True) -> list[Letter]:
-        """The dead letters of these tasks, in this order; those that are not dead are left out.
+        """The dead letters of these tasks, in the order given; tasks that are not dead are left out.
 
-        Without payloads, which may be large, each is empty.
+        Payloads may be large. With ``with_payloads=False`` they are not read, and each is empty.
         """
         found: list[Letter] = []
         for part in _slices([*dict.fromkeys(_each(ids))], size=LETTERS):
@@ -571,18 +565,22 @@ class DelayQueue:
         return found
 
     def newest_dead_ids(self, passed: int = 0) -> Iterator[list[str]]:
-        """The ids that are dead now, newest first, in pages; some may no longer have a letter.
+        """The ids of dead tasks, newest first, in pages; some may no longer have a letter.
 
-        A page comes from `LETTERS` entries of the list, the last one from fewer; ``passed`` skips so many.
+        A page is read from 100 entries of the list, the last page from fewer; ``passed`` is how many entries
+        to skip.
         """
         last = set[bytes]()
         while entries := _list(self._redis.lrange(self.keys.dead, passed, passed + LETTERS - 1)):
-            # New letters, which come in front, push some of a page into the next one.
+            # New letters go in front, and push the end of a page into the next one.
             yield [_text(task_id) for task_id in dict.fromkeys(entries) if task_id not in last]
             passed, last = passed + len(entries), set(entries)
 
     def dead_ids(self) -> Iterator[list[str]]:
-        """The ids that are dead now, oldest first, in pages that may be requeued or purged in between."""
+        """The ids of tasks that are dead now, oldest first, in pages.
+
+        A page may be requeued or purged before the next one is read.
+        """
         left, passed = _int(self._redis.llen(self.keys.dead)), 0
         while left > 0:
             entries = _list(
@@ -596,9 +594,9 @@ class DelayQueue:
             passed += self._left_of(entries, passed)
 
     def _left_of(self, entries: Sequence[bytes], passed: int) -> int:
-        """How many entries of a page are still in the list, which only grows at its other end.
+        """How many entries of a page are still in the list, which grows only at the other end.
 
-        An entry in the middle of a long list stays there when its letter is removed.
+        In the middle of a long list, an entry stays when its letter is removed.
         """
         now_there = _list(self._redis.lrange(self.keys.dead, -len(entries) - passed, -1 - passed))
         older = reversed(entries)
@@ -617,7 +615,7 @@ class DelayQueue:
     def forecast(
         self, intervals: int = 30, interval_ms: int = 60_000, *, now_ms: int | None = None
     ) -> list[int]:
-        """How many tasks become due in each of the next intervals; those that are due already are in none.
+        """How many tasks become due in each of the next intervals. Tasks that are already due are not counted.
 
         Raises ValueError for more than 1,000 intervals, or an interval that is not positive.
         """
@@ -631,7 +629,7 @@ class DelayQueue:
         return TaskState(Place(place.decode()), in_ms, *counts) if place else None
 
     def inspect(self, sample: int = 200) -> list[str]:
-        """A sentence for each task that breaks an invariant of the queue, in a ``sample`` of each place.
+        """A sentence for each task that breaks an invariant of the queue, among ``sample`` tasks of each place.
 
         Changes nothing. Raises ValueError for a sample that is not 1 to 500.
         """
@@ -647,9 +645,9 @@ class DelayQueue:
         return int(reply[0] * 1000 + reply[1] // 1000)
 
     def workers(self) -> list[WorkerStatus]:
-        """The known workers, by id. A live one beats every 20 s.
+        """The known workers, sorted by id. A live one sends a heartbeat every 20 s.
 
-        Each beat removes those that have been silent for an hour.
+        Workers that have been silent for an hour are removed.
         """
         now_ms = self.server_time_ms()
         known: Any = self._redis.hgetall(self.keys.workers)
@@ -663,7 +661,7 @@ class DelayQueue:
     def pause(self) -> None:
         """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.
 
-        Workers that have learned of it renew a pause that Redis has lost.
+        If Redis loses the pause, workers that know of it renew it.
         """
         with self._redis.pipeline() as pipe:
             pipe.set(self.keys.paused, b"1")
@@ -681,21 +679,21 @@ class DelayQueue:
         self.wake()
 
     def destroy(self) -> None:
-        """Delete the queue with all that it stores, atomically: every task, dead letter and count.
+        """Delete the queue and everything in it, atomically: every task, dead letter and count.
 
-        Whoever holds a task finds its lease lost, and writes nothing. The queue can be used again at once: a
-        worker that still runs appears in it again, and its sweep restores what the records list as waiting.
-        Workers also renew a pause, so resume a paused queue first.
+        Workers that hold a task find its lease lost, and write nothing. The queue can be used again at once:
+        a worker that is still running appears in it again, and its sweep restores what the records list as
+        waiting. Workers also renew a pause, so resume a paused queue first.
         """
         self._redis.unlink(*self.keys.stored())
 
     def wake(self) -> None:
-        """Wake every waiting worker. Without permission to publish, they look at their next slow poll."""
+        """Wake every waiting worker. Without permission to publish, they look again at their next slow poll."""
         with suppress(redis.exceptions.NoPermissionError):
             self._redis.publish(self.keys.wake, b"")
 
     def check_server(self) -> list[str]:
-        """Check that this server never evicts or silently loses tasks; return warnings.
+        """Check that this server does not evict or silently lose tasks; return warnings.
 
         Raises UnsafeServer when its eviction policy may delete the queue.
         """
@@ -704,21 +702,21 @@ class DelayQueue:
             memory: Any = self._redis.info("memory")
             persistence: Any = self._redis.info("persistence")
         except redis.ResponseError as error:
-            return [f"INFO was refused ({error}), so the eviction policy is not known"]
+            return [f"INFO was refused ({error}), so the eviction policy is unknown"]
         policy = memory.get("maxmemory_policy")
         if policy is None:
-            warnings.append("the server does not tell its eviction policy")
+            warnings.append("the server does not report its eviction policy")
         elif policy != "noeviction":
             raise UnsafeServer(
                 f"Its maxmemory-policy is {policy}, which may evict whole queues: "
                 "set it to noeviction."
             )
         if not persistence.get("aof_enabled"):
-            warnings.append("appendonly is off: a restart of Redis loses what it held")
+            warnings.append("appendonly is off: Redis may lose tasks when it restarts")
         return warnings
 
 
-# -- what a producer sends and gets back, the same for `AsyncDelayQueue` ---------------------------
+# -- arguments and replies, shared with `AsyncDelayQueue` -----------------------------------
 
 
 def refuse_decoding(client: Any) -> None:
@@ -732,7 +730,7 @@ def task_to_schedule(
 ) -> tuple[str, float, bytes] | Due:
     """One task for `schedule_args`.
 
-    Raises ValueError unless it has either a time or a delay, and can be stored.
+    Raises ValueError unless it has either a time or a delay and can be stored.
     """
     if due_at_ms is not None and delay_ms is None:
         task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
@@ -757,7 +755,7 @@ def schedule_args(
 
 
 def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
-    """What `schedule.lua` replied."""
+    """Parse the reply of `schedule.lua`."""
     return [Scheduled(answer.decode()) for answer in reply]
 
 
@@ -767,12 +765,12 @@ def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
 
 
 def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
-    """What `cancel.lua` replied."""
+    """Parse the reply of `cancel.lua`."""
     return [Cancelled(answer.decode()) for answer in reply]
 
 
 def stats_in(reply: Iterable[Any]) -> Stats:
-    """What `stats.lua` replied."""
+    """Parse the reply of `stats.lua`."""
     scheduled, due, within_minute, leased, dead, paused, oldest_dead_age_ms, next_due = reply
     return Stats(
         scheduled=scheduled,
@@ -806,7 +804,7 @@ def _slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
 
 
 def _checked(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
-    """What the script takes of a task: see `schedule.lua`."""
+    """A task as `schedule.lua` takes it."""
     task_id, at_ms, payload = task
     if isinstance(task, Due):
         return _id(task_id), f"+{checked_delay(at_ms)}", payload
@@ -816,13 +814,13 @@ def _checked(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, by
 
 
 def _id(task_id: str) -> bytes:
-    if not task_id:  # the scripts remove it where they want to write without changing anything
+    if not task_id:  # scripts remove the empty id where they need a write that changes nothing
         raise ValueError("a task id is not empty")
     return _bytes(task_id)
 
 
 def _each(ids: Iterable[str]) -> list[bytes]:
-    """Task ids for a script. Raises TypeError for one id, whose letters would pass for ids."""
+    """Task ids for a script. Raises TypeError for a single id, whose letters would be taken for ids."""
     if isinstance(ids, str):
         raise TypeError(f"pass a list of task ids, not {ids!r}")
     return [_bytes(task_id) for task_id in ids]
@@ -854,7 +852,7 @@ def _bytes(task_id: str) -> bytes:
 
 
 def _text(task_id: bytes) -> str:
-    """Accepts any bytes: other programs may have written the id."""
+    """Accepts any bytes, because other programs may have written the id."""
     return task_id.decode(errors="surrogateescape")
 
 

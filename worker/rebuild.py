@@ -1,7 +1,7 @@
-"""Everything that a flow's records list as waiting, back into Redis.
+"""Puts everything that a flow's records list as waiting back into Redis.
 
-A running worker's sweep restores what is due within the next minute; the rest has time. This restores all of it
-at once, after Redis has lost its data, so that `stats` and a forecast are right again.
+A running worker's sweep restores what is due within the next minute, and the rest later. After Redis has lost
+its data, this restores everything at once, so that `stats` and a forecast are right again.
 """
 
 import time
@@ -11,20 +11,20 @@ from typing import NamedTuple
 from .flow import MAX_SECONDS, Due, Sweep
 from .queue import DelayQueue
 
-#: So many lost tasks are looked for again at once: this bounds the memory.
+#: How many lost tasks are gathered before they are looked up again and restored. This limits the memory used.
 MOST_LOST = 50_000
-#: Between two looks a deadline seems to move by as long as a query takes.
+#: Between two queries a due time seems to move by as long as a query takes.
 SLACK_SECONDS = 10.0
 
 
 class Progress(NamedTuple):
-    """How far it has come."""
+    """How far a rebuild has come."""
 
-    #: Records that were read.
+    #: Records read so far.
     read: int = 0
     #: Tasks that Redis had lost and that are scheduled again.
     restored: int = 0
-    #: The queue is paused, so nothing is restored.
+    #: Whether the queue is paused, in which case nothing is restored.
     paused: bool = False
 
 
@@ -44,16 +44,16 @@ class _Lost:
             self._last_at = now + rows[-1].delay_ms / 1000
 
     def bounds(self, now: float) -> tuple[float, float]:
-        """Between when they are due, in seconds from now."""
+        """The interval in which they are due, in seconds from now."""
         first, last = self._first_at - now - SLACK_SECONDS, self._last_at - now + SLACK_SECONDS
         return first, min(last, MAX_SECONDS)
 
 
 def rebuild(queue: DelayQueue, sweep: Sweep, *, look_only: bool = False) -> Iterator[Progress]:
-    """Schedule what the records list and Redis does not have; with ``look_only``, only count it.
+    """Schedule the tasks that the records list and Redis does not have; with ``look_only``, only count them.
 
     A task that Redis does not have may have been done after its record was read. So the records are read
-    again, and only those that are still listed are restored. Raises what the sweep raises, and redis.RedisError.
+    again, and only tasks that are still listed are restored. Raises what the sweep raises, and redis.RedisError.
     """
     read = restored = 0
     lost = _Lost()
@@ -77,7 +77,7 @@ def rebuild(queue: DelayQueue, sweep: Sweep, *, look_only: bool = False) -> Iter
 
 
 def _restore(queue: DelayQueue, sweep: Sweep, lost: _Lost) -> int:
-    """Restore those that the records still list; return how many."""
+    """Restore the lost tasks that the records still list; return how many."""
     restored, left = 0, lost.ids
     if not left:
         return 0

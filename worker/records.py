@@ -1,7 +1,7 @@
-"""A SQL table as a flow's truth: its sweep, its probe, its batches, and scheduling after a commit.
+"""A SQL table as a flow's truth: its sweep, its probe, its handler, and scheduling after a commit.
 
 A record is a row with an id, a time at which it is due, and a condition that says whether it is still
-pending. `Records` makes a flow of such a table::
+pending. `Records` turns such a table into a flow::
 
     def release(connection, ids):
         connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
@@ -19,7 +19,7 @@ pending. `Records` makes a flow of such a table::
         connection.execute(seats.insert().values(id="A1", held_until=holds.after(600)))
         holds.schedule(connection, "A1")
 
-A record's id, as text, is its task's id. The only module of this package that needs SQLAlchemy.
+A record's id, as text, is its task's id. This is the only module of this package that needs SQLAlchemy.
 """
 
 import math
@@ -57,26 +57,26 @@ from .queue import DelayQueue, Scheduled
 
 log = structlog.get_logger("worker")
 
-#: When to look again at a record that somebody else has locked, in ms.
+#: When to look again at a record that another transaction has locked, in ms.
 LOOK_AGAIN_MS = 50
-#: How often to rerun a transaction that lost to another one.
+#: How often to rerun a transaction after a conflict with another one.
 CONFLICT_RETRIES = 3
-#: How long to wait for a server beyond its transaction's timeout.
+#: How long to wait for a server beyond the timeout of the transaction.
 GRACE_SECONDS = 0.5
 
 Column = sa.Column[Any] | QueryableAttribute[Any]
-#: ``handle(connection, ids)`` settles records in the transaction that has locked them.
+#: ``handle(connection, ids)`` handles records in the transaction that has locked them.
 HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
 
 
 class Scheduler(Protocol):
-    """Whatever schedules a task after a delay in ms, such as one that does so in the background."""
+    """Schedules a task after a delay in ms, such as a `BatchScheduler`, which does so in the background."""
 
     def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
 
 
 class Settings(Limits, total=False):
-    """Of a `Flow`: what they mean there, they mean for the flow of `Records`."""
+    """The settings of a `Flow` that `Records.flow` takes as well."""
 
     without_redis: Literal["wait", "handle"]
     threads: int | None
@@ -89,8 +89,8 @@ class Settings(Limits, total=False):
 class Records:
     """The records of a table that wait for a time, as a flow.
 
-    Works on PostgreSQL and SQLite, with the engine as it is. Every wait ends after ``timeout_seconds``,
-    except those that the engine's own settings limit: its pool's ``pool_timeout``, its driver's
+    Works on PostgreSQL and SQLite, whatever the engine's settings. Every wait ends after ``timeout_seconds``,
+    except those that the engine's own settings limit: the pool's ``pool_timeout``, the driver's
     ``connect_timeout``, and on SQLite the driver's ``timeout``.
     """
 
@@ -108,13 +108,13 @@ class Records:
     ) -> None:
         """Opens no connection.
 
-        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone; on SQLite
-        a DateTime, in UTC. ``pending`` is any condition on the row. The sweep needs an index: see `index`.
+        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone; on SQLite it
+        is a DateTime, in UTC. ``pending`` is any condition on the row. The sweep needs an index: see `index`.
 
         ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
-        pending, and due by the database's clock, and after it they must not be: change what ``pending``
-        says, or move ``due`` into the future. It must not end the transaction, which commits when it
-        returns and is rolled back when it raises. `DeadLetter` and other outcomes may be raised.
+        pending, and due by the database's clock. When it returns they must no longer be: make ``pending``
+        false, or move ``due`` into the future. It must not end the transaction, which is committed when it
+        returns and rolled back when it raises. It may raise `DeadLetter` and other outcomes.
 
         ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
         how long one transaction may take; a longer one counts as an outage.
@@ -137,7 +137,7 @@ class Records:
         _hook(engine.dialect)
 
     def index(self, name: str | None = None) -> sa.Index:
-        """The index that the sweep reads, added to the table's metadata: on due and id, of pending records.
+        """The index that the sweep reads, on due and id of pending records. It is added to the table's metadata.
 
         In a migration: ``CREATE INDEX ... ON seats (held_until, id) WHERE status = 'held'``.
         """
@@ -150,7 +150,7 @@ class Records:
         )
 
     def flow(self, **settings: Unpack[Settings]) -> Flow:
-        """The flow of the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``."""
+        """The flow, which has the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``."""
         page_size = settings.get("batch_size", Flow.batch_size)
         # Several workers may get a record at once: the lock on its row decides.
         settings.setdefault("without_redis", "handle")
@@ -163,7 +163,7 @@ class Records:
         )
 
     def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """A value for the due column: so many seconds from now, by the database's clock."""
+        """A value for the due column: ``seconds`` from now, by the database's clock."""
         if not isinstance(seconds, sa.ColumnElement):
             seconds = sa.literal(seconds, sa.Double)
         return sa.type_coerce(self._sql.after(seconds), self._due.type)
@@ -171,13 +171,13 @@ class Records:
     def schedule(
         self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
     ) -> None:
-        """Schedule these records once the connection's transaction, or the session's, has committed.
+        """Schedule these records once the transaction of the connection or session has committed.
 
-        After a rollback, also to a savepoint, nothing is sent. A connection in autocommit sends at its ``commit()``
-        too; without one they are left to the sweep. Call it after you have written the records: it reads
-        when they are due. The commit waits for Redis as long as the client's timeout, and succeeds in any
-        case: what Redis did not take is logged, and the sweep finds it. A record whose task is a dead letter is
-        logged too: it is not handled until the letter is requeued or purged.
+        After a rollback, even to a savepoint, nothing is sent. In autocommit mode, too, tasks are sent on
+        ``commit()``; without it they are left to the sweep. Call it after writing the records, because it reads
+        when they are due. The commit waits for Redis up to the client's timeout, and succeeds in any case:
+        tasks that Redis did not take are logged, and the sweep restores them. If a record's task is a dead
+        letter, that is logged, too: it is not handled until the letter is requeued or purged.
 
         Raises TypeError and ValueError for an invalid id.
         """
@@ -186,7 +186,7 @@ class Records:
             connection = connection.connection(bind_arguments={"clause": self._id.table})
         if None in ids:
             raise TypeError(
-                "None is no id: flush what the database gives an id, and then schedule it"
+                "None is not an id: if the database generates it, flush the record before you schedule it"
             )
         _hook(connection.dialect)
         found = connection.execute(
@@ -197,7 +197,7 @@ class Records:
         _outbox(connection.info).entries += entries
 
     def _task_id(self, id_: Any) -> str:
-        """The task's id of a record's, which may be of the application's own type."""
+        """The task id of a record's id, which may be of the application's own type."""
         kind = self._id.type
         if isinstance(kind, sa.types.TypeDecorator) and _converts(kind):
             id_ = kind.process_bind_param(id_, self._engine.dialect)
@@ -229,7 +229,7 @@ class Records:
         return outcomes
 
     def _settle(self, ids: Sequence[Any]) -> Mapping[str, Outcome]:
-        """Run a transaction, and run it again if it lost against another one."""
+        """Run a transaction, and run it again after a conflict with another one."""
         for _ in range(CONFLICT_RETRIES):
             try:
                 return self._settle_once(ids)
@@ -252,7 +252,7 @@ class Records:
                     f"handle returned, and {len(undone)} of {len(locked)} records are still pending "
                     f"and due: {', '.join(undone[:5])}"
                 )
-        # A collation may find a record by another spelling of its id, which is no task of this batch.
+        # A collation may match a record whose id is spelled differently, and which has no task in this batch.
         return {
             key: Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS)
             for key, ms in left.items()
@@ -269,7 +269,8 @@ class Records:
         while True:
             if last is not None:
                 bounds |= {"last_due": last.due, "last_id": last.key}
-            with self._transaction() as connection:  # none is held while a page is used
+            # No transaction is open while a page is processed.
+            with self._transaction() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(row.key), row.ms) for row in page]
@@ -312,7 +313,7 @@ class Records:
 
 
 def _column(column: Column) -> sa.Column[Any]:
-    """The table's column, which may be given as an attribute of a mapped class."""
+    """The table's column, given as such or as an attribute of a mapped class."""
     found: Any = column.__clause_element__() if isinstance(column, QueryableAttribute) else column
     if not isinstance(found, sa.Column) or not isinstance(found.table, sa.Table):
         raise TypeError(f"{column} is not a column of a table")
@@ -323,28 +324,28 @@ def _column(column: Column) -> sa.Column[Any]:
 
 
 class _Statements:
-    """Every statement on the user's table, none of whose plans depends on statistics."""
+    """Every statement on the user's table. None of their plans depends on statistics."""
 
     def __init__(
         self, sql: "_PostgreSQL | _SQLite", id_: sa.Column[Any], pending: sa.ColumnElement[bool]
     ) -> None:
         self._sql = sql
         ids = sql.among("ids")
-        # Opaque, so that the partial index does not qualify: without statistics a planner would read
-        # that from end to end rather than look up the ids.
+        # Opaque, so that the partial index does not qualify: without statistics a planner would rather scan
+        # that index than look up the ids.
         opaque = sa.case((pending, sa.literal_column("1")), else_=sa.literal_column("0")) == (
             sa.literal_column("1")
         )
-        #: Lock those of some records that are pending and due, in id order. A record that somebody else
-        #: has locked is skipped. The last column is the id as the user's column has it.
+        #: Lock the records that are pending and due, among some ids and in id order. Records that another
+        #: transaction has locked are skipped. The last column is the id with the type of the user's column.
         self.lock = (
             sa.select(sql.id, *([id_] if sql.id.type is not id_.type else []))
             .where(ids, opaque, sql.due <= sql.now)
             .order_by(sql.id)
             .with_for_update(key_share=True, skip_locked=True, of=id_.table)
         )
-        #: Find those of some records that are pending, and in how many ms each is due. Due times that
-        #: cannot be scheduled, such as none and infinity, count as not pending.
+        #: Find the records that are pending, among some ids, and in how many ms each is due. Records whose due
+        #: time cannot be scheduled, such as NULL and infinity, count as not pending.
         self.look = sa.select(sql.id.label("key"), sql.ms.label("ms")).where(
             ids,
             opaque,
@@ -354,11 +355,11 @@ class _Statements:
         #: Whether this server takes no writes.
         self.read_only = sa.select(sql.read_only)
         self.nothing = sa.select(sql.id, sql.due).where(sa.false())
-        # A literal: only then does a planner see that the partial index qualifies.
+        # With literals, because only then does a planner see that the partial index qualifies.
         self._pending: sa.ColumnElement[bool] = replacement_traverse(pending, {}, _literal)
 
     def page(self, bounds: Collection[str]) -> sa.Select[Any]:
-        """Pending records by due time and id, within those of the bounds that are named."""
+        """Select pending records in order of due time and id, within the bounds that are named."""
         sql = self._sql
         before = sql.after(sa.bindparam("before", type_=sa.Double))
         page = (
@@ -381,14 +382,14 @@ def _literal(element: Any, **_kw: Any) -> Any:
 
 # -- PostgreSQL and SQLite -----------------------------------------------------------------
 
-#: Bounds on the waits of a transaction, where the engine's connections have none, in ms.
+#: Sets timeouts for a transaction, in ms, where the engine's connections have none.
 _BOUNDED = ", ".join(
     f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN CAST(:ms AS text)"
     f" ELSE current_setting('{name}') END, true)"
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 )
-#: A page is read by an index, in its order. Until a table is analysed a planner guesses, and may guess
-#: that reading and sorting all of it costs less.
+#: Makes the planner read a page by index, in the index's order. For a table that was never analysed it
+#: guesses, and may guess that reading and sorting the whole table costs less.
 _BY_INDEX = ", ".join(
     f"set_config('{name}', 'off', true)" for name in ("enable_seqscan", "enable_bitmapscan", "jit")
 )
@@ -411,45 +412,45 @@ class _PostgreSQL:
         self._ids = _IdList(item)
         self.id, self.due = sa.type_coerce(id_, id_type), sa.type_coerce(due, due_type)
         self.now = sa.func.statement_timestamp(type_=due_type)
-        # Python has no times before the year 1, such as -infinity, so they are read as text. They are overdue.
+        # Read as text, because Python has no times before the year 1, such as -infinity. Those are overdue.
         self.due_as_text = sa.cast(self.due, sa.Text)
         self.last_due = sa.cast(sa.bindparam("last_due", type_=sa.Text), due_type)
         self.is_time = sa.true()
         earliest = sa.literal_column("timestamptz '0001-01-01 00:00:00Z'", due_type)
         since = sa.func.greatest(self.due, earliest, type_=due_type) - self.now
-        #: From now until a record is due.
+        #: Milliseconds from now until a record is due.
         self.ms = sa.cast(sa.extract("epoch", since) * 1000, sa.Double)
         self.read_only = sa.func.current_setting("transaction_read_only") == "on"
 
     def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """So many seconds from now."""
+        """A time ``seconds`` from now."""
         return self.now + seconds * sa.literal_column("interval '1 second'", sa.Interval)
 
     def among(self, ids: str) -> sa.ColumnElement[bool]:
-        """Whether the id is in the list that this parameter is given."""
-        # The sub-select is evaluated once. A cast parameter is not a constant: as a filter it would be
-        # parsed again for every row, and without statistics a planner may well filter.
+        """Whether the id is in the list that is passed as the parameter ``ids``."""
+        # The subselect is evaluated once. A cast parameter is not a constant: as a filter it would be
+        # parsed again for every row, and without statistics a planner may well choose to filter.
         array = postgresql.ARRAY(self._ids.item)
         given = sa.cast(sa.bindparam(ids, type_=self._ids), array)
         values = sa.func.array(sa.select(sa.func.unnest(given)).scalar_subquery())
         return self.id == sa.any_(sa.type_coerce(values, array))
 
     def begin(self, connection: sa.Connection, timeout_seconds: float, *, writes: bool) -> None:
-        """Put a bound on every wait of a transaction."""
+        """Limit every wait of a transaction."""
         settings = _BEGIN_WRITING if writes else _BEGIN_READING
         connection.execute(settings, {"ms": str(round(1000 * timeout_seconds))})
 
     def leave_autocommit(self, connection: sa.Connection) -> None:
-        """Have the transaction that comes next be one, whatever the engine's isolation level."""
+        """Make the next transaction a real one, whatever the engine's isolation level."""
         if connection.dialect.detect_autocommit_setting(_driver(connection)):
             connection.execution_options(isolation_level="READ COMMITTED")
 
     @contextmanager
     def deadline(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        """Hang up on a server that takes longer.
+        """Close the connection to a server that takes longer.
 
-        One that is frozen cannot end a statement, and its kernel goes on acknowledging, so neither its
-        timeouts nor TCP's ever fire.
+        A frozen server cannot end a statement, but its kernel keeps acknowledging packets, so neither the
+        server's timeouts nor those of TCP ever fire.
         """
         driver = _driver(connection)
         if not hasattr(driver, "fileno"):
@@ -471,7 +472,7 @@ class _PostgreSQL:
 
 
 class _IdList(sa.types.TypeDecorator[Sequence[Any]]):
-    """An array as text: drivers check an array's items one at a time."""
+    """An array that is sent as text, because drivers check the items of an array one at a time."""
 
     impl = sa.Text
     cache_ok = True
@@ -489,7 +490,7 @@ class _IdList(sa.types.TypeDecorator[Sequence[Any]]):
 
 _ESCAPED = str.maketrans({'"': r"\"", "\\": r"\\"})
 
-#: SQLAlchemy's text for a DateTime on SQLite; SQLite's clock counts milliseconds.
+#: How SQLAlchemy writes a DateTime on SQLite, whose clock has milliseconds.
 _SQLITE_TIME = "%Y-%m-%d %H:%M:%f000"
 
 
@@ -509,9 +510,9 @@ class _SQLite:
         self.last_due = sa.bindparam("last_due", type_=sa.String())
         days = sa.func.julianday(self.due) - sa.func.julianday("now")
         self.ms = sa.type_coerce(days * 86_400_000, sa.Double)
-        #: SQLite stores whatever it is given.
+        #: Whether it is a time at all: SQLite stores any value in any column.
         self.is_time = self.ms.is_not(None)
-        self.read_only = sa.false()  # there is no server; a write says it
+        self.read_only = sa.false()  # not known before a write fails
 
     def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
         shift = sa.func.printf("%+.3f seconds", seconds)
@@ -521,22 +522,22 @@ class _SQLite:
         return self.id.in_(sa.bindparam(ids, type_=self.id.type, expanding=True))
 
     def begin(self, connection: sa.Connection, _timeout_seconds: float, *, writes: bool) -> None:
-        """Take the write lock first: a transaction that reads first fails at once if another writes."""
+        """Take the write lock first: a transaction that begins with a read fails at once if another one writes."""
         driver = _driver(connection)
         if getattr(driver, "autocommit", None) is True:
             raise ValueError("with autocommit=True, SQLite's driver commits nothing: leave it out")
         if not writes:
             return
-        if driver.in_transaction:  # begun by an event of the engine's
+        if driver.in_transaction:  # begun by a listener of the engine's
             connection.execute(sa.delete(self._table).where(sa.false()))
         else:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def leave_autocommit(self, connection: sa.Connection) -> None:
-        """`begin` does."""
+        """Nothing to do: `begin` starts a real transaction."""
 
     def deadline(self, _connection: sa.Connection, _seconds: float) -> AbstractContextManager[None]:
-        """SQLite itself waits for nothing but its lock."""
+        """SQLite waits for nothing but its lock, which the driver's own ``timeout`` limits."""
         return nullcontext()
 
 
@@ -551,7 +552,7 @@ def _driver(connection: sa.Connection) -> Any:
 
 
 def _plain_type(column: sa.Column[Any], dialect: Dialect) -> sa.types.TypeEngine[Any]:
-    """A column's type in this database, without what the application's own type adds."""
+    """A column's type in this database, without the conversions of an application's own type."""
     kind = column.type
     return kind.load_dialect_impl(dialect) if isinstance(kind, sa.types.TypeDecorator) else kind
 
@@ -563,9 +564,9 @@ def _converts(kind: sa.types.TypeDecorator[Any]) -> bool:
 def _id_type(
     column: sa.Column[Any], kind: sa.types.TypeEngine[Any]
 ) -> tuple[sa.types.TypeEngine[Any], Callable[[str], Any]]:
-    """The type of a list of ids, and what makes an item of a task's id or raises ValueError.
+    """The type of the ids in a list, and a function that parses a task id or raises ValueError.
 
-    One record has one task id, so a text that only means the same is refused.
+    A record has exactly one task id, so another spelling of the same id is refused.
     """
     if isinstance(kind, sa.Uuid):
         return postgresql.UUID(as_uuid=False), _uuid
@@ -593,7 +594,7 @@ def _int64(text: str) -> int:
 
 
 def _plain_text(text: str) -> str:
-    text.encode()  # a surrogate stands for a byte that is not UTF-8
+    text.encode()  # raises for surrogates, which stand for bytes that are not UTF-8
     if "\0" in text:
         raise ValueError("its id contains NUL")
     return text
@@ -601,11 +602,11 @@ def _plain_text(text: str) -> str:
 
 # -- errors --------------------------------------------------------------------------------
 
-#: A statement that writes, in a server that does not: a standby, or a primary that was demoted.
+#: A write on a server that takes none: a standby, or a primary that was demoted.
 _READ_ONLY = "25006"
-#: Serialization failure, deadlock: PostgreSQL rolled everything back, and asks for another try.
+#: Serialization failure and deadlock: PostgreSQL rolled everything back, and a retry may succeed.
 _CONFLICTS = ("40001", "40P01")
-#: Connection lost, resources gone, operator intervention (shutdown, start-up, statement timeout), idle
+#: Connection lost, insufficient resources, operator intervention (shutdown, start-up, statement timeout), idle
 #: in transaction, lock timeout.
 _TRANSIENT_SQLSTATES = ("08", "53", "57", "25P03", "55P03", _READ_ONLY, *_CONFLICTS)
 #: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
@@ -619,13 +620,13 @@ def _is_transient(error: DBAPIError | PoolTimeout) -> bool:
     if isinstance(error.orig, sqlite3.Error):
         return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _TRANSIENT_SQLITE
     state = _sqlstate(error)
-    if state is None:  # no answer at all: the connection failed
+    if state is None:  # no answer at all, so the connection failed
         return isinstance(error, sa.exc.OperationalError)
     return state.startswith(_TRANSIENT_SQLSTATES)
 
 
 def _sqlstate(error: BaseException | None) -> str | None:
-    """PostgreSQL's code for what went wrong."""
+    """PostgreSQL's error code, if there is one."""
     original = getattr(error, "orig", None)
     return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
 
@@ -646,7 +647,7 @@ class _Entry(NamedTuple):
 
 @dataclass
 class _Outbox:
-    """What a transaction schedules when it commits."""
+    """The tasks to schedule when a transaction commits."""
 
     entries: list[_Entry] = field(default_factory=list)
     #: How many entries there were at each savepoint.
@@ -659,10 +660,10 @@ def _outbox(info: dict[Any, Any]) -> _Outbox:
 
 
 def _hook(dialect: Dialect) -> None:
-    """Have a dialect send what a transaction scheduled, once it has committed.
+    """Make a dialect send the tasks that a transaction scheduled, once it has committed.
 
-    SQLAlchemy's own event comes before the commit: what it sent might be done before there is a record,
-    and the commit may fail.
+    SQLAlchemy's own event comes before the commit. A task sent then might run before its record is visible,
+    and the commit may still fail.
     """
     with _hooking:
         if _OUTBOX in vars(dialect):
@@ -693,20 +694,21 @@ def _hook(dialect: Dialect) -> None:
 
 
 def _emptied(connection: PoolProxiedConnection) -> list[_Entry]:
-    """What the transaction that ends has scheduled."""
+    """Take everything out of the outbox of a transaction that ends."""
     try:
         outbox: _Outbox | None = connection.info.pop(_OUTBOX, None)
-    except NotImplementedError:  # an engine looks at its first connection, which is in no pool yet
+    except NotImplementedError:
+        # The first connection of an engine, which it only inspects, is not in its pool.
         return []
     return outbox.entries if outbox else []
 
 
 def _send(entries: Sequence[_Entry]) -> None:
-    """Schedule what a transaction has committed. Raises nothing: the commit has succeeded."""
+    """Schedule the tasks of a committed transaction. Raises nothing, because the commit has succeeded."""
     now = time.monotonic()
     for send in dict.fromkeys(entry.send for entry in entries):
         own = {entry.task_id: entry.due_at for entry in entries if entry.send == send}
         try:
             send([Due(task_id, 1000 * (due_at - now)) for task_id, due_at in own.items()])
-        except FAILURES as error:  # whatever it is, the sweep finds them
+        except FAILURES as error:  # whatever failed, the sweep restores them
             log.warning("tasks left to the sweep", tasks=len(own), error=described(error))

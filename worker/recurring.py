@@ -1,8 +1,8 @@
 """Recurring tasks: a flow whose tasks are the times of a cron expression.
 
 No worker is in charge, and nothing sweeps. The worker that claims an occurrence schedules ("seeds") the next one
-before it runs this one. So if nothing of the queue is left, Redis has lost it, and the worker that finds out seeds
-the next one. An occurrence's id is its time, so it makes no difference how many workers seed it.
+before it runs this one. So an empty queue means that Redis has lost its data, and the worker that notices seeds
+the next occurrence. An occurrence's id is its time, so it makes no difference how many workers seed it.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ RecurringOutcome = Retry | DeadLetter | Failed
 
 
 class Settings(Limits, total=False):
-    """Settings of a `Flow`; they mean the same for a `Recurring`."""
+    """The settings of a `Flow` that a `Recurring` takes as well."""
 
     probe: Probe | None
     threads: int | None
@@ -31,37 +31,38 @@ class Recurring(Flow):
 
         Recurring("report", cron="0 2 * * *", timezone="Europe/Berlin", handler=make_report)
 
-    Each time is a task of its own: its id is the local time, such as ``2026-11-22T02:00:00+01:00``, and
-    ``task.due_at_ms`` the same moment. It is due by the Redis server's clock. The handler gets one task. It may
-    return or raise what any handler may except `Reschedule`, which makes a dead letter: the schedule says
-    when the next run is.
+    Each run is a task of its own. Its id is the local time, such as ``2026-11-22T02:00:00+01:00``, and
+    ``task.due_at_ms`` is the same moment. It is due by the Redis server's clock. The handler gets one task. It
+    may return or raise any outcome except `Reschedule`, which makes a dead letter: the schedule says when the
+    next run is.
 
-    **Clock changes.** If neither the minute nor the hour begins with ``*``, each time comes once: one that is skipped
-    in spring comes right after the gap (02:30 at 03:00), and one that comes twice in autumn counts the
-    first time. Otherwise it comes whenever the clock shows it: not in the gap, and twice in the repeated hour.
+    **Clock changes.** If neither the minute nor the hour field begins with ``*``, each time occurs once: a time
+    that is skipped in spring occurs right after the gap (02:30 at 03:00), and a time that is repeated in autumn
+    occurs the first time. Otherwise a time occurs whenever the clock shows it: never in the gap, and twice in
+    the repeated hour.
 
-    **Failures.** A run that fails is tried again after the ``backoff``, and at last becomes a dead letter, like any
-    task. The next run does not wait for that, nor for a run that takes longer than the interval: if a thread
-    is free, both run at once.
+    **Failures.** A run that fails is tried again after the ``backoff``, and finally becomes a dead letter, like
+    any task. The next run does not wait for that, nor for a run that takes longer than the interval: if a
+    thread is free, both run at once.
 
-    **Missed times.** If no worker could run it at its time (all were down or busy, the queue was paused), the
-    earliest missed run takes place once, late. The others are skipped.
+    **Missed times.** If no worker could start a run at its time (all were down or busy, or the queue was
+    paused), the earliest missed run takes place once, late. The others are skipped.
 
-    **When Redis loses everything**, running workers schedule the next run again within a minute, in any case
-    before its time. A run that had begun is not repeated. One that was due but had not begun (Redis was
-    away) takes place late if a running worker knew of it. There is one gap: a run is repeated if Redis loses
-    everything after the run has ended and a worker has not looked at the queue since the run was due. Workers
+    **When Redis loses everything**, running workers schedule the next run again within a minute, and always
+    before its time. A run that had begun is not repeated. A run that was due but had not begun (Redis was
+    down) takes place late if a running worker knew of it. There is one gap: a run is repeated if Redis loses
+    everything after the run has ended, and no worker has looked at the queue since the run was due. Workers
     look within milliseconds, unless they are busy or frozen.
 
-    **When Redis's clock is set back**, no run takes place twice, as far back as the last hundred runs.
+    **When Redis's clock is set back**, none of the last hundred runs takes place twice.
 
-    **A new schedule** takes effect when the first worker that has it starts; the old one's next run is removed,
-    unless it is already overdue. Workers that started earlier, with the old schedule, leave it alone until
-    those with the new one have been gone, or all of them busy, for three minutes. To end a recurring task, remove it from the code and
-    destroy its queue.
+    **A new schedule** takes effect when the first worker that has it starts. The next run of the old schedule
+    is removed, unless it is already overdue. Workers that started earlier, with the old schedule, change
+    nothing until all workers with the new one have been gone or busy for three minutes. To end a recurring
+    task, remove it from the code and destroy its queue.
 
-    Raises ValueError for an expression or a time zone that `Cron` refuses, and for settings that a `Flow`
-    refuses; TypeError for settings that it does not have.
+    Raises ValueError for an expression or a time zone that is invalid, and for settings that a `Flow` refuses.
+    Raises TypeError for settings that it does not have.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ def _not_rescheduled(
         try:
             outcome = handler(task)
         except Reschedule as new:
-            outcome = new  # type: ignore[assignment]  # types do not tell what a function raises
+            outcome = new  # type: ignore[assignment]  # types do not say what a function raises
         if isinstance(outcome, Reschedule):
             return DeadLetter("Reschedule: the schedule says when a recurring task runs again")
         return outcome
@@ -100,28 +101,30 @@ def _not_rescheduled(
 class Recurrence:
     """Seeds the occurrences of a recurring flow for one worker. One thread at a time uses it."""
 
-    #: Longest wait between two claims. A worker knows the next time itself, so it looks only for what Redis
-    #: has lost, for another schedule, and for what an operator requeued or resumed when no wake-up came.
+    #: Longest wait between two claims. A worker knows the next time itself, so these claims only find losses
+    #: of Redis, another schedule, and tasks that were requeued or resumed without a wake-up.
     SLOW_POLL_SECONDS = 60.0
-    #: After this long the schedule is extended with the next claim. Three minutes after the last time,
-    #: workers with another schedule may replace it.
+    #: A claim later than this renews the schedule. Three minutes after the last renewal, workers with another
+    #: schedule may replace it.
     EXTEND_MS = 45_000
 
     def __init__(self, flow: Recurring, queue: DelayQueue, emit: events.Listener) -> None:
         self._schedule = flow.schedule
         self._queue = queue
         self._emit = emit
-        #: The server's time at the first claim: of several schedules, the worker that started last has the newest.
+        #: The server's time at the first claim: the worker that started last has the newest schedule.
         self._started_at_ms: int | None = None
-        #: What was seeded last, as far as this worker knows; None while another schedule is in force.
+        #: The occurrence that was seeded last, as far as this worker knows; None while another schedule is in
+        #: force.
         self._expected: Occurrence | None = None
         #: The server's time at the claim after which it was seeded.
         self._seeded_at_ms = 0
 
     def seed(self, claim: Claim) -> Claim:
-        """Seed the first occurrence after a claim, unless nothing has changed since it was seeded a moment ago.
+        """Seed the first occurrence after a claim, unless it was seeded a moment ago and nothing has changed.
 
-        Returns the claim with the time until the next claim. Raises redis.RedisError; then none of its tasks may run.
+        Returns the claim with the time until the next claim. If it raises redis.RedisError, none of the claimed
+        tasks may run.
         """
         now_ms = claim.now_ms
         if self._started_at_ms is None:
@@ -141,10 +144,10 @@ class Recurrence:
         return claim._replace(next_in_ms=max(0.0, min(next_in_ms, next_at_ms - now_ms)))
 
     def _is_next(self, claim: Claim) -> bool:
-        """Whether nothing was claimed, and what is next is the expected occurrence."""
+        """Whether nothing was claimed, and the expected occurrence is next."""
         if self._expected is None or claim.next_in_ms is None:
             return False
-        # Where the clock was set back, an earlier one may be next.
+        # If the clock was set back, an earlier occurrence may be next.
         if not 0 <= claim.now_ms - self._seeded_at_ms < self.EXTEND_MS:
             return False
         # A wait is exact to the microsecond, and the server's time is rounded down to milliseconds.

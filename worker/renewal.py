@@ -1,7 +1,7 @@
 """Leases that last as long as the work.
 
-A lease is short, so that another worker takes over soon after this one dies. While this one lives, it
-extends its leases whenever a third has passed, so that two attempts may fail before a lease ends.
+A lease is short, so that another worker takes over soon after this one dies. While this worker is alive, it
+extends each lease after a third of its length, so that two attempts may fail before the lease ends.
 A handler that returns sooner costs no extra command.
 """
 
@@ -24,8 +24,8 @@ log = structlog.get_logger("worker")
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
-#: How long one thread may work on a claim whose tasks are handled one at a time. After that, those not
-#: yet begun are released, because another thread or worker could be running them.
+#: How long one thread may work on a claim whose tasks are handled one at a time. After that, tasks not yet
+#: begun are released, because another thread or worker could be running them.
 SHARE_SECONDS = 0.5
 
 
@@ -42,7 +42,7 @@ class Held:
         self.began_at = claimed_at
         #: The tasks of that call.
         self._begun: set[str] = set()
-        #: Whether this call of the handler has run for too long: its lease is left to end.
+        #: Whether this call of the handler has run for too long, so that its lease is no longer extended.
         self.given_up = False
 
     def tasks(self) -> list[Task]:
@@ -50,7 +50,7 @@ class Held:
             return [*self._tasks.values()]
 
     def begin(self, batch: Sequence[Task]) -> bool:
-        """Note that a call of the handler begins; return whether its whole batch is surely still leased."""
+        """Note that a call of the handler begins; return whether its whole batch is certain to be leased still."""
         self.began_at, self.given_up = time.monotonic(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
@@ -63,7 +63,7 @@ class Held:
         self.drop(task.id for task in results.tasks())
 
     def still_held(self, tasks: Iterable[Task]) -> list[Task]:
-        """Those of ``tasks`` that are still held."""
+        """The tasks among ``tasks`` that are still held."""
         with self._lock:
             return [task for task in tasks if task.id in self._tasks]
 
@@ -121,7 +121,7 @@ class Renewer:
         self._finished.set()
 
     def renew(self, now: float) -> None:
-        """Extend each lease that began long enough before ``now``; release what waits for a slow task."""
+        """Extend each lease that is old enough at ``now``; release tasks that wait behind a slow one."""
         for held in self.held():
             if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
                 self._release_waiting(held)
@@ -136,7 +136,7 @@ class Renewer:
             self._queue.release(waiting)
         except LeaseLost as lost:
             self._emit(events.LeaseLost(self._queue.name, lost.ids))
-        except redis.RedisError as error:  # then they wait until the lease ends
+        except redis.RedisError as error:  # they wait until the lease ends
             log.warning("not released yet", queue=self._queue.name, error=described(error))
 
     def _extend(self, held: Held, now: float) -> None:
@@ -150,7 +150,7 @@ class Renewer:
         try:
             self._queue.extend(tasks, round(self._flow.lease_seconds * 1000))
         except LeaseLost as lost:
-            # Tasks that were settled in the meantime are no longer held, and not lost.
+            # Tasks that were settled in the meantime are no longer held, but they are not lost.
             if ids := held.drop(lost.ids):
                 self._emit(events.LeaseLost(self._queue.name, ids))
         except redis.RedisError as error:

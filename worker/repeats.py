@@ -1,6 +1,6 @@
-"""An error that repeats is written once, and then once a minute with how often it came.
+"""Writes a repeating error once, and then at most once a minute with how often it occurred.
 
-Otherwise an outage fills the disk with one line, and nobody finds the others.
+Otherwise an outage fills the disk with copies of one line, and nobody finds the others.
 """
 
 import copy
@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-#: For how long the repetitions of an error are counted before they are written.
+#: How long the repetitions of an error are counted before the count is written.
 WINDOW_SECONDS = 60.0
-#: How many errors are known at a time. The oldest gives way, with what was counted of it.
+#: How many errors are tracked at a time. Beyond that the oldest is dropped, and its count is written.
 MOST_ERRORS = 256
-#: What is different each time the same error comes.
+#: Fields that differ between occurrences of the same error.
 VARYING = {
     *("id", "ids", "tasks", "order", "delivery", "webhook_id", "request_id", "trace_id", "path"),
     *("attempt", "late_ms", "delay_ms", "seconds", "changes", "dropped", "all", "exception"),
@@ -24,19 +24,19 @@ VARYING = {
 
 @dataclass(slots=True)
 class _Known:
-    """An error that was written, and what came of it since."""
+    """An error that was written, and its repetitions since."""
 
-    #: When to write how often it came; on the clock.
+    #: When to write the count, on the clock of `Repeats`.
     until: float
     count: int = 0
-    #: The latest.
+    #: The latest repetition.
     last: logging.LogRecord | None = None
 
 
 class Repeats:
     """Decides which records are written. One thread at a time uses it.
 
-    ``clock`` returns seconds, and never goes back.
+    ``clock`` returns seconds and never goes back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +45,7 @@ class Repeats:
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
 
     def written(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
-        """What is to be written now: the record, unless it repeats an error, and what is overdue."""
+        """The records to write now: this one, unless it repeats an error, and counts that are overdue."""
         now = self._clock()
         key = _key(record) if record.levelno >= logging.WARNING else None
         while self._known and (first := next(iter(self._known.values()))).until <= now:
@@ -67,7 +67,7 @@ class Repeats:
             yield record
 
     def rest(self) -> Iterator[logging.LogRecord]:
-        """What was counted and not written, when the process ends."""
+        """The counts that have not been written, for when the process ends."""
         while self._known:
             yield from self._forget_oldest()
 
@@ -78,7 +78,7 @@ class Repeats:
 
 
 class OnceHandler(logging.StreamHandler[TextIO]):
-    """Writes what `Repeats` lets through."""
+    """Writes the records that `Repeats` lets through."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -88,11 +88,11 @@ class OnceHandler(logging.StreamHandler[TextIO]):
         try:
             for each in self._repeats.written(record):
                 super().emit(each)
-        except Exception:  # noqa: BLE001  as in every handler: a call that logs does not raise
+        except Exception:  # noqa: BLE001  str() of a logged value may raise anything, and logging must not
             self.handleError(record)
 
     def close(self) -> None:
-        """Write what was counted: the process ends, or another handler takes over."""
+        """Write the remaining counts: the process ends, or another handler takes over."""
         self.acquire()
         try:
             for each in self._repeats.rest():
@@ -103,24 +103,21 @@ class OnceHandler(logging.StreamHandler[TextIO]):
 
 
 def _key(record: logging.LogRecord) -> Hashable:
-    """The same for the same error."""
-    if not isinstance(record.msg, dict):  # of a library: its text before values are put into it
+    """Equal for two occurrences of the same error."""
+    if not isinstance(record.msg, dict):  # a library's: its text before values are put into it
         kind = record.exc_info[0] if record.exc_info else None
         return record.name, record.levelno, str(record.msg), kind
-    said = {name: str(value) for name, value in record.msg.items() if name not in VARYING}
+    fields = {name: str(value) for name, value in record.msg.items() if name not in VARYING}
     message = str(record.msg.get("exception", "")).rpartition("\n")[2]
-    return record.name, record.levelno, message, *sorted(said.items())
+    return record.name, record.levelno, message, *sorted(fields.items())
 
 
 def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
-    """The record, which says that it came ``count`` times since the one before it in the log."""
+    """A copy that says how often the error occurred since it was last written."""
     made = copy.copy(record)
     if isinstance(record.msg, dict):
         made.msg = {**record.msg, "repeated": count}
     else:
-        try:
-            text = record.getMessage()
-        except (TypeError, ValueError, KeyError):  # its values do not fit its text
-            text = str(record.msg)
-        made.msg, made.args = f"{text} (repeated {count} times)", ()
+        times = "once" if count == 1 else f"{count} times"
+        made.msg = f"{record.msg} (repeated {times})"
     return made

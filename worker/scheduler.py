@@ -1,4 +1,4 @@
-"""Schedules and cancels in a thread of its own, many tasks in one call."""
+"""Schedules and cancels tasks in a background thread, many in one call."""
 
 import os
 import weakref
@@ -17,11 +17,11 @@ from .queue import SLICE, DelayQueue, task_to_schedule
 
 log = structlog.get_logger("worker")
 
-#: How long a change waits for others to be sent with it. One sent alone costs as much as twenty together.
+#: How long a change waits for others to be sent with it. Sending one costs as much as sending twenty.
 LINGER_SECONDS = 0.01
 #: How many changes may wait while Redis is slow; more are dropped.
 MAX_WAITING = 10_000
-#: How long `BatchScheduler.close` waits for what is still to be sent.
+#: How long `BatchScheduler.close` waits until everything is sent.
 CLOSE_SECONDS = 1.0
 
 
@@ -42,24 +42,24 @@ class _Entry(NamedTuple):
 
 
 class BatchScheduler:
-    """Schedules and cancels the tasks of a queue without making anybody wait for Redis::
+    """Schedules and cancels the tasks of a queue without making the caller wait for Redis::
 
         with BatchScheduler(DelayQueue(client, "reminders")) as scheduler:
             scheduler.schedule("visit-7", delay_ms=86_400_000, payload=b"...")
             scheduler.cancel("visit-6")
 
-    A thread gathers changes for `LINGER_SECONDS` (0.01) and sends them together; of several changes to a task,
-    only the last. It starts with the first change, so a scheduler may be made before a server forks its
-    workers. A process that ends normally sends what is waiting, as `close` does.
+    A thread gathers changes for 0.01 s and sends them together. Of several changes to one task, only the last
+    is sent. The thread starts with the first change, so a scheduler may be made before a server forks its
+    workers. A process that ends normally sends the changes that wait, as `close` does.
 
-    Best effort. A change is lost if Redis does not take it, if `MAX_WAITING` (10,000) others are waiting, and if the
-    process is killed before it is sent; the first two are logged. So it is for flows with a sweep, which
-    restores what was lost, and whose handler does nothing for a task that should have been cancelled. Otherwise
-    call `DelayQueue.schedule`, which raises.
+    This is best effort. A change is lost if Redis does not take it, if 10,000 others are waiting, or if the
+    process is killed before it is sent; the first two are logged. So use it for flows with a sweep, which
+    restores what was lost, and with a handler that does nothing for a task that should have been cancelled.
+    Otherwise call `DelayQueue.schedule`, which raises.
     """
 
     def __init__(self, queue: DelayQueue) -> None:
-        """Nothing is sent or started yet."""
+        """Send nothing and start no thread yet."""
         self._queue = queue
         self._reset()
         if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -67,10 +67,10 @@ class BatchScheduler:
             os.register_at_fork(after_in_child=lambda: (method := reset()) and method())
 
     def _reset(self) -> None:
-        # A forked process has no thread, and perhaps a lock that nobody will release. What was
-        # waiting is sent by its parent.
+        # A forked process has no thread, and perhaps a lock that nobody will release. The parent sends the
+        # changes that were waiting.
         self._changed = Condition()
-        #: By task id; None: it is cancelled.
+        #: By task id; None means that the task is cancelled.
         self._waiting: dict[str, _Entry | None] = {}
         self._dropped = 0
         self._closing = False
@@ -86,12 +86,12 @@ class BatchScheduler:
         delay_ms: float | None = None,
         even_if_dead: bool = False,
     ) -> None:
-        """Schedule a task as `DelayQueue.schedule` does, soon. A delay counts from this call.
+        """Schedule a task as `DelayQueue.schedule` does, but in the background. A delay counts from this call.
 
-        With ``even_if_dead`` its dead letter is purged first. Otherwise a dead task stays dead.
+        With ``even_if_dead``, its dead letter is purged first. Otherwise a dead task stays dead.
 
-        Raises ValueError or TypeError for what cannot be stored: sent with others, it would make all of them
-        fail.
+        Raises ValueError or TypeError for a task that cannot be stored: sent with others, it would make all of
+        them fail.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
@@ -99,12 +99,15 @@ class BatchScheduler:
         self._change(task_id, _Entry(task, monotonic(), even_if_dead))
 
     def cancel(self, task_id: str) -> None:
-        """Cancel a task as `DelayQueue.cancel` does, soon. Raises ValueError for an id that cannot be sent."""
+        """Cancel a task as `DelayQueue.cancel` does, but in the background.
+
+        Raises ValueError for an id that cannot be sent.
+        """
         task_id.encode(errors="surrogateescape")
         self._change(task_id, None)
 
     def close(self) -> None:
-        """Send what is still waiting, for up to `CLOSE_SECONDS`. It can be used again."""
+        """Send the changes that wait, for up to 1 s. The scheduler can be used again afterwards."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -134,10 +137,10 @@ class BatchScheduler:
         self._thread = Thread(target=self._run, name=f"scheduler {self._queue.name}", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no more threads: the next change tries again
+        except RuntimeError as error:  # out of threads: the next change tries again
             log.warning("scheduler not started", queue=self._queue.name, error=described(error))
         else:
-            # At the end of a process that multiprocessing has forked, atexit's functions are not called.
+            # Finalize, because atexit's functions are not called in processes that multiprocessing forked.
             self._at_exit = Finalize(None, self.close, exitpriority=0)
 
     def _end(self) -> None:
@@ -171,7 +174,7 @@ class BatchScheduler:
         revived = [task_id for task_id, entry in changes.items() if entry and entry.even_if_dead]
         scheduled = (entry.from_now() for entry in changes.values() if entry is not None)
         try:
-            # First: a server whose memory is full still cancels.
+            # Cancel first: a server whose memory is full still can.
             self._queue.cancel_many(cancelled)
             self._queue.purge(revived)
             self._queue.schedule_many(scheduled)

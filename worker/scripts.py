@@ -1,12 +1,12 @@
-"""Reads the Lua scripts: one file each in ``lua/``, with what several share in ``lua/include/``.
+"""Reads the Lua scripts: one file each in ``lua/``, and shared parts in ``lua/include/``.
 
 A script's header says what it includes and which keys it takes::
 
     -- include: clock, wake
     -- KEYS[1] scheduled  zset  task id -> due time, ms
 
-The keys become local names, and the included text goes in front of the script. All of it goes into
-the script's first line, which is a comment, so that the line numbers of Redis's errors stay true.
+The keys become local names, and the included text is put in front of the script. All of it goes on the line
+of the script's first comment, so that the line numbers in Redis's errors match the file.
 """
 
 import re
@@ -26,7 +26,7 @@ class ScriptFile:
     """A script, ready to be sent."""
 
     name: str
-    #: Names of `Keys`, in the order in which the script takes them.
+    #: Attributes of `Keys`, in the order in which the script takes them.
     keys: tuple[str, ...]
     text: str
 

@@ -1,4 +1,4 @@
-"""Settles tasks: each is acked, retried, released or made a dead letter by exactly one call."""
+"""Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter."""
 
 import math
 import time
@@ -20,16 +20,16 @@ from .queue import DelayQueue, Put
 
 log = structlog.get_logger("worker")
 
-#: How many calls that Redis did not confirm are kept to be sent again; beyond that the oldest is dropped.
+#: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
-#: How many postponed tasks are kept before those whose time has come are removed, and at most: dead ones
-#: stay until this process handles them again.
+#: With more postponed tasks than this, those whose time has come are removed.
 TIDY_ABOVE = 1000
+#: How many postponed tasks are kept at most: dead ones stay until this process handles them again.
 MAX_POSTPONED = 100_000
 
 
 class Postponed:
-    """Tasks that this process has postponed: without Redis, its sweep has nobody else to ask.
+    """Tasks that this process has postponed. While Redis is down, its sweep can only ask here.
 
     Times are on the monotonic clock. Any thread may use it.
     """
@@ -51,10 +51,10 @@ class Postponed:
         self._since.pop(task_id, None)
 
     def covers(self, task_id: str, due_at: float) -> bool:
-        """Whether a task that its records say is due at this moment is postponed.
+        """Whether a task is postponed that is due at ``due_at`` by its records.
 
-        If it became due only after it was postponed, the records have a new time for it: that counts, as
-        in restore.lua. One that is dead stays so.
+        If it became due only after it was postponed, the records have a new time for it, which takes
+        precedence, as in restore.lua. A dead task stays dead.
         """
         return task_id in self and due_at <= self._since.get(task_id, math.inf)
 
@@ -81,7 +81,7 @@ class _Call:
     confirmed: bool = False
     #: The ids whose lease was lost.
     lost: frozenset[str] = frozenset()
-    #: Why Redis did not take it the last time.
+    #: Why the last attempt failed.
     error: redis.RedisError | None = None
 
 
@@ -99,7 +99,7 @@ class Settler:
         self.postponed = Postponed()
 
     def settle(self, results: Results) -> bool:
-        """Settle the tasks of ``results``; return whether Redis confirmed all of it."""
+        """Settle the tasks of ``results``; return whether Redis confirmed all of them."""
         queue, flow = self._queue, self._flow
         failed = [
             (task._replace(failures=task.failures + 1), error) for task, error in results.failed
@@ -137,7 +137,7 @@ class Settler:
         return buried and all(call.confirmed for call in calls)
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
-        """Make dead letters of tasks; return whether Redis confirmed it."""
+        """Make tasks dead letters; return whether Redis confirmed it."""
         self._postpone((task, math.inf) for task, _, _ in dead)
         return self._bury(dead)
 
@@ -151,8 +151,8 @@ class Settler:
     def resend(self) -> None:
         """Send unconfirmed calls again, until one fails. They settle their tasks if the lease still holds.
 
-        Raises redis.ConnectionError or redis.TimeoutError when Redis still does not answer. A call that
-        it refuses is only kept, because it may refuse that one for ever.
+        Raises redis.ConnectionError or redis.TimeoutError if Redis still does not answer. If Redis refuses a
+        call, it is kept and nothing is raised, because Redis may refuse it forever.
         """
         for _ in range(len(self._unconfirmed)):
             try:
@@ -165,9 +165,9 @@ class Settler:
                 return
 
     def _postpone(self, later: Iterable[tuple[Task, float]]) -> None:
-        """Note which tasks a sweep must not hand out, and for how many milliseconds."""
+        """Note which tasks a sweep must not hand to the handler, and for how many milliseconds."""
         if self._flow.sweep is None or self._flow.without_redis != "handle":
-            return  # no sweep of this flow hands out any
+            return
         now = time.monotonic()
         for task, delay_ms in later:
             self.postponed.add(task.id, now + delay_ms / 1000)
@@ -181,13 +181,12 @@ class Settler:
     def _send(self, call: _Call) -> bool:
         """Send a call and count what it settled; return whether Redis confirmed it.
 
-        If it did not, the call is kept to be sent again. If the lease ends first, the tasks are
-        delivered again.
+        If not, the call is kept to be sent again. If the lease ends before that, the tasks are delivered again.
         """
         try:
             call.write(call.rows)
         except LeaseLost as lost:
-            # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell that.
+            # Perhaps an earlier attempt ran and only its reply was lost: Redis cannot tell the difference.
             call.lost = frozenset(lost.ids)
             self._counts["stale"] += len(lost.ids)
             self._emit(events.LeaseLost(self._queue.name, lost.ids))
@@ -210,19 +209,19 @@ class Settler:
 
 
 def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
-    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, else the backoff."""
+    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
         delay_ms = 1000 * _number(flow.backoff(failures))
-    except FAILURES:  # somebody else's code
+    except FAILURES:  # the application's code may raise anything
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)
 
 
 def _number(seconds: float) -> float:
-    """What a backoff returned, as a number. Raises TypeError or ValueError if it is none, such as NaN."""
+    """The seconds that a backoff returned. Raises TypeError or ValueError if they are not a number, such as NaN."""
     if math.isnan(number := float(seconds)):
         raise ValueError("a backoff returns seconds, not NaN")
     return number

@@ -1,4 +1,4 @@
-"""One flow in this process: its queue, what to claim from it, and when."""
+"""One flow in this process: its queue, how much to claim from it, and when."""
 
 import time
 from collections import Counter
@@ -24,14 +24,14 @@ RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 
 
 class ServerCheck:
-    """Checks the eviction policy of each server once."""
+    """Checks the eviction policy of a server once."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._checked = False
 
     def check(self) -> None:
-        """Raises UnsafeServer. A server that does not answer is checked later."""
+        """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
         if self._checked:
             return
         try:
@@ -44,7 +44,7 @@ class ServerCheck:
             log.warning(warning)
 
     def forget(self) -> None:
-        """Check again next time: after an outage it may be another server."""
+        """Check again next time, because after an outage it may be another server."""
         self._checked = False
 
 
@@ -86,11 +86,11 @@ class Station:
         return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
 
     def claim_in(self, now: float) -> float | None:
-        """Seconds until the next claim is allowed, 0 or less if it is now; None while the flow is down."""
+        """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down."""
         return self._claim_at - now if self.health.up else None
 
     def claim(self, limit: int | None = None) -> Claim:
-        """Send unconfirmed calls again, then claim ``limit`` tasks at most, or as many as suit the flow.
+        """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default as many as suit the flow.
 
         Raises redis.RedisError and UnsafeServer.
         """
@@ -120,7 +120,7 @@ class Station:
         return claim
 
     def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
-        """Seed the next occurrence, or release those that were claimed: none runs before that."""
+        """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""
         try:
             return recurrence.seed(claim)
         except redis.RedisError:
@@ -130,8 +130,8 @@ class Station:
     def adapt(self, results: Results, seconds: float) -> None:
         """Adapt the limit to what became of a claim and how long that took.
 
-        Halve it if tasks were released. With tasks handled one at a time, also halve it above
-        `SHARE_SECONDS`, and keep it above half of that. Otherwise double it.
+        Halve the limit if tasks were released. If tasks are handled one at a time, also halve it after more than
+        `SHARE_SECONDS`, and keep it after more than half of that. Otherwise double it.
         """
         if not results.outage:
             self.health.handled()

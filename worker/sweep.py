@@ -1,12 +1,12 @@
 """The sweep makes the application's records the truth, and Redis an accelerator.
 
-Whatever Redis loses in a crash, a flush or a failover, the records still have. The sweep reads
-which tasks they say are waiting and restores those that Redis lost. While Redis answers, one worker sweeps.
-While it does not, every worker does and, if the flow asks for it, hands overdue tasks to the flow's own
-handler. There is no second way to finish a task.
+Whatever Redis loses in a crash, a flush or a failover, the records still have. The sweep reads which tasks
+are waiting according to the records, and restores those that Redis lost. While Redis answers, one worker
+sweeps. While it does not, every worker sweeps and, if the flow asks for it, passes overdue tasks to the
+flow's own handler. So there is only one way to finish a task.
 
-A task that Redis does not have may have been done or cancelled after the records were read. So they
-are read again, and it is restored only if they still list it.
+A task that Redis does not have may have been done or cancelled after the records were read. So the records
+are read again, and the task is restored only if they still list it.
 """
 
 import threading
@@ -29,18 +29,18 @@ from .station import Station, handled_event
 
 log = structlog.get_logger("worker")
 
-#: While Redis has been silent for less than this, it may be a hiccup: nothing is handed out.
+#: While Redis has been silent for less than this, it may be a hiccup, and nothing is handled without it.
 SILENCE_SECONDS = 1.5
 #: How often to ask Redis in the meantime.
 ASK_AGAIN_SECONDS = 0.05
 #: The fraction of its turn after which a sweeper extends it.
 EXTEND_AFTER = 0.6
-#: Tasks that were due soon at the first look may be overdue at the second.
+#: Tasks that were due soon when first read may be overdue when read again.
 SLACK_SECONDS = 10.0
-#: How many lost tasks are looked for again in one round; the others wait for the next.
+#: How many lost tasks are looked up again in one round; the others wait for the next.
 MOST_LOST = 50_000
 #: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
-#: read at each look ahead instead of every round.
+#: read only when the sweep looks ahead, instead of every round.
 PARKED_SECONDS = 10.0
 
 
@@ -59,7 +59,7 @@ class Sweeper:
         counts: Counter[str],
         emit: events.Listener,
     ) -> None:
-        """``queue`` is the station's on a connection of its own; ``alarm`` wakes the claims."""
+        """``queue`` is the station's queue on a separate connection; ``alarm`` ends the wait for the next claim."""
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
@@ -76,15 +76,16 @@ class Sweeper:
         self._ask_at = 0.0
         #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
-        #: Whether the last look at the records succeeded.
+        #: Whether the records could be read the last time.
         self.records_answer = True
         #: When the last page of records was asked for, on the monotonic clock.
         self._read_at = 0.0
         #: When to read everything again, including what is due soon.
         self._look_ahead_at = 0.0
-        #: Everything that was due by then is parked.
+        #: Every task that was due by this time is parked.
         self._parked_until: float | None = None
-        #: What was handled without Redis and is not done: what to try again when, and how often it failed.
+        #: Tasks that were handled without Redis and are not done: when to try them again, and how often they
+        #: failed.
         self._postponed = Postponed()
         self._failures: Counter[str] = Counter()
 
@@ -106,7 +107,7 @@ class Sweeper:
             self._resign()
             return
         try:
-            if not self.records_answer:  # take the turn only once they do
+            if not self.records_answer:  # do not take the turn before they do
                 next(iter(self._waiting(None, 0.0)), None)
             self._sweep(now)
         except Unavailable as error:
@@ -139,7 +140,10 @@ class Sweeper:
                 self._sweep_upcoming()
 
     def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
-        """What the records list, page by page. Raises what they raise, and TypeError for no payload."""
+        """The tasks that the records list, page by page.
+
+        Raises what the records raise, and TypeError for a payload that is not bytes.
+        """
         pages = iter(self._records(after_seconds, before_seconds))
         while True:
             self._read_at = time.monotonic()
@@ -147,13 +151,13 @@ class Sweeper:
             if page is None:
                 return
             self.hang_detector.progress()
-            # A database may count in Decimal, which does not add up with the clock's floats.
+            # Databases may return Decimal, which cannot be added to the clock's floats.
             rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
             for due in rows:
-                # Else the client's refusal to send it would pass for a silent Redis.
+                # The client would refuse to send it, which would be taken for an outage of Redis.
                 if not isinstance(due.payload, bytes):
                     raise TypeError(f"the payload of {due.id!r} is {due.payload!r}, not bytes")
-            if rows:  # nothing in it is nothing to ask Redis about
+            if rows:
                 yield rows
 
     def _sweep_overdue(self) -> None:
@@ -169,7 +173,7 @@ class Sweeper:
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
             if len(lost) > MOST_LOST or (found.due and not found.lost):
-                # A backlog: the claims are taking this page, and reach the next one by themselves.
+                # A backlog: this page is about to be claimed, and the next ones after it.
                 break
             if all_parked and found.parked:
                 self._note_parked(page, found.parked, asked_at, read_at)
@@ -186,12 +190,12 @@ class Sweeper:
                 return
             lost.update(found.lost)
             if len(lost) > MOST_LOST:
-                self._look_ahead_at = 0.0  # for the others, in the next round
+                self._look_ahead_at = 0.0  # so that the next round restores the others
                 break
         self._restore(lost, -SLACK_SECONDS, horizon)
 
     def _restore(self, lost: set[str], after_seconds: float | None, before_seconds: float) -> None:
-        """Restore those that the records still list."""
+        """Restore the lost tasks that the records still list."""
         if not lost:
             return
         restored = 0
@@ -209,20 +213,20 @@ class Sweeper:
             self._emit(events.Restored(self._queue.name, restored))
 
     def _goes_on(self, found: Restored | None) -> TypeGuard[Restored]:
-        """Whether there is any use in another page."""
+        """Whether to ask about another page."""
         return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
     def _note_parked(
         self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
     ) -> None:
-        """Note that the first ``parked`` tasks of a page, read between these times, can wait."""
+        """Note that the first ``parked`` tasks of a page, which was read between these times, can wait."""
         until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
         if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
-            return  # the next one, which is not parked, may be due in the same millisecond
+            return  # the next task, which is not parked, may be due in the same millisecond
         self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
-        """Hand overdue tasks to the flow's own handler, until it is time to ask Redis again."""
+        """Pass overdue tasks to the flow's own handler, until it is time to ask Redis again."""
         station = self._station
         until = time.monotonic() + self._flow.sweep_seconds
         for page in self._waiting(None, 0.0):
@@ -248,7 +252,7 @@ class Sweeper:
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
             return None
         if self._silent_since is not None or found.new_turn:
-            # Redis may have lost anything, so read everything again.
+            # Redis may have lost data, so read everything again.
             self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
             self._postponed = Postponed()
@@ -263,7 +267,7 @@ class Sweeper:
         return found
 
     def _hiccups(self, now: float) -> bool:
-        """Whether Redis is silent, but has not been for long."""
+        """Whether Redis has been silent, but not for long."""
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
@@ -273,7 +277,7 @@ class Sweeper:
         self._ask_at = 0.0
         try:
             self._queue.resign(self._worker_id)
-        except redis.RedisError as error:  # then the turn ends by itself
+        except redis.RedisError as error:  # the turn ends by itself
             log.debug("not resigned", queue=self._queue.name, error=described(error))
 
     # -- without Redis ---------------------------------------------------------------------
@@ -289,7 +293,7 @@ class Sweeper:
         def keep_going(_: Sequence[Task]) -> bool:
             nonlocal began_at
             began_at = time.monotonic()
-            # It is the handler's call, which may take longer than a look at the records.
+            # A call of the handler may take longer than reading the records.
             self.hang_detector.progress(self._flow.max_runtime_seconds)
             return not self._stopping.is_set()
 
@@ -322,7 +326,7 @@ class Sweeper:
         ]
 
     def _postpone(self, results: Results) -> None:
-        """Postpone what is not done: only this process knows about it."""
+        """Postpone the tasks that are not done. While Redis is down, only this process knows about them."""
         now = time.monotonic()
         for task, error in results.failed:
             self._failures[task.id] += 1

@@ -1,4 +1,4 @@
-"""Counts the tasks that this worker handles, by how late they were: what its heartbeats tell a person who watches."""
+"""Counts the tasks that this worker handles, by how late they were. Its heartbeats report the counts."""
 
 import threading
 from bisect import bisect_left
@@ -14,7 +14,7 @@ LATENESS_MS = (
 
 
 class Tally:
-    """A listener that counts `events.Handled`, one of which may be a batch of hundreds of tasks."""
+    """A listener that counts the tasks of `events.Handled`, of which one event may have hundreds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Tally:
                 self._counts[event.queue][bound] += len(event.tasks)
 
     def of(self, queue: str) -> list[tuple[int | None, int]]:
-        """How many tasks were late by at most so many ms, since the worker started.
+        """Pairs of an upper bound of lateness in ms and how many tasks it holds, since the worker started.
 
         A batch counts as late as its latest task. Bounds without tasks are left out.
         """

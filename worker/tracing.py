@@ -1,7 +1,7 @@
-"""OpenTelemetry spans of a flow's handler, for whoever has configured its SDK. Otherwise nothing is imported.
+"""OpenTelemetry spans around a flow's handler. Unless they are switched on, nothing is imported.
 
-Switched on by OpenTelemetry's own variables: ``OTEL_TRACES_EXPORTER`` names an exporter, and everything else
-(``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``, ``OTEL_EXPORTER_OTLP_ENDPOINT``, ...) is read by the SDK.
+OpenTelemetry's own environment variables switch them on: ``OTEL_TRACES_EXPORTER`` names an exporter, and the SDK
+reads everything else (``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``, ``OTEL_EXPORTER_OTLP_ENDPOINT``, ...).
 """
 
 import copy
@@ -16,9 +16,9 @@ from .flow import DeadLetter, Failed, Flow, OneAtATime, Outcome, Reschedule, Ret
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-#: Where packages register their exporters.
+#: The entry point group in which packages register their exporters.
 EXPORTERS = "opentelemetry_traces_exporter"
-#: What "otlp" stands for, by the protocol; without one, whichever is installed.
+#: The exporter that "otlp" means, by protocol. Without a protocol it is whichever is installed.
 OTLP = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
@@ -27,7 +27,7 @@ class TracingUnavailable(WorkerError):
 
 
 def wanted(environ: Mapping[str, str]) -> list[str]:
-    """The names of the exporters that were asked for; none unless OTEL_TRACES_EXPORTER says so."""
+    """The names of the exporters in OTEL_TRACES_EXPORTER; none if it is unset."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     names = environ.get("OTEL_TRACES_EXPORTER", "").split(",")
@@ -35,10 +35,10 @@ def wanted(environ: Mapping[str, str]) -> list[str]:
 
 
 def configure_tracing(environ: Mapping[str, str], service: str) -> bool:
-    """Set up OpenTelemetry for this process if that was asked for; return whether it was.
+    """Set up OpenTelemetry for this process if the environment asks for it; return whether it does.
 
-    For entry points. ``service`` is the process's name in traces, unless the environment has one. A provider
-    that is there already, as under ``opentelemetry-instrument``, is left alone. Raises TracingUnavailable.
+    Only for entry points. ``service`` is the process's name in traces, unless the environment has one. An
+    existing provider, as under ``opentelemetry-instrument``, is left alone. Raises TracingUnavailable.
     """
     names = wanted(environ)
     if not names:
@@ -85,20 +85,20 @@ def _exporter(name: str, environ: Mapping[str, str]) -> Any:
 def traced(flow: Flow, provider: "TracerProvider | None" = None) -> Flow:
     """The same flow with a span around each call of its handler.
 
-    The span is current while the handler runs, so spans that the handler begins are within it. ``provider``
-    is the process's own if none is given.
+    The span is current while the handler runs, so spans that the handler starts are its children. ``provider``
+    defaults to that of the process.
     """
     from opentelemetry import trace  # noqa: PLC0415  optional
 
     spans = _Spans(flow, trace.get_tracer("order-timeout.worker", tracer_provider=provider))
-    made = copy.copy(flow)  # not dataclasses.replace: a subclass may be made of something else
+    made = copy.copy(flow)  # not dataclasses.replace: a subclass may have another constructor
     handler = _TracedOneAtATime(spans) if flow.one_at_a_time else spans
     object.__setattr__(made, "handler", handler)
     return made
 
 
 class _Spans:
-    """A handler in a span."""
+    """Wraps a handler in spans."""
 
     def __init__(self, flow: Flow, tracer: Any) -> None:
         self._queue = flow.name
@@ -133,9 +133,8 @@ class _Spans:
             try:
                 yield span
             except BaseException as error:
-                if isinstance(error, Reschedule) or _is_uncounted(
-                    error
-                ):  # not now, which is no error
+                # Putting a task off is not an error.
+                if isinstance(error, Reschedule) or _is_uncounted(error):
                     span.set_attribute("task.outcome", "later")
                 else:
                     _fail(span, str(error), error)
@@ -143,7 +142,7 @@ class _Spans:
 
 
 class _TracedOneAtATime(OneAtATime):
-    """The same for a handler of tasks one at a time."""
+    """Wraps a handler for one task at a time in spans."""
 
     def __init__(self, spans: _Spans) -> None:
         self._spans = spans
@@ -153,7 +152,7 @@ class _TracedOneAtATime(OneAtATime):
 
 
 def _note(span: "Span", outcomes: Any) -> None:
-    """What became of the tasks that are not done. A handler may return anything."""
+    """Note in the span what became of the tasks that are not done. A handler may return anything."""
     if not isinstance(outcomes, Mapping):
         return
     failed = [
@@ -168,7 +167,7 @@ def _note(span: "Span", outcomes: Any) -> None:
 
 
 def _is_uncounted(outcome: object) -> bool:
-    """Whether it is a retry that counts as no failure."""
+    """Whether it is a retry that does not count as a failure."""
     return isinstance(outcome, Retry) and not outcome.counted
 
 

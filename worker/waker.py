@@ -1,4 +1,4 @@
-"""Ends a worker's wait when something is due earlier than it was."""
+"""Ends a worker's wait when something is due earlier than before."""
 
 import itertools
 import threading
@@ -18,10 +18,10 @@ LISTEN_SECONDS = 5.0
 
 
 class Waker:
-    """Listens to wake channels, and sets the event of each on every message.
+    """Listens to wake channels, and sets a channel's event on every message.
 
-    Waking is an optimisation. A message can be lost with its connection, so events are also
-    set after each subscription, and whoever waits must look again after a while all the same.
+    Waking is an optimisation. A message can be lost with its connection, so events are also set after each
+    subscription, and a waiting thread must still look again after a while.
     """
 
     def __init__(
@@ -38,18 +38,18 @@ class Waker:
         while not self._stopping.is_set():
             try:
                 self._listen()
-            except Exception as error:  # noqa: BLE001  it may fail in any way, and nothing is lost
+            except Exception as error:  # noqa: BLE001  whatever failed, nothing is lost
                 if not (self._failing or self._stopping.is_set()):
                     advice = redis_advice(error)
                     more = {"advice": advice} if advice else {}
                     log.warning("wake channel lost", error=described(error), **more)
-                    self._set_all()  # whoever waits finds out now whether Redis is there
+                    self._set_all()  # waiting threads find out at once whether Redis answers
                 self._failing = True
                 self._stopping.wait(1.0)
 
     def _pubsub(self) -> Any:
-        # What is published on one node of a cluster is heard on all. redis-py would listen on that of
-        # the first channel's slot, and while it is down, no other queue would be woken either.
+        # A message published on one node of a cluster reaches all. redis-py would listen on the node of the
+        # first channel's slot; while that is down, the other queues would not be woken either.
         client: Any = self._client
         if not hasattr(client, "get_nodes"):
             return client.pubsub()
@@ -60,17 +60,17 @@ class Waker:
         with self._pubsub() as pubsub:
             pubsub.subscribe(*self._alarms)
             while not self._stopping.is_set():
-                # Returns None after the timeout, having pinged a connection that was silent.
+                # Returns None after the timeout, and pings a connection that was silent.
                 message = pubsub.get_message(timeout=LISTEN_SECONDS)
                 if message is None:
-                    # redis-py counts the pings that were not answered, and would wait forever.
+                    # redis-py counts unanswered pings, but would wait forever.
                     if pubsub.health_check_response_counter:
                         raise redis.TimeoutError("no answer to a ping")
                     continue
                 self._failing = False
                 if message["type"] == "message":
                     self._alarms[message["channel"]].set()
-                else:  # subscribed: what came before was not heard
+                else:  # subscribed: earlier messages were missed
                     self._set_all()
 
     def _set_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The worker: assembles what its flows need, runs it in threads, and stops it."""
+"""The worker: assembles the parts that its flows need, runs them in threads, and stops them."""
 
 import threading
 import time
@@ -36,8 +36,8 @@ class Worker:
 
         Worker([Flow(name="reminders", handler=remind)], "redis://localhost:6379/0").run()
 
-    Each flow has threads of its own, ``threads`` unless it says how many, so that none delays another.
-    Flows of the same pool share the threads of the one that has the most, in strict priority.
+    Each flow has its own threads, so that none delays another: as many as the flow says, otherwise ``threads``.
+    Flows of the same pool share the threads of the flow that has the most, in strict priority.
     """
 
     def __init__(
@@ -48,7 +48,10 @@ class Worker:
         threads: int = 1,
         listeners: Sequence[events.Listener] = (),
     ) -> None:
-        """``listeners`` get every event of `events`, after the log. Raises ValueError."""
+        """``listeners`` get every event of `events`, after the log.
+
+        Raises ValueError for no flows, two of the same name, or fewer than one thread.
+        """
         names = Counter(flow.name for flow in flows)
         if not flows or max(names.values()) > 1:
             raise ValueError(
@@ -67,7 +70,7 @@ class Worker:
 
         pools = _pools(flows)
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
-        # One for each thread that shares them: handlers, renewers, the waker, the heartbeat, and `run`.
+        # One connection for each thread: handlers, renewers, the waker, the heartbeat, and `run`.
         most = sum(sizes) + len(flows) + 3
         self._redis_url = redis_url
         self._client = connect(redis_url, max_connections=most)
@@ -82,7 +85,7 @@ class Worker:
             watched += self._add_lane(pool, size)
 
     def run(self) -> None:
-        """Work until `stop`. Raises whatever else ended the worker, such as UnsafeServer."""
+        """Work until `stop` is called. Raises whatever else ended the worker, such as UnsafeServer."""
         self._server.check()
         log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
         for station in self._stations:
@@ -110,13 +113,13 @@ class Worker:
             raise self._crash
 
     def stop(self) -> None:
-        """Claim no more, finish or give back what is held, and return from `run`."""
+        """Claim nothing more, finish or release the tasks that are held, and return from `run`."""
         self._stopping.set()
         for lane in self._lanes:
             lane.alarm.set()
 
     def health(self) -> WorkerHealth:
-        """Whether the worker does its work, and if not, why. Any thread may call it; it returns at once."""
+        """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
         return self._liveness.report(time.monotonic())
 
     # -- assembly --------------------------------------------------------------------------
@@ -188,7 +191,7 @@ class Worker:
         def watched() -> None:
             try:
                 run()
-            except BaseException as error:  # noqa: BLE001  SystemExit is one that threads hide
+            except BaseException as error:  # noqa: BLE001  threads swallow SystemExit, for example
                 self._crash = self._crash or error
                 self._liveness.died(name)
                 self.stop()
@@ -201,7 +204,7 @@ def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
     """The flows grouped by pool, in order; a flow without a pool is a group of its own."""
     pools: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        # By name: what a flow is made of, such as a handler, need not be hashable.
+        # By name, because a flow's parts, such as its handler, need not be hashable.
         key = (flow.pool, "") if flow.pool else ("", flow.name)
         pools.setdefault(key, []).append(flow)
     return [*pools.values()]

@@ -163,4 +163,4 @@ def test_few_letters_are_removed_in_one_call(
 
     monkeypatch.setattr(queue, "_run", noted)
     assert method(queue, ids) == ids
-    assert sizes == [50, 50, 20]
+    assert sizes == [25, 25, 25, 25, 20]

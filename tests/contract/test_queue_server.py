@@ -304,7 +304,7 @@ def test_a_server_without_an_append_only_file_is_warned_of(server: Valkey, tmp_p
         redis.Redis.from_url(forgetful.url) as client,
     ):
         [warning] = DelayQueue(client, "contract").check_server()
-    assert warning == "appendonly is off: a restart of Redis loses what it held"
+    assert warning == "appendonly is off: Redis may lose tasks when it restarts"
 
 
 def test_a_server_that_refuses_info_is_warned_of(client: redis.Redis) -> None:

@@ -79,10 +79,10 @@ ROWS = [
     # REDIS_URL
     Row(GRANIAN, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(KEYS, "REDIS_URL is not set: set it to redis://", {"REDIS_URL": None}),
-    Row(KEYS, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
+    Row(KEYS, "this is not a Redis URL: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(
         "worker stats --flows mails:queue",
-        "this is no URL of a Redis: write redis://",
+        "this is not a Redis URL: write redis://",
         {"REDIS_URL": "redis://:s3cret@host:port/0"},
     ),
     Row("worker stats --flows mails:queue", "REDIS_URL is not set: set it", {"REDIS_URL": None}),
@@ -103,10 +103,10 @@ ROWS = [
     Row(f"{RUN} mails.reminders", "Did you mean mails:reminders?"),
     Row(f"{RUN} ./mails.py:reminders", "is a file: name its module, as mails:reminders"),
     Row(f"{RUN} :reminders", "names no module"),
-    Row(f"{RUN} nothing", "nothing:flows is no function"),
+    Row(f"{RUN} nothing", "nothing:flows is not a function"),
     Row(f"{RUN} nothing:none", "nothing:none() returned no flows: it should return a list of Flow"),
     Row(f"{RUN} worker:flows", "worker is the engine's own name: give your module another"),
-    Row(RUN, "Name them, as MODULE:FUNCTION"),
+    Row(RUN, "Name them as MODULE:FUNCTION"),
     # Pasted from the documentation
     Row(
         "flask --app orders.app keys rotate ID",
@@ -192,7 +192,7 @@ def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey:
     row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
     done = told(row, folder)
     assert done.returncode == 1
-    assert done.stderr == "worker: no dead letter ID: dead list shows their ids\n"
+    assert done.stderr == "worker: no dead letter ID: dead list shows the ids\n"
 
 
 # -- a worker that waits -------------------------------------------------------------------

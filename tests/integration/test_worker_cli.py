@@ -507,14 +507,16 @@ def test_a_person_is_asked_before_dead_letters_are_purged(
 @pytest.mark.usefixtures("queue")
 def test_a_monitor_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
     with on_a_terminal(valkey, "monitor", "-f", FLOWS, "--every", "50ms") as screen:
-        screen.wait_for("No worker runs")
-        assert "become due in each of the next 30 minutes" in screen.text
+        screen.wait_for("No worker is running")
+        assert "No task becomes due in the next 30 minutes." in screen.text
+        queue.schedule("soon", delay_ms=90_000)
+        screen.wait_for("become due in each of the next 30 minutes")
         queue.pause()
         screen.wait_for("PAUSED")
         screen.child.send_signal(signal.SIGINT)
         assert screen.end() == 0
     assert "Traceback" not in screen.text
-    assert "scheduled 1" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
+    assert "scheduled 2" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: DelayQueue) -> None:

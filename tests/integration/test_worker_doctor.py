@@ -256,7 +256,7 @@ def test_due_tasks_that_nobody_claims(
     queue.schedule("a", queue.server_time_ms() - 6000)
     finding = found(redis_client, flow)["queue.backlog"]
     assert finding.level is Level.FAILURE
-    assert "1 tasks are due and not claimed, the oldest for 6 s" in finding.summary
+    assert "1 task due and not claimed, the oldest for 6 s" in finding.summary
 
 
 def test_a_poison_task(valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue) -> None:
@@ -269,7 +269,7 @@ def test_a_poison_task(valkey: Valkey, redis_client: redis.Redis, queue: DelayQu
         wait_until(lambda: queue.stats().dead, "it to die")
         finding = found(redis_client, poisoned)["queue.dead"]
     assert finding.level is Level.WARNING
-    assert finding.summary.startswith("examined: 1 dead letters; the newest: ")
+    assert finding.summary.startswith("examined: 1 dead letter; the newest: ")
     assert "dead requeue" in finding.advice
 
 
@@ -323,7 +323,7 @@ def test_tasks_that_redis_has_lost(
     sweeping = Flow(name="examined", handler=flow.handler, sweep=listing(records))
     finding = found(redis_client, sweeping)["flow.tasks"]
     assert finding.level is Level.WARNING
-    assert "lost 1 of the 2" in finding.summary
+    assert "lost 1 of 2 tasks due within 60 s" in finding.summary
     assert queue.stats().scheduled == 1
 
 

@@ -211,7 +211,7 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as exit_:
         cli.main(["dead", "list", f"{__name__}:flows", "--reason", "(a"])
     assert exit_.value.code == 2
-    assert "no regular expression" in capsys.readouterr().err
+    assert "is not a regular expression" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

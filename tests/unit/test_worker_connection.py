@@ -114,6 +114,16 @@ def test_an_async_cluster_repeats_nothing_after_a_timeout() -> None:
     assert (node.connection_kwargs["socket_timeout"], node.connection_kwargs["protocol"]) == (3, 2)
 
 
+@pytest.mark.parametrize(("wanted", "limit"), [(16, 100), (200, 200)])
+def test_many_threads_get_a_connection_each_where_the_pool_does_not_wait(
+    wanted: int, limit: int
+) -> None:
+    primary = connect("redis+sentinel://host/orders", max_connections=wanted)
+    assert primary.connection_pool.max_connections == limit
+    cluster: Any = connect("redis+cluster://host", max_connections=wanted)
+    assert cluster._make.keywords["max_connections"] == limit
+
+
 @either
 def test_a_parameter_that_sentinels_do_not_have_is_refused(connected: Connect) -> None:
     with pytest.raises(ValueError, match="takes sentinel_username and sentinel_password"):

@@ -87,7 +87,7 @@ def test_a_librarys_errors_are_the_same_whatever_stands_in_their_text(log: Log) 
     assert log.library("attempt %s of %s", 2, 9) == []
     assert log.library("attempt %s of %s", 2, 9, error=OSError()) == ["attempt 2 of 9"]
     log.now += WINDOW_SECONDS
-    assert log.library("100 %") == ["attempt 2 of 9 (repeated 1 times)", "100 %"]
+    assert log.library("100 %") == ["attempt 2 of 9 (repeated once)", "100 %"]
 
 
 def test_no_more_than_so_many_errors_are_known_and_no_count_is_lost(log: Log) -> None:

@@ -1,4 +1,4 @@
-"""What arguments mean: flows, queues, counts, durations, times, patterns."""
+"""Turns arguments into values: flows, queues, counts, durations, times, patterns."""
 
 import argparse
 import re
@@ -23,13 +23,13 @@ class FlowsNotNamed(FlowNotFound):
 
 
 def queues(options: argparse.Namespace) -> list[DelayQueue]:
-    """The queues of the flows, or only the one named, which needs no flows if none are configured."""
+    """The queues of the flows, or only the one that is named, which need not belong to a configured flow."""
     client = client_of(options)
     return [DelayQueue(client, name) for name in queue_names(options)]
 
 
 def queue(options: argparse.Namespace) -> DelayQueue:
-    """The only queue. Raises ValueError when there are several."""
+    """The queue, where a command needs exactly one. Raises ValueError if there are several."""
     found = queues(options)
     if len(found) != 1:
         raise ValueError("there are several queues: name one with --queue")
@@ -37,24 +37,20 @@ def queue(options: argparse.Namespace) -> DelayQueue:
 
 
 def queue_names(options: argparse.Namespace) -> list[str]:
-    """Raises FlowNotFound, FlowImportFailed and ValueError."""
+    """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and ValueError."""
     try:
-        names = [flow.name for flow in flows(options)]
+        found = flows(options)
     except FlowsNotNamed as error:
         if options.queue is None:
-            detail = "Name them with --flows MODULE:FUNCTION, or a queue with --queue."
+            detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
             raise FlowsNotNamed(detail) from error
-        names = [options.queue]
+        return [options.queue]
     except Exception:
-        # The project's own flows may need settings that are not here. The queue may be another's.
+        # The configured flows may need settings that are missing here, and the queue may not be theirs.
         if options.queue is None or _named(options):
             raise
-        names = [options.queue]
-    if options.queue not in (None, *names):
-        raise ValueError(
-            f"no queue {options.queue!r}: the flows have {', '.join(names)}. Others are named with --flows"
-        )
-    return [name for name in names if options.queue in (None, name)]
+        return [options.queue]
+    return [flow.name for flow in _selected(options, found)]
 
 
 def _named(options: argparse.Namespace) -> str | None:
@@ -63,26 +59,32 @@ def _named(options: argparse.Namespace) -> str | None:
 
 
 def flows(options: argparse.Namespace) -> list[Flow]:
-    """Those that are named, or configured. Raises FlowNotFound, FlowImportFailed."""
+    """The flows that the command line names, or else the configured ones. Raises FlowNotFound, FlowImportFailed."""
     return made(_named(options) or _configured())
 
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
-    """The flows, or only the one of the queue that is named. Raises as `flows`, and ValueError."""
-    found = flows(options)
-    names = [flow.name for flow in found]
-    if options.queue not in (None, *names):
-        raise ValueError(f"no queue {options.queue!r}: the flows have {', '.join(names)}")
-    return [flow for flow in found if options.queue in (None, flow.name)]
+    """The flows, or only that of the queue that is named. Raises what `flows` raises, and ValueError."""
+    return _selected(options, flows(options))
+
+
+def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
+    selected = [flow for flow in found if options.queue in (None, flow.name)]
+    if not selected:
+        names = ", ".join(flow.name for flow in found)
+        raise ValueError(
+            f"no queue {options.queue!r}: the flows have {names}. For other flows pass --flows"
+        )
+    return selected
 
 
 def client_of(options: argparse.Namespace) -> redis.Redis:
-    """A client that waits for a reply as long as a person would."""
+    """A client with a timeout that suits somebody waiting at a terminal."""
     return connect(redis_url(options), timeout_seconds=5.0, reconnect=True)
 
 
 def redis_url(options: argparse.Namespace) -> str:
-    """Raises ValueError when there is none."""
+    """The URL of Redis. Raises ValueError if there is none."""
     if not options.redis_url:
         raise ValueError("REDIS_URL is not set: set it, or pass --redis-url redis://host:6379/0")
     return str(options.redis_url)
@@ -93,14 +95,14 @@ def _configured() -> str:
         settings = tomllib.loads(Path("pyproject.toml").read_text())
         return str(settings["tool"]["worker"]["flows"])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise FlowsNotNamed("Name them, as MODULE:FUNCTION.") from error
+        raise FlowsNotNamed("Name them as MODULE:FUNCTION.") from error
 
 
 # -- values --------------------------------------------------------------------------------
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """A whole number, 1 or more."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
@@ -112,7 +114,7 @@ MAX_PORT = 65_535
 
 
 def port(text: str) -> int:
-    """A TCP port; 0 is any that is free."""
+    """A TCP port; 0 means any free one."""
     if not (text.isascii() and text.isdecimal() and int(text) <= MAX_PORT):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
@@ -126,7 +128,9 @@ def duration_ms(text: str) -> int:
     """``90s``, ``30m``, ``2h``, ``1d12h``: in ms."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90s, 30m, 2h or 1d12h")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration, such as 90s, 30m, 2h or 1d12h"
+        )
     return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
@@ -140,16 +144,16 @@ def moment_ms(text: str) -> int:
         moment = None
     if moment is None or moment.tzinfo is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time with a time zone, such as 2026-11-22T02:00:00+01:00"
+            f"{text!r} is not a time with a time zone, such as 2026-11-22T02:00:00+01:00"
         )
     return round(moment.timestamp() * 1000)
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """A regular expression; most text is one that finds itself."""
+    """A regular expression, which ignores case. Plain text mostly matches itself."""
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no regular expression ({error}): escape special characters with a backslash"
+            f"{text!r} is not a regular expression ({error}): escape special characters with a backslash"
         ) from error

@@ -1,4 +1,4 @@
-"""What commands are added to, and the options that all have."""
+"""Adds commands to the parser, with the options that all of them have."""
 
 import argparse
 from collections.abc import Callable
@@ -11,7 +11,7 @@ FLOWS: Any = {
 
 
 class Commands:
-    """Adds commands, each with the options that all have."""
+    """Adds commands, each with the common options."""
 
     def __init__(self, within: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         self._within = within
@@ -26,9 +26,10 @@ class Commands:
         json: bool = True,
         of_queues: bool = True,
     ) -> argparse.ArgumentParser:
-        """A command described by its function's docstring. With ``ids`` its arguments are theirs, else flows.
+        """Add a command that is described by its function's docstring.
 
-        One that is not ``of_queues`` takes neither flows nor a queue.
+        With ``ids`` its positional arguments are ids, otherwise flows. A command that is not ``of_queues`` takes
+        neither flows nor a queue.
         """
         made = self._within.add_parser(
             name,
@@ -48,7 +49,7 @@ class Commands:
             "--redis-url", metavar="URL", default=argparse.SUPPRESS, help="default: REDIS_URL"
         )
         if json:
-            made.add_argument("--json", action="store_true", help="print JSON, one object a line")
+            made.add_argument("--json", action="store_true", help="print one JSON object per line")
         return made
 
     def group(self, name: str, doc: str) -> "Commands":

@@ -5,14 +5,15 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
+from ..findings import quantity
 from ..queue import DelayQueue, Letter
 from . import arguments
 from .commands import Commands
 from .output import confirmed, duration, print_json, print_table, progress, shown, terminal
 
-#: More of a payload is not shown.
+#: How much of a payload is shown.
 PAYLOAD_BYTES = 1000
-#: Payloads may be large, so few are read at a time.
+#: How many payloads are read at a time; they may be large.
 PAYLOADS = 10
 
 Matches = Callable[[Letter], bool]
@@ -28,7 +29,9 @@ dead list
 dead list --reason 'timed? out' --newer-than 1h
 dead list --error ValueError --limit 5 --json""",
     )
-    listing.add_argument("--limit", type=arguments.positive, default=100, help="how many (100)")
+    listing.add_argument(
+        "--limit", type=arguments.positive, default=100, help="how many to show (default: 100)"
+    )
     _add_filters(listing)
     show = group.add("show", _show, ids=True, examples="dead show ID\ndead show ID --json")
     show.add_argument("ids", nargs="+", metavar="ID")
@@ -43,27 +46,27 @@ dead {name} --all
 dead {name} --error OperationalError --older-than 2h --dry-run""",
         )
         made.add_argument("ids", nargs="*", metavar="ID")
-        made.add_argument("--all", action="store_true", help="all dead letters there are now")
+        made.add_argument("--all", action="store_true", help="all current dead letters")
         _add_filters(made)
         made.add_argument("--dry-run", action="store_true", help="only count them")
-        made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        made.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _add_filters(to: argparse.ArgumentParser) -> None:
-    filters = to.add_argument_group("filters", "All that are given must match.")
+    filters = to.add_argument_group("filters", "A dead letter must match all that are given.")
     filters.add_argument(
         "--reason",
         type=arguments.pattern,
         metavar="PATTERN",
-        help="part of the reason: a regular expression, upper or lower case alike",
+        help="a regular expression that matches part of the reason, ignoring case",
     )
     filters.add_argument("--error", metavar="CLASS", help="the error's class, such as ValueError")
-    for name, meaning in (("older", "longer"), ("newer", "less")):
+    for name, meaning in (("older", "more"), ("newer", "less")):
         filters.add_argument(
             f"--{name}-than",
             type=arguments.duration_ms,
             metavar="DURATION",
-            help=f"died {meaning} than this ago: 90s, 30m, 2h, 1d",
+            help=f"died {meaning} than this long ago: 90s, 30m, 2h, 1d",
         )
 
 
@@ -81,7 +84,7 @@ def _list(options: argparse.Namespace) -> None:
             _print_table(queue, [*rows])
         else:
             for row in rows:
-                row.pop("traceback", None)  # too long for a line; --json shows it
+                row.pop("traceback", None)  # too long for a line; --json prints it
                 print("  ".join(f"{name}={shown(value)}" for name, value in row.items()))
 
 
@@ -108,7 +111,7 @@ def _print_table(queue: DelayQueue, rows: Sequence[dict[str, object]]) -> None:
     total = queue.stats().dead
     if rows:
         _print_rows(rows, now_ms)
-    print(f"{len(rows):,} of {total:,} dead letters of {queue.name}")
+    print(f"{len(rows):,} of {quantity(total, 'dead letter')} in {queue.name}")
 
 
 def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
@@ -128,8 +131,8 @@ def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    """Show all of some dead letters, with their tracebacks."""
-    queues = arguments.queues(options)  # an id is looked for in each
+    """Show dead letters in full, with their tracebacks."""
+    queues = arguments.queues(options)  # each is searched for the ids
     found = [(queue.name, letter) for queue in queues for letter in queue.letters(options.ids)]
     for name, letter in found:
         row = _row(name, letter)
@@ -144,11 +147,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _all_there(ids: Sequence[str], there: Collection[str]) -> int:
-    """The exit status: 1 if some of the ids are no dead letters, which are named."""
+    """Report the ids that are not dead letters; return the exit status, which is 1 if there are any."""
     missing = [each for each in dict.fromkeys(ids) if each not in there]
     if missing:
         print(
-            f"worker: no dead letter {', '.join(map(shown, missing))}: dead list shows their ids",
+            f"worker: no dead letter {', '.join(map(shown, missing))}: dead list shows the ids",
             file=sys.stderr,
         )
     return int(bool(missing))
@@ -158,7 +161,7 @@ def _all_there(ids: Sequence[str], there: Collection[str]) -> int:
 
 
 def _requeue(options: argparse.Namespace) -> int:
-    """Schedule dead letters again, due now, their counts reset."""
+    """Schedule dead letters again, due now, with their counts reset."""
     return _change(options, "requeue", "requeued", DelayQueue.requeue)
 
 
@@ -175,7 +178,7 @@ def _change(
 ) -> int:
     if bool(options.ids) == (options.all or _has_filter(options)):
         raise ValueError("name the ids, or pass --all or a filter")
-    queues = arguments.queues(options)  # an id is looked for in each
+    queues = arguments.queues(options)  # each is searched for the ids
     if options.dry_run:
         counts = [_counted(queue, options) for queue in queues]
         _report(options, queues, f"would be {done_is}", counts)
@@ -185,7 +188,8 @@ def _change(
     counts, changed = [], set[str]()
     for queue in queues:
         done = 0
-        with progress(f"{verb} dead letters of {queue.name}", queue.stats().dead) as advance:
+        total = len(options.ids) or queue.stats().dead
+        with progress(f"{verb} dead letters of {queue.name}", total) as advance:
             for page in _chosen(queue, options):
                 ids = action(queue, page)
                 done += len(ids)
@@ -207,16 +211,17 @@ def _report(
 
 
 def _question(queues: Sequence[DelayQueue], options: argparse.Namespace, verb: str) -> str:
-    dead = sum(queue.stats().dead for queue in queues)
+    count = sum(queue.stats().dead for queue in queues)
     names = " and ".join(queue.name for queue in queues)
     if _has_filter(options):
-        return f"{verb.capitalize()} those that match, of {dead:,} dead letters in {names}?"
-    return f"{verb.capitalize()} all {dead:,} dead letters of {names}?"
+        return f"{verb.capitalize()} the dead letters that match, out of {count:,} in {names}?"
+    every = "" if count == 1 else "all "
+    return f"{verb.capitalize()} {every}{quantity(count, 'dead letter')} of {names}?"
 
 
 def _has_filter(options: argparse.Namespace) -> bool:
     filters = (options.reason, options.error, options.older_than, options.newer_than)
-    return any(each is not None for each in filters)  # 0 s is a filter too
+    return any(each is not None for each in filters)  # not any(filters): 0 s is a filter, too
 
 
 def _chosen(queue: DelayQueue, options: argparse.Namespace) -> Iterator[list[str]]:
@@ -238,7 +243,7 @@ def _counted(queue: DelayQueue, options: argparse.Namespace) -> int:
 
 
 def _filter(queue: DelayQueue, options: argparse.Namespace) -> Matches:
-    """Whether a letter is one of those that the options ask for, by the server's clock."""
+    """A function that says whether a letter matches the filters. Ages are by the server's clock."""
     is_timed = options.older_than is not None or options.newer_than is not None
     now_ms = queue.server_time_ms() if is_timed else 0
 
@@ -256,7 +261,7 @@ def _filter(queue: DelayQueue, options: argparse.Namespace) -> Matches:
 
 
 def _pages(queue: DelayQueue, matches: Matches) -> Iterator[list[str]]:
-    """Those that match, oldest first, in pages that may be requeued or purged in between."""
+    """The ids of letters that match, in pages as `DelayQueue.dead_ids` yields them."""
     for page in queue.dead_ids():
         letters = queue.letters(page, with_payloads=False)
         yield [letter.id for letter in letters if matches(letter)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..doctor import examine
 from ..errors import FAILURES, described
-from ..findings import Finding, Level, failure
+from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from . import arguments
 from .commands import Commands
@@ -23,26 +23,24 @@ def add_to(commands: Commands) -> None:
         examples="""
 doctor
 doctor reminders:flows
-doctor --queue emails                    a queue that no flow has
+doctor --queue emails                    a queue without a flow
 doctor --json | jq 'select(.level != "ok")'
 
-exit status: 0 all is well, 1 warnings, 2 failures""",
+exit status: 0 all is well, 1 there are warnings, 2 there are failures""",
     )
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    """Examine Redis, queues, flows and what these depend on; say what to do next. Changes nothing."""
+    """Examine Redis, queues, flows and their dependencies, and say what to do next. Changes nothing."""
     levels: Counter[Level] = Counter()
     for finding in _findings(options):
         levels[finding.level] += 1
         _print(options, finding)
     worst = max(levels, key=lambda level: STATUS[level], default=Level.OK)
     if not options.json:
-        warnings, failures = levels[Level.WARNING], levels[Level.FAILURE]
-        print(
-            f"\n{levels[Level.OK]} ok, {warnings} warning{'s' * (warnings != 1)}, "
-            f"{failures} failure{'s' * (failures != 1)}"
-        )
+        warnings = quantity(levels[Level.WARNING], "warning")
+        failures = quantity(levels[Level.FAILURE], "failure")
+        print(f"\n{levels[Level.OK]} ok, {warnings}, {failures}")
     return STATUS[worst]
 
 

@@ -1,4 +1,4 @@
-"""From ``MODULE:FUNCTION`` to flows, with a sentence for each way in which that may fail."""
+"""Turns ``MODULE:FUNCTION`` into flows, with a clear message for each way in which that may fail."""
 
 import inspect
 import sys
@@ -14,12 +14,12 @@ from typing import Any
 from ..errors import FlowImportFailed, FlowNotFound, WorkerError, described
 from ..flow import Flow
 
-#: The package that this is part of, whatever its name.
+#: The package that this is part of; it may be vendored under another name.
 ENGINE = (__package__ or "").removesuffix(".cli")
 
 
 def made(target: str) -> list[Flow]:
-    """The flows that the function at ``MODULE:FUNCTION`` returns; it is ``flows`` if not named.
+    """The flows that the function at ``MODULE:FUNCTION`` returns. The function defaults to ``flows``.
 
     Raises FlowNotFound, FlowImportFailed, and whatever WorkerError or ValueError the function raises.
     """
@@ -36,7 +36,7 @@ def made(target: str) -> list[Flow]:
     try:
         found = list(factory())
     except (WorkerError, ValueError):
-        raise  # these are sentences already
+        raise  # its message is meant for the user
     except Exception as error:
         raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
     if not found or not all(isinstance(flow, Flow) for flow in found):
@@ -45,7 +45,7 @@ def made(target: str) -> list[Flow]:
 
 
 def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterable[Any]]:
-    """Raises FlowNotFound if there is none that can be called without arguments."""
+    """The function ``name``. Raises FlowNotFound if there is none that can be called without arguments."""
     factory = getattr(module, name, None)
     if factory is None:
         functions = [each for each, value in vars(module).items() if inspect.isfunction(value)]
@@ -55,7 +55,7 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterab
         raise FlowNotFound(f"{target}: the module {module.__name__} has no function {name}.{hint}")
     if not callable(factory):
         raise FlowNotFound(
-            f"{target} is no function: it should be one that returns a list of Flow."
+            f"{target} is not a function: it should be one that returns a list of Flow."
         )
     try:
         inspect.signature(factory).bind()
@@ -64,7 +64,7 @@ def _function(module: ModuleType, name: str, target: str) -> Callable[[], Iterab
             f"{target} cannot be called without arguments ({error}): "
             "name a function that takes none and reads its settings itself."
         ) from error
-    return factory  # type: ignore[no-any-return]  # what it returns is looked at
+    return factory  # type: ignore[no-any-return]  # the caller checks what it returns
 
 
 def _imported(name: str, target: str) -> ModuleType:
@@ -73,14 +73,15 @@ def _imported(name: str, target: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise FlowNotFound(f"{target}: {error}.{_meant_module(name)}") from error
-        # The application's code may fail in any way: say where.
+        # The application's code may raise anything: say where.
         raise FlowImportFailed(f"{_place(error)}: {described(error)}") from error
 
 
 def _search_here(name: str) -> None:
-    """Have modules found in the current folder, as python -m does for its own: first, unless a file hides a package.
+    """Make modules in the current folder importable, first of all unless a file there would hide a package.
 
-    An ``orders.py`` of your own, say, where the package is installed: ``orders.timeouts`` cannot mean that file.
+    For example, ``orders.timeouts`` cannot mean a file ``orders.py`` in this folder, so it means the installed
+    package.
     """
     top, dot, _ = name.partition(".")
     here = Path.cwd()
@@ -105,7 +106,7 @@ def _meant(name: str, names: Iterable[str], prefix: str = "") -> str:
 
 
 def _meant_module(name: str) -> str:
-    """The name that a misspelt module comes closest to, looked up part by part."""
+    """The module closest to a misspelt name, looked up part by part."""
     parts = name.split(".")
     for depth, part in enumerate(parts):
         above = ".".join(parts[:depth])

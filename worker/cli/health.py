@@ -9,7 +9,7 @@ from ..monitoring import ask
 from . import arguments
 from .commands import Commands
 
-#: The exit status when there is nobody to ask.
+#: The exit status if the worker does not answer.
 NO_ANSWER = 3
 
 
@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
         json=False,
         of_queues=False,
         examples="""
-health                                    of the worker on port METRICS_PORT
+health                                    the worker on port METRICS_PORT
 health http://10.0.0.7:9100/healthz""",
     )
     health.add_argument(
@@ -31,8 +31,8 @@ health http://10.0.0.7:9100/healthz""",
 def _health(options: argparse.Namespace) -> int:
     """Ask a worker whether it does its work.
 
-    Exit status: 0 if it does, or waits for something that is away; 1 if it should be restarted;
-    3 if it does not answer.
+    Exit status: 0 if it does, or waits for an outage to end; 1 if it should be restarted; 3 if it does not
+    answer.
     """
     port = os.environ.get("METRICS_PORT")
     if not (options.url or port):

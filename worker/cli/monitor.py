@@ -22,7 +22,7 @@ def add_to(commands: Commands) -> None:
         examples="""
 monitor                          Ctrl-C ends it
 monitor --every 10s > log        a line every ten seconds
-monitor --count 1 --json         one look, for programs""",
+monitor --count 1 --json         a single sample, for programs""",
     )
     monitor.add_argument(
         "--every",
@@ -37,11 +37,11 @@ monitor --count 1 --json         one look, for programs""",
 
 
 def _monitor(options: argparse.Namespace) -> None:
-    """Watch queues: what waits, what becomes due, what workers do, and how late.
+    """Watch queues: what is scheduled, what becomes due, what workers do, and how late they are.
 
-    On a terminal it is redrawn in place, elsewhere each update is a line. Throughput and lateness are
-    those of the last minute that was watched, as workers report them every two seconds. Lateness comes in
-    steps, and a batch is as late as its latest task.
+    On a terminal the display is redrawn in place; elsewhere each update is a line. Throughput and lateness
+    are those of the last minute watched, as workers report them every two seconds. Lateness is rounded up to
+    fixed steps, and a batch counts as late as its latest task.
     """
     watches = [Watch(queue) for queue in arguments.queues(options)]
     looks = range(options.count) if options.count else itertools.count()
@@ -56,7 +56,7 @@ Show = Callable[[Sequence[Sample], str], None]
 
 
 def _look(watches: Sequence[Watch], show: Show, *, must_answer: bool) -> None:
-    """One look. Redis may go away while it is watched, but not before."""
+    """Take a sample and show it. An outage of Redis is an error only if ``must_answer``."""
     at = datetime.now().astimezone().strftime("%H:%M:%S")
     try:
         samples = [watch.look(time.monotonic()) for watch in watches]
@@ -80,7 +80,7 @@ def _screen(*, as_json: bool) -> Iterator[Show]:
                 draw(samples, f"{note}   Ctrl-C ends")
 
             yield show
-        print(*last, sep="\n")  # the screen is as it was before
+        print(*last, sep="\n")  # the live screen is gone, but the last sample stays
         return
     yield _show_json if as_json else _show_lines
 

@@ -1,4 +1,4 @@
-"""How commands print: JSON for programs; tables on a terminal that can show them; else plain lines."""
+"""How commands print: JSON for programs, tables on a terminal that can show them, otherwise plain lines."""
 
 import json
 import os
@@ -17,12 +17,12 @@ Row = Mapping[str, Any]
 
 
 def print_json(row: Row) -> None:
-    """One object a line."""
+    """Print one JSON object on a line."""
     print(json.dumps(row), flush=True)
 
 
 def terminal() -> "Terminal | None":
-    """Standard output, if it is a terminal that can move its cursor, and rich is installed."""
+    """Standard output, if it is a terminal that can move its cursor and rich is installed."""
     return _terminal("stdout") if _is_capable(sys.stdout) else None
 
 
@@ -40,7 +40,7 @@ def _terminal(stream: str) -> "Terminal | None":
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table, its columns named in lower case. Numbers are ranged right on a terminal."""
+    """Print a table with these columns, named in lower case. On a terminal numbers are right-aligned."""
     if screen := terminal():
         screen.table(columns, rows)
         return
@@ -54,7 +54,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def shown(value: object) -> str:
-    """For a terminal: what others wrote must not move its cursor."""
+    """A value as text that is safe on a terminal: control characters, which move its cursor, are escaped."""
     if value is None:
         return "-"
     return visible(str(value))
@@ -71,7 +71,7 @@ def duration(ms: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where that is a terminal, for what is called with how much more is done."""
+    """Show a progress bar on standard error, if that is a terminal. Call the result with each increment."""
     screen = _terminal("stderr") if _is_capable(sys.stderr) else None
     if screen is None:
         yield lambda _: None
@@ -81,7 +81,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Whether a person at a terminal agrees. A script is taken at its word."""
+    """Whether the user agrees. Without a terminal nobody is asked, and the answer is yes."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

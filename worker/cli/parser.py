@@ -16,31 +16,31 @@ from .commands import Commands
 PACKAGE = (__package__ or "").rpartition(".")[0]
 #: The command that is installed with the order service.
 COMMAND = "order-timeout"
-#: A shell's for what SIGINT ended.
+#: The exit status that shells use for a command that SIGINT ended.
 INTERRUPTED = 130
 
 EPILOG = """\
-Name the flows once in pyproject.toml, and no command needs to be told:
+Name the flows once in pyproject.toml, and every command finds them:
 
   [tool.worker]
   flows = "reminders:flows"
 
-or with --flows MODULE:FUNCTION, and one of their queues with --queue NAME. A queue that no flow has, such as
-a Consumer's, is named by --queue alone. REDIS_URL says where Redis is.
+Or pass --flows MODULE:FUNCTION. To select one of their queues, pass --queue NAME. For a queue without a flow,
+such as a Consumer's, --queue is enough. REDIS_URL says where Redis is.
 
 examples:
   {prog} run reminders:flows --threads 2
   {prog} doctor                        is everything as it should be?
   {prog} monitor                       watch it
-  {prog} dead list --older-than 2h     what could not be done, and why
+  {prog} dead list --older-than 2h     what failed for good, and why
   {prog} stats --json | jq .due        for programs
 
 exit status:
   0    done
-  1    not done: Redis does not answer, something that was named is not there, or you said no
+  1    not done: Redis does not answer, something you named does not exist, or you answered no
   2    the command line is wrong
   130  ended by Ctrl-C
-  doctor: 0 all is well, 1 warnings, 2 failures
+  doctor: 0 all is well, 1 there are warnings, 2 there are failures
   health: 0 leave the worker alone, 1 restart it, 3 it does not answer
 """
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worker: {error}", file=sys.stderr)
     except redis.RedisError as error:
         print(f"worker: Redis: {with_advice(error)}", file=sys.stderr)
-    except BrokenPipeError:  # whoever reads has seen enough: ... | head
+    except BrokenPipeError:  # the reader has closed the pipe, such as ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return INTERRUPTED

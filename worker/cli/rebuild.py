@@ -3,6 +3,7 @@
 import argparse
 
 from .. import rebuild as engine
+from ..findings import quantity
 from ..flow import Flow
 from ..queue import DelayQueue
 from . import arguments
@@ -16,7 +17,7 @@ def add_to(commands: Commands) -> None:
         _rebuild,
         examples="""
 rebuild
-rebuild --dry-run                how many are missing?
+rebuild --dry-run                how many tasks are missing?
 rebuild --flows reminders:flows --queue reminders""",
     )
     rebuild.add_argument("--dry-run", action="store_true", help="only count what is missing")
@@ -25,8 +26,8 @@ rebuild --flows reminders:flows --queue reminders""",
 def _rebuild(options: argparse.Namespace) -> None:
     """Schedule everything that a flow's records list and Redis does not have.
 
-    Use it after Redis came back empty, for example. Workers restore what is due within the next minute by
-    themselves; this restores the rest, too. It may run while workers do, and more than once.
+    Use it when Redis came back empty, for example. Workers restore by themselves what is due within the next
+    minute; this restores the rest, too. It is safe to run while workers do, and to repeat.
     """
     client = arguments.client_of(options)
     flows = [flow for flow in arguments.selected_flows(options) if flow.sweep is not None]
@@ -49,4 +50,4 @@ def _one(options: argparse.Namespace, flow: Flow, queue: DelayQueue) -> None:
     if options.json:
         print_json({"queue": flow.name, "read": state.read, count: state.restored})
     else:
-        print(f"{flow.name}: {state.read:,} records read, {state.restored:,} {count}")
+        print(f"{flow.name}: {quantity(state.read, 'record')} read, {state.restored:,} {count}")

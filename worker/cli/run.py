@@ -29,14 +29,14 @@ run reminders:flows --queue reminders""",
         "--threads",
         type=arguments.positive,
         default=1,
-        help="per flow that does not set its own (default: 1)",
+        help="threads for each flow that does not set its own number (default: 1)",
     )
     run.add_argument(
         "--metrics-port",
         type=arguments.port,
         metavar="PORT",
         default=os.environ.get("METRICS_PORT") or None,
-        help="serve /metrics and /healthz there; default: METRICS_PORT, otherwise nothing is served",
+        help="serve /metrics and /healthz on this port; default: METRICS_PORT, otherwise they are not served",
     )
     run.add_argument(
         "--metrics-host",
@@ -47,7 +47,7 @@ run reminders:flows --queue reminders""",
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Run the tasks of some flows until SIGTERM or SIGINT."""
+    """Run the tasks of flows until SIGTERM or SIGINT."""
     configure_logging(os.environ.get("LOG_LEVEL", ""))
     has_traces = configure_tracing(os.environ, "worker")
     flows = arguments.selected_flows(options)
@@ -64,19 +64,19 @@ def _run(options: argparse.Namespace) -> None:
 def _run_until_stopped(worker: Worker) -> None:
     def stop(*_: object) -> None:
         for again in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(again, signal.SIG_DFL)  # a second signal does not wait
+            signal.signal(again, signal.SIG_DFL)  # a second signal kills at once
         worker.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    # On a thread of its own: the main thread, which the signals interrupt, then never holds a
-    # lock that stop() needs.
+    # In a separate thread, so that the main thread, which signals interrupt, never holds a lock that
+    # stop() needs.
     with ThreadPoolExecutor(1) as runner:
         end = runner.submit(worker.run)
-        # A signal that comes as the main thread is about to wait is handled only after that wait.
+        # Short waits: a signal that arrives just before a wait is handled only after it.
         while not wait([end], timeout=1.0).done:
             pass
         try:
             end.result()
-        except SystemExit as error:  # an unrequested exit is a failure, whatever its status
+        except SystemExit as error:  # raised in a thread: a failure, whatever its status
             raise WorkerError(f"One of its threads ended it: {described(error)}") from error

@@ -53,7 +53,7 @@ def _in(ms: int | None) -> str | None:
 
 
 def _workers(options: argparse.Namespace) -> None:
-    """List live workers, and those that fell silent within the last hour."""
+    """List live workers and those that fell silent within the last hour."""
     rows = [
         {
             "queue": queue.name,
@@ -82,7 +82,7 @@ def _workers(options: argparse.Namespace) -> None:
                 f"{row['heard_ms_ago'] // 1000} s ago",
                 row["holds"],
                 f"{row['oldest_seconds']} s" if row["holds"] else "",
-                row.get("handled"),  # a worker of the previous version does not tell
+                row.get("handled"),  # workers of the previous version do not report it
                 "silent" if row["silent"] else "" if row["up"] else "down",
             )
             for row in rows

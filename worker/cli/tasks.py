@@ -38,7 +38,7 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
     )
     schedule.add_argument("--payload", default="", metavar="TEXT")
     schedule.add_argument(
-        "--if-absent", action="store_true", help="leave a task that is there as it is"
+        "--if-absent", action="store_true", help="leave a task that is already scheduled as it is"
     )
     cancel = commands.add(
         "cancel", _cancel, ids=True, examples="cancel order-7\ncancel visit-7 --queue reminders"
@@ -49,7 +49,7 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
 
 
 def _schedule(options: argparse.Namespace) -> int:
-    """Schedule tasks. A known id moves to the new time; a dead one stays dead: see dead requeue."""
+    """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
     queue = arguments.queue(options)
     payload = os.fsencode(options.payload)  # as the shell gave it
     answers: list[str] = []
@@ -67,7 +67,7 @@ def _schedule(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    """Take tasks off the schedule. One that a worker holds may still be done, but is not put back."""
+    """Take tasks off the schedule. A task that a worker holds may still be done, but is not put back."""
     queue = arguments.queue(options)
     answers = queue.cancel_many(options.ids)
     for task_id, answer in zip(options.ids, answers, strict=True):

@@ -1,4 +1,4 @@
-"""What people see on a terminal. The only module that needs rich."""
+"""Tables, progress bars and the monitor on a terminal. The only module that needs rich."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,11 +36,11 @@ class Terminal:
         self.console = Console(file=stream, highlight=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table as wide as it needs to be, or as fits."""
+        """Print a table as wide as its contents, or as the terminal."""
         self.console.print(_table(columns, rows))
 
     def finding(self, finding: Finding) -> None:
-        """One line, and what to do next below it."""
+        """Print a finding, and what to do next below it."""
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_column(width=7, no_wrap=True)
         line.add_column(width=18, no_wrap=True)
@@ -54,7 +54,7 @@ class Terminal:
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar; without a total, a count."""
+        """Show a progress bar or, without a total, a count."""
         columns = [SpinnerColumn(), TextColumn("{task.description}")]
         counting: list[Any] = [TextColumn("{task.completed:,.0f}")]
         if total is not None:
@@ -66,7 +66,7 @@ class Terminal:
 
     @contextmanager
     def live(self) -> Iterator[Callable[[Sequence[Sample], str], None]]:
-        """The whole screen, drawn anew for each look."""
+        """Take over the screen, and redraw it for each sample."""
         with Live(console=self.console, screen=True, auto_refresh=False) as live:
 
             def show(samples: Sequence[Sample], note: str) -> None:
@@ -101,7 +101,7 @@ def _view(sample: Sample) -> Iterator[RenderableType]:
         title.append("  PAUSED: nothing is claimed", style="bold yellow")
     yield title
     yield _counts(sample)
-    yield _bars(sample.per_minute)
+    yield _upcoming(sample.per_minute)
     if sample.workers:
         rows = [
             (each.id, duration(each.heard_ms_ago), each.details.get("holds", 0), sample.state(each))
@@ -109,7 +109,7 @@ def _view(sample: Sample) -> Iterator[RenderableType]:
         ]
         yield _table(("worker", "heard ago", "holds", "state"), rows)
     else:
-        yield Text("No worker runs: nothing will be done.\n", style="bold red")
+        yield Text("No worker is running: no task will be handled.\n", style="bold red")
 
 
 def _counts(sample: Sample) -> Table:
@@ -131,15 +131,16 @@ def _counts(sample: Sample) -> Table:
     return grid
 
 
-def _bars(counts: Sequence[int]) -> RenderableType:
-    """A column for each minute."""
-    most = max([*counts, 1])
-    label = f"{max(counts, default=0):,}"
+def _upcoming(counts: Sequence[int]) -> RenderableType:
+    """A bar for each minute of the forecast."""
+    if not any(counts):
+        return Text(f"\nNo task becomes due in the next {len(counts)} minutes.\n", style="dim")
+    most = max(counts)
     lines = [Text(f"\nbecome due in each of the next {len(counts)} minutes", style="dim")]
     for row in reversed(range(BAR_ROWS)):
         heights = (min(8, max(0, _eighths(count, most) - 8 * row)) for count in counts)
         bars = "".join(BLOCKS[height] * BAR_WIDTH for height in heights)
-        margin = label if row == BAR_ROWS - 1 else "0" if row == 0 else ""
+        margin = f"{most:,}" if row == BAR_ROWS - 1 else "0" if row == 0 else ""
         lines.append(Text.assemble((f"{margin:>9} ", "dim"), (bars, "cyan")))
     ticks = "".join(f"{f'+{minute}':<{5 * BAR_WIDTH}}" for minute in range(0, len(counts), 5))
     lines.append(Text(f"{'':>10}{ticks}min\n", style="dim"))
@@ -147,5 +148,5 @@ def _bars(counts: Sequence[int]) -> RenderableType:
 
 
 def _eighths(count: int, most: int) -> int:
-    """How high a bar is; a single task can be seen beside a million."""
+    """The height of a bar. Even a single task is visible next to a million."""
     return max(int(count > 0), round(8 * BAR_ROWS * count / most))

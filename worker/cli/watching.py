@@ -1,4 +1,4 @@
-"""What `monitor` sees of a queue: its state now, and what workers did while it was watched."""
+"""Samples of a queue for `monitor`: its state now, and what workers did while it was watched."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from ..queue import DelayQueue, Stats, WorkerStatus
 from .output import duration
 
-#: Throughput and lateness are those of the last minute.
+#: The period of which throughput and lateness are shown.
 WINDOW_SECONDS = 60.0
 MINUTES = 30
 
@@ -18,21 +18,21 @@ Handled = Mapping[str, Counter[float]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a queue."""
+    """The state of a queue at one moment, and its recent throughput."""
 
     queue: str
     stats: Stats
     #: How many tasks become due in each of the next 30 minutes.
     per_minute: Sequence[int]
     workers: Sequence[WorkerStatus]
-    #: Tasks that workers handled in a second, and how late they were at most, over the last minute that was
-    #: watched; None: not yet known. Lateness comes in steps, and a batch is as late as its latest task.
+    #: How many tasks workers handled per second, and upper bounds of their lateness, over the last minute
+    #: watched; None: not yet known. Bounds are fixed steps, and a batch counts as late as its latest task.
     per_second: float | None
     p50_ms: float | None
     p99_ms: float | None
 
     def row(self) -> dict[str, Any]:
-        """For programs."""
+        """The sample as a JSON object, for programs."""
         return {
             "queue": self.queue,
             "scheduled": self.stats.scheduled,
@@ -46,18 +46,21 @@ class Sample:
             "handled_per_second": self.per_second,
             "late_p50_ms": _finite(self.p50_ms),
             "late_p99_ms": _finite(self.p99_ms),
-            "workers": sum(not each.silent for each in self.workers),
+            "workers": self._live(),
         }
 
     def line(self) -> str:
-        """For people, where nothing can be drawn."""
+        """The sample as one line, where nothing can be drawn."""
         return (
             f"{self.queue}  scheduled {self.stats.scheduled:,}  due {self.stats.due:,}  "
             f"leased {self.stats.leased:,}  dead {self.stats.dead:,}  next due {self.next_due()}  "
             f"done/s {self.throughput()}  late p50 {self.late(self.p50_ms)}  "
-            f"p99 {self.late(self.p99_ms)}  workers {self.row()['workers']}"
+            f"p99 {self.late(self.p99_ms)}  workers {self._live()}"
             f"{'  paused' if self.stats.paused else ''}"
         )
+
+    def _live(self) -> int:
+        return sum(not each.silent for each in self.workers)
 
     def next_due(self) -> str:
         if self.stats.next_due_in_ms is None:
@@ -84,14 +87,14 @@ class Sample:
 
 
 class Watch:
-    """Looks at a queue again and again."""
+    """Takes samples of a queue."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._seen: deque[tuple[float, Handled]] = deque()
 
     def look(self, now: float) -> Sample:
-        """One look; ``now`` is on the monotonic clock, in seconds. Raises redis.RedisError."""
+        """Take a sample; ``now`` is on the monotonic clock, in seconds. Raises redis.RedisError."""
         stats, workers = self._queue.stats(), self._queue.workers()
         self._seen.append((now, {each.id: _handled(each) for each in workers}))
         while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:  # noqa: PLR2004
@@ -111,7 +114,7 @@ class Watch:
 
 
 def percentile(counts: Counter[float], fraction: float) -> float | None:
-    """The upper bound below which this fraction of tasks lies; None without tasks."""
+    """The smallest bound that covers this fraction of tasks; None without tasks."""
     left = fraction * counts.total()
     for bound in sorted(counts):
         left -= counts[bound]
@@ -126,7 +129,7 @@ def _handled(worker: WorkerStatus) -> Counter[float]:
 
 
 def _done_since(before: Handled, after: Handled) -> Counter[float]:
-    """What workers did in between. One that has signed off since has taken its counts with it."""
+    """What workers did in between. The counts of a worker that has signed off since are lost."""
     done: Counter[float] = Counter()
     for worker_id, counts in after.items():
         done.update(counts - before.get(worker_id, Counter()))

@@ -1,4 +1,4 @@
-"""Examines Redis, the queues and the flows, and says what to do next. Changes nothing."""
+"""Examines Redis, the queues and the flows, and says what to do next. It changes nothing."""
 
 from .examination import examine
 

@@ -1,9 +1,10 @@
-"""All checks in their order, each within a time limit, whatever some of them run into."""
+"""Runs all checks in order, each group within a time limit, even if some of them fail."""
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import redis
 
@@ -18,7 +19,7 @@ from .server import server_findings
 #: A group of checks that takes longer is reported as hanging. Most take milliseconds.
 LIMIT_SECONDS = 30.0
 
-#: The group of checks that is about no queue. No flow has such a name.
+#: The name of the group of checks that is not about a queue. No flow can have it.
 SERVER = "the server"
 
 Clock = Callable[[], float]
@@ -32,61 +33,50 @@ def examine(
     clock: Clock = time.time,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> Iterator[Finding]:
-    """Examine the server, and the queues of these flows and of these names.
+    """Examine the server, these flows with their queues, and the queues with these names.
 
-    Findings come as they are made. ``clock`` is this host's, in seconds since the epoch.
+    Yields findings as each group of checks ends. ``clock`` is this host's, in seconds since the epoch.
     """
     by_name = {flow.name: flow for flow in flows}
-    names = [*dict.fromkeys([*by_name, *queues])]
-    delay_queues = [DelayQueue(client, name) for name in names]
+    delay_queues = {name: DelayQueue(client, name) for name in [*by_name, *queues]}
     groups: list[tuple[str, Callable[[], Iterable[Finding]]]] = []
-    reached = _answers(client)
-    if isinstance(reached, Finding):
-        yield reached
+    outage = _outage(client)
+    if outage:
+        yield outage
     else:
-        groups.append((SERVER, lambda: server_findings(client, delay_queues, clock)))
+        groups.append((SERVER, partial(server_findings, client, [*delay_queues.values()], clock)))
         groups += [
-            (queue.name, _queue_group(queue, by_name.get(queue.name))) for queue in delay_queues
+            (name, partial(queue_findings, queue, by_name.get(name)))
+            for name, queue in delay_queues.items()
         ]
     for flow in flows:
-        queue = DelayQueue(client, flow.name) if reached is True else None
-        groups.append((flow.name, _flow_group(flow, queue)))
-        groups.append((flow.name, _application_group(flow)))
+        queue = None if outage else delay_queues[flow.name]
+        groups.append((flow.name, partial(flow_findings, flow, queue)))
+        groups.append((flow.name, partial(application_findings, flow)))
     for name, group in groups:
         yield from _within(limit_seconds, name, group)
 
 
-def _answers(client: redis.Redis) -> Finding | bool:
+def _outage(client: redis.Redis) -> Finding | None:
+    """Why Redis cannot be examined; None if it answers."""
     try:
         client.ping()
     except redis.AuthenticationError as error:
         return failure("redis.answers", f"Redis refuses the login: {error}", "Check REDIS_URL.")
-    except redis.exceptions.NoPermissionError:  # it answers, which is all that is asked here
-        return True
+    except redis.exceptions.NoPermissionError:  # a refusal is an answer, too
+        return None
     except redis.RedisError as error:
         return failure(
             "redis.answers",
             f"Redis does not answer: {described(error)}",
-            "Check REDIS_URL, the network and the server. Until it is back, only flows that sweep "
-            "their own records go on.",
+            "Check REDIS_URL, the network and the server. Until Redis is back, only flows that sweep "
+            "their own records continue.",
         )
-    return True
-
-
-def _queue_group(queue: DelayQueue, flow: Flow | None) -> Callable[[], Iterable[Finding]]:
-    return lambda: queue_findings(queue, flow)
-
-
-def _flow_group(flow: Flow, queue: DelayQueue | None) -> Callable[[], Iterable[Finding]]:
-    return lambda: flow_findings(flow, queue)
-
-
-def _application_group(flow: Flow) -> Callable[[], Iterable[Finding]]:
-    return lambda: application_findings(flow)
+    return None
 
 
 def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What a group of checks finds in time, and why it ended if it did not end well."""
+    """What a group of checks finds within ``seconds``, and any error that ended it."""
     found: list[Finding] = []
 
     def run() -> None:
@@ -98,10 +88,12 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
                 failure("redis.refused", f"{name}: Redis refused a command: {error}", advice)
             )
         except redis.RedisError as error:
-            advice = "Look into the server's log. A WRONGTYPE means that another program uses the queue's keys."
+            advice = (
+                "See the server's log. WRONGTYPE means that another program uses the queue's keys."
+            )
             found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))
-        except FAILURES as error:  # the application's code may fail in any way
-            advice = "This is an error in a check of the application."
+        except FAILURES as error:  # the application's code may raise anything
+            advice = "One of the application's own checks raised this error."
             found.append(failure("flow.checks", f"{name}: {described(error)}", advice))
 
     thread = threading.Thread(target=run, name=f"doctor {name}", daemon=True)
@@ -111,7 +103,7 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
         hangs = failure(
             "doctor.hangs",
             f"{name}: a check did not return within {seconds:g} s",
-            "Something that it queries does not answer. The findings above show how far it got.",
+            "Something that it queries does not answer. The findings before this one show how far it got.",
         )
         found.append(hangs)
     queue = "" if name == SERVER else name

@@ -1,16 +1,16 @@
-"""A flow: its settings, its probe, and its records beside what Redis has."""
+"""Checks of a flow: its settings, its probe, and its records compared with Redis."""
 
 import time
 from collections.abc import Iterator
 
 from ..errors import FAILURES, described
-from ..findings import Finding, failure, ok, warning
+from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue import DelayQueue
 
-#: What is overdue by less is being worked on.
+#: A task that is overdue by less is probably being handled.
 LATE_SECONDS = 5.0
-#: So many records are looked at of those that are overdue, and of those that are due soon.
+#: How many overdue records, and how many that are due soon, are checked.
 SAMPLE = 500
 #: A new task may still be on its way to Redis.
 SETTLE_SECONDS = 1.0
@@ -23,7 +23,7 @@ def application_findings(flow: Flow) -> Iterator[Finding]:
 
 
 def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
-    """Everything about a flow but its own checks; without a queue, Redis does not answer."""
+    """Everything about a flow except its own checks. ``queue`` is None if Redis does not answer."""
     yield _settings(flow)
     up = True
     if flow.probe is not None:
@@ -41,7 +41,7 @@ def _settings(flow: Flow) -> Finding:
     if flow.sweep is not None and flow.sweep_seconds > flow.lookahead_seconds:
         contradictions.append(
             f"sweep_seconds ({flow.sweep_seconds:g}) is more than lookahead_seconds "
-            f"({flow.lookahead_seconds:g}): what Redis lost is found late"
+            f"({flow.lookahead_seconds:g}): tasks that Redis lost are found late"
         )
     if flow.max_runtime_seconds < flow.lease_seconds:
         contradictions.append(
@@ -61,7 +61,7 @@ def _probe(flow: Flow) -> Finding:
     except FAILURES as error:
         advice = "Workers claim nothing while the probe fails. Fix what it reports."
         return failure("flow.probe", f"{flow.name}: {described(error)}", advice)
-    return ok("flow.probe", f"{flow.name}: what its handler needs answers")
+    return ok("flow.probe", f"{flow.name}: the probe succeeds")
 
 
 def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
@@ -76,26 +76,26 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
         return ok("flow.overdue", f"{name}: nothing is overdue by more than {LATE_SECONDS:g} s")
     oldest = -min(due.delay_ms for due in waiting) / 1000
     many = f"{len(waiting)} or more" if len(late) >= SAMPLE else f"{len(waiting)}"
-    advice = "Is a worker running, and up? If it is, look into its log and at `dead list`."
+    advice = "Check that a worker is running and up. If so, see its log and `dead list`."
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 
 def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
-    """Whether Redis has the tasks that are due next by the records; the sweep looks no further either."""
+    """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
     horizon = 2 * flow.lookahead_seconds
-    soon = f"due within {horizon:g} s"
     page = _sample(sweep, 0.0, horizon)
+    soon = f"{quantity(len(page), 'task')} due within {horizon:g} s"
     lost = {*queue.restore(page, look_only=True).lost} if page else set()
-    if lost:  # some may be done by now, or have been placed just then
+    if lost:  # some may be done by now, or may only just have been created
         time.sleep(SETTLE_SECONDS)
         again = [due for due in _sample(sweep, 0.0, horizon) if due.id in lost]
         lost = {*queue.restore(again, look_only=True).lost} if again else set()
     if not lost:
-        return ok("flow.tasks", f"{flow.name}: Redis has each of the {len(page)} tasks {soon}")
+        return ok("flow.tasks", f"{flow.name}: Redis has lost none of {soon}")
     return warning(
         "flow.tasks",
-        f"{flow.name}: Redis has lost {len(lost)} of the {len(page)} tasks {soon}",
-        f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores all at once.",
+        f"{flow.name}: Redis has lost {len(lost)} of {soon}",
+        f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores everything at once.",
     )
 
 

@@ -1,24 +1,24 @@
-"""A queue in Redis: paused, workers, backlog, dead letters, invariants."""
+"""Checks of a queue in Redis: pause, workers, backlog, dead letters, invariants."""
 
 from collections import Counter
 from collections.abc import Iterator
 
-from ..findings import Finding, failure, ok, warning
+from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
 from ..queue import DelayQueue, Stats, WorkerStatus
 
-#: A task that is due is claimed within milliseconds.
+#: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000
-#: A call of a handler that takes longer, and longer than three leases, may be stuck.
+#: A call of a handler that takes longer than this, and longer than three leases, may be stuck.
 STUCK_SECONDS = 30.0
-#: So many of the newest dead letters are read for their reasons.
+#: How many of the newest dead letters are read for their reasons.
 LETTERS_READ = 100
-#: So many problems of a kind are named.
+#: How many problems of a kind are named.
 NAMED = 3
 
 
 def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
-    """Everything about a queue. Without a flow, `Consumer`s may work on it, which do not beat.
+    """Everything about a queue. If it has no flow, `Consumer`s may serve it, which send no heartbeats.
 
     Raises redis.RedisError.
     """
@@ -49,14 +49,12 @@ def _workers(
     if not live:
         gone = f"; silent: {_named(silent)}" if silent else ""
         if flow is None:
-            advice = "Start one, unless consumers of your own take its tasks: those are not listed."
-            return warning("queue.workers", f"no worker of {queue.name} runs{gone}", advice)
-        advice = (
-            "Start one: python -m worker run. If one runs, it cannot reach this Redis: see its log."
-        )
-        return failure("queue.workers", f"no worker of {queue.name} runs{gone}", advice)
+            advice = "Start one, unless Consumers take its tasks: those are not listed."
+            return warning("queue.workers", f"no worker of {queue.name} is running{gone}", advice)
+        advice = "Start one: python -m worker run. If one is running, it cannot reach this Redis: see its log."
+        return failure("queue.workers", f"no worker of {queue.name} is running{gone}", advice)
     if down:
-        advice = "Something its handler needs is unavailable, and it claims nothing: see its log."
+        advice = "Something its handler needs is unavailable, so it claims nothing: see its log."
         return failure("queue.workers", f"{queue.name}: {_named(down)} is down", advice)
     if silent:
         advice = "Each has died or cannot reach Redis. The others take over; it is forgotten after an hour."
@@ -69,14 +67,16 @@ def _workers(
 def _stuck(live: list[WorkerStatus], flow: Flow | None) -> Iterator[Finding]:
     longest = max(STUCK_SECONDS, 3 * flow.lease_seconds) if flow else STUCK_SECONDS
     for worker in live:
-        held = worker.details.get("held", [])
-        seconds = worker.details.get("oldest_seconds", 0.0) + worker.heard_ms_ago / 1000
-        if held and worker.details["oldest_seconds"] and seconds > longest:
+        held, oldest = worker.details.get("held"), worker.details.get("oldest_seconds")
+        if not (held and oldest):
+            continue
+        seconds = oldest + worker.heard_ms_ago / 1000
+        if seconds > longest:
             yield warning(
                 "queue.stuck",
                 f"{worker.id} has been in one call of its handler for {seconds:.0f} s, with {_named(held)}",
-                "If its tasks do not take that long it is stuck: see what it waits for (py-spy dump), "
-                "and restart it. Its tasks are delivered again when its lease ends.",
+                "If its tasks do not normally take that long, it is stuck: see what it waits for (py-spy dump), "
+                "then restart it. Its tasks are delivered again when its lease ends.",
             )
 
 
@@ -86,8 +86,9 @@ def _backlog(queue: DelayQueue, stats: Stats) -> Finding:
             "queue.backlog", f"{queue.name}: {stats.due:,} due, {stats.scheduled:,} scheduled"
         )
     late = f"{stats.oldest_due_age_ms / 1000:,.0f} s"
-    advice = "If workers run and are up, start more, or look for what slows their handler down."
-    summary = f"{queue.name}: {stats.due:,} tasks are due and not claimed, the oldest for {late}"
+    advice = "If workers are running and up, start more, or find out what slows their handler down."
+    due = quantity(stats.due, "task")
+    summary = f"{queue.name}: {due} due and not claimed, the oldest for {late}"
     return failure("queue.backlog", summary, advice)
 
 
@@ -98,10 +99,11 @@ def _dead(queue: DelayQueue, stats: Stats) -> Finding:
     letters = queue.letters(newest, with_payloads=False)
     reasons = Counter(str(letter.story.get("reason")) for letter in letters)
     common = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(NAMED))
-    advice = "See why with `dead list`, fix the cause, then `dead requeue` or `dead purge` them."
-    return warning(
-        "queue.dead", f"{queue.name}: {stats.dead:,} dead letters; the newest: {common}", advice
+    advice = (
+        "See `dead list` for the reasons, fix the cause, then `dead requeue` or `dead purge` them."
     )
+    summary = f"{queue.name}: {quantity(stats.dead, 'dead letter')}; the newest: {common}"
+    return warning("queue.dead", summary, advice)
 
 
 def _invariants(queue: DelayQueue) -> Finding:

@@ -1,21 +1,21 @@
-"""Redis or Valkey itself: version, role, memory, persistence, rights, clock."""
+"""Checks of the Redis or Valkey server: version, role, memory, persistence, permissions, clock."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
 
-from ..findings import Finding, clock_finding, failure, ok, warning
+from ..findings import Finding, clock_finding, failure, ok, quantity, warning
 from ..queue import DelayQueue
 from ..scripts import scripts
 
-#: What the scripts need.
+#: The scripts need this version.
 OLDEST_VERSION = (6, 2)
-#: Fractions of ``maxmemory``, and of the machine's memory where there is no limit.
+#: Memory in use that is worth a warning, as a fraction of ``maxmemory`` or, without a limit, of the machine's.
 NEARLY_FULL, HALF = 0.8, 0.5
-#: A replica that is further behind misses what a failover needs.
+#: If a replica lags further behind, a failover to it would lose data.
 MAX_LAG_SECONDS = 10
-#: Programs that put values into the text of a script send a new script each time.
+#: So many cached scripts mean that a program puts values into the text of its scripts.
 MANY_SCRIPTS = 5000
 
 Info = Mapping[str, Any]
@@ -25,21 +25,21 @@ def server_findings(
     client: redis.Redis, queues: Sequence[DelayQueue], clock: Callable[[], float]
 ) -> Iterator[Finding]:
     """Everything about the server. Raises redis.RedisError."""
-    yield from _told(client)
+    yield from _info_findings(client)
     for queue in queues:
         yield from _rights(client, queue)
     yield from _script_cache(client)
     yield _clock(client, clock)
 
 
-def _told(client: redis.Redis) -> Iterator[Finding]:
-    """What INFO tells."""
+def _info_findings(client: redis.Redis) -> Iterator[Finding]:
+    """Everything that INFO reports."""
     try:
         info: Any = client.info()
     except redis.ResponseError as error:
         yield warning(
             "redis.info",
-            f"INFO was refused ({error}): version, role, eviction, memory and persistence are not known",
+            f"INFO was refused ({error}): version, role, eviction, memory and persistence are unknown",
             "Give this user +info: it reads no data.",
         )
         return
@@ -50,9 +50,8 @@ def _told(client: redis.Redis) -> Iterator[Finding]:
 def _version(info: Info) -> Iterator[Finding]:
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     text = str(info.get("valkey_version") or info.get("redis_version") or "")
-    compatible = str(
-        info.get("redis_version", "0")
-    )  # Valkey says which Redis it is compatible with
+    # Valkey reports the version of Redis that it is compatible with.
+    compatible = str(info.get("redis_version", "0"))
     version = tuple(int(part) if part.isdigit() else 0 for part in compatible.split(".")[:2])
     if version < OLDEST_VERSION:
         advice = "Use Redis 6.2 or later, or Valkey."
@@ -65,7 +64,7 @@ def _role(info: Info) -> Iterator[Finding]:
     if info.get("role") == "master":
         yield ok("redis.role", "a primary")
     elif "role" in info:
-        advice = "Point REDIS_URL at the primary; redis+sentinel:// finds it by itself."
+        advice = "Point REDIS_URL at the primary; a redis+sentinel:// URL always finds it."
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         yield failure("redis.role", f"a replica of {primary}, which takes no writes", advice)
 
@@ -79,7 +78,7 @@ def _replicas(info: Info) -> Iterator[Finding]:
         if each.get("state") != "online" or int(each.get("lag", 0)) > MAX_LAG_SECONDS
     ]
     if behind:
-        advice = "A failover now would lose what it has not copied. Look into the replica's log."
+        advice = "A failover now would lose what it has not copied. See the replica's log."
         yield warning("redis.replicas", f"behind: {', '.join(behind)}", advice)
     else:
         yield ok("redis.replicas", f"{count} connected" if count else "none")
@@ -106,7 +105,7 @@ def _memory(info: Info) -> Iterator[Finding]:
     machine = int(info.get("total_system_memory") or 0)
     text = f"{_mb(used)} of {_mb(limit)} used" if limit else f"{_mb(used)} used, without a limit"
     if limit and used >= limit:
-        advice = "It refuses new tasks; what it has is still worked on. Raise maxmemory, or purge dead letters."
+        advice = "It refuses new tasks; existing ones are still handled. Raise maxmemory, or purge dead letters."
         yield failure("redis.memory", f"full: {text}", advice)
     elif limit and used > NEARLY_FULL * limit:
         yield warning("redis.memory", text, "Raise maxmemory before it is full.")
@@ -119,7 +118,7 @@ def _memory(info: Info) -> Iterator[Finding]:
 
 def _persistence(info: Info) -> Iterator[Finding]:
     if info.get("loading"):
-        advice = "Wait: it serves once the file is read."
+        advice = "Wait until it has read the file."
         yield failure("redis.persistence", "it is loading its data", advice)
         return
     on_disk = {"aof_last_write_status": "writing the AOF", "rdb_last_bgsave_status": "saving"}
@@ -132,8 +131,8 @@ def _persistence(info: Info) -> Iterator[Finding]:
     elif "aof_enabled" in info and not info["aof_enabled"]:
         yield warning(
             "redis.persistence",
-            f"appendonly is off: a crash loses what came after the last save, {_last_save(info)}",
-            "Set appendonly yes. A flow with a sweep restores what is lost; any other flow loses it for good.",
+            f"appendonly is off: a crash loses everything since the last save, {_last_save(info)}",
+            "Set appendonly yes. A flow with a sweep restores what is lost; other flows lose it for good.",
         )
     else:
         yield ok("redis.persistence", f"AOF on, last save {_last_save(info)}")
@@ -144,22 +143,22 @@ def _last_save(info: Info) -> str:
     now = info.get("server_time_usec")
     if not at:
         return "never"
-    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "unknown"
-    return f"{ago} ({changes} changes since)"
+    ago = f"{int(now / 1_000_000 - at)} s ago" if now else "at an unknown time"
+    return f"{ago} ({quantity(int(changes or 0), 'change')} since)"
 
 
 def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
-    """Whether this user may use the queue's keys and channel. What is sent changes nothing."""
+    """Whether this user may use the queue's keys and channel. The commands sent change nothing."""
     check, pattern = "redis.rights", f"{{{queue.name}}}:*"
     try:
         queue.stats()
-        client.zrem(queue.keys.scheduled, "")  # no id is empty
+        client.zrem(queue.keys.scheduled, "")  # removes nothing, because no id is empty
     except redis.exceptions.NoPermissionError as error:
         advice = f"In its ACL, give this user ~{pattern} with +@all -@dangerous +info."
-        yield failure(check, f"no rights on the keys {pattern}: {error}", advice)
+        yield failure(check, f"no permission for the keys {pattern}: {error}", advice)
         return
     except redis.ResponseError as error:  # read-only, too few replicas, the disk is full, WRONGTYPE
-        advice = "Nothing can be claimed until it takes writes. See its log, and whether a failover is under way."
+        advice = "Nothing can be claimed until it accepts writes. See its log, and check whether a failover is under way."
         yield failure("redis.writes", f"refuses to write the keys of {queue.name}: {error}", advice)
         return
     try:
@@ -173,11 +172,11 @@ def _rights(client: redis.Redis, queue: DelayQueue) -> Iterator[Finding]:
     except redis.exceptions.NoPermissionError:
         yield warning(
             check,
-            f"no rights on the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late",
+            f"no permission for the channel {queue.keys.wake}: workers are not woken, so new tasks may start seconds late",
             f"In its ACL, give this user &{pattern}.",
         )
         return
-    yield ok(check, f"keys and channel of {queue.name}")
+    yield ok(check, f"may use the keys and the channel of {queue.name}")
 
 
 def _script_cache(client: redis.Redis) -> Iterator[Finding]:
@@ -193,7 +192,7 @@ def _script_cache(client: redis.Redis) -> Iterator[Finding]:
             "Another program puts values into the text of its scripts, which fills the memory.",
         )
     else:
-        yield ok("redis.scripts", f"{count} cached; each is loaded when it is first used")
+        yield ok("redis.scripts", f"{count} cached; scripts are loaded on first use")
 
 
 def _clock(client: redis.Redis, clock: Callable[[], float]) -> Finding:

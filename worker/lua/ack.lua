@@ -6,7 +6,7 @@
 -- KEYS[3] payloads  hash  task id -> opaque bytes
 -- ARGV[1] ''   ARGV[2] token   ARGV[3..] id, ...
 --
--- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
+-- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 
 local held, lost = held_by(ARGV[2], {unpack(ARGV, 3)})
 if #held > 0 then

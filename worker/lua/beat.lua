@@ -1,4 +1,4 @@
--- Record that a worker lives, and remove those that have been silent for long.
+-- Record that a worker is alive, and remove workers that have been silent for long.
 --
 -- include: clock
 -- KEYS[1] workers  hash  worker id -> time of its last beat in ms, a space, details
@@ -6,7 +6,7 @@
 --
 -- Returns nothing.
 
-redis.call('HDEL', workers, '') -- removes nothing, but a full server refuses an HSET only as the first write
+redis.call('HDEL', workers, '') -- removes nothing; a full server refuses an HSET only as the first write
 redis.call('HSET', workers, ARGV[2], string.format('%.0f ', now) .. ARGV[3])
 local known = redis.call('HGETALL', workers)
 for i = 1, #known, 2 do

@@ -8,7 +8,7 @@
 -- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] ''   ARGV[2..] id, ...
 --
--- Returns for each 'removed', 'cancelling' (a worker holds it; it is not put back), 'dead' or 'missing'.
+-- Returns for each id 'removed', 'cancelling' (a worker holds it; it is not put back), 'dead' or 'missing'.
 
 local answers, removed = {}, {}
 for i = 2, #ARGV do

@@ -1,4 +1,4 @@
--- Claim suspects if there are any, else tasks that are due.
+-- Claim suspects if there are any, otherwise tasks that are due.
 --
 -- include: clock, attempts, late_lease, let_go, pause
 -- KEYS[1] scheduled    zset    task id -> due time, ms
@@ -6,26 +6,26 @@
 -- KEYS[3] payloads     hash    task id -> opaque bytes
 -- KEYS[4] tokens       hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
--- KEYS[6] alone        string  task id of the suspect that was last claimed alone
+-- KEYS[6] alone        string  id of the suspect that was last claimed alone
 -- KEYS[7] paused       string  present while the queue is paused
--- KEYS[8] resumed      string  present after a pause was ended
+-- KEYS[8] resumed      string  present after a resume
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
 -- ARGV[6] '1': the caller knows that the queue is paused
 -- ARGV[7..] tokens of the caller's earlier claims whose reply was lost
 --
--- Returns {paused, now, next_in_us (-1: nothing waits, or there are tasks),
+-- Returns {paused, now, next_in_us (-1: tasks were claimed, or nothing is scheduled or leased),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
--- alone from the second time on, so that the one that kills is isolated from its neighbors. An expired
--- lease from a claim whose reply was lost is not counted.
--- ZREM or ZREMRANGEBYSCORE is the first write, so that a server whose memory is full lets the rest pass.
+-- alone from the second time on, so that a task that kills its worker is isolated from the others. An
+-- expired lease from a claim whose reply was lost is not counted.
+-- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
 local ALONE_MS = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
--- Releases what the caller's lost claims leased: nobody works on it.
+-- Releases the tasks that the caller's lost claims leased: no worker holds them.
 local function give_back(lost)
   local all = redis.call('ZRANGE', leased, 0, -1)
   for first = 1, #all, 1000 do
@@ -34,7 +34,7 @@ local function give_back(lost)
       if kept and lost[string.sub(kept, 1, 64)] then
         local state = attempts_in(kept, whole(now))
         if state.deliveries > 0 or state.cancelled ~= '' then
-          redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped with them
+          redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped as suspects are
         else
           state.span = 0
           redis.call('ZREM', leased, some[i])
@@ -46,8 +46,8 @@ local function give_back(lost)
   end
 end
 
--- Also in a paused queue: the caller reports them only once. A claim that Redis comes to later than this
--- report is known by its token then.
+-- In a paused queue, too, because the caller reports its lost claims only once. A claim that Redis executes
+-- after this report is recognized by its token.
 if #ARGV > 6 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   local lost = {}
@@ -59,12 +59,12 @@ if #ARGV > 6 then
 end
 if is_paused(ARGV[6]) then return {1, now, -1} end
 
--- The record of each task's attempts; for a task that was never claimed only its due time, as text: building
--- a table for each would cost a fifth of the claim.
+-- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
+-- because building a table for each would cost a fifth of the claim.
 local ids, states = {}, {}
 
--- Whether a suspect that must be alone has to wait for another one, which may be about to kill its worker
--- and with it whatever that worker holds. If so, it is looked at again a little later.
+-- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
+-- its worker, and with it every task that the worker holds. If so, this one is tried again a little later.
 local function must_wait(id)
   local other = redis.call('GET', alone)
   if not other or other == id then return false end
@@ -100,10 +100,10 @@ local function take_due()
   if #all == 0 then return end
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     local score = due[2 * i]
-    -- Other programs may have written any score.
+    -- Other programs may have written scores that are not whole numbers.
     if not string.find(score, '^%d+$') then score = whole(math.max(0, math.floor(tonumber(score)))) end
     local state = kept and attempts_in(kept, score) or score
-    -- A suspect that was put back comes alone too: once it is the first.
+    -- A suspect that was put back is claimed alone, too, when it is the first.
     local suspect = kept and state.deliveries > 0
     if i == 1 or not suspect then ids[#ids + 1], states[#states + 1] = all[i], state end
     if i == 1 and suspect then break end
@@ -113,7 +113,7 @@ end
 
 local function shorten_late_leases()
   local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
-  if #late > 0 then redis.call('ZREM', leased, '') end -- so that the ZADD is not the first write
+  if #late > 0 then redis.call('ZREM', leased, '') end -- a full server refuses a ZADD as the first write
   for _, id in ipairs(late) do shorten_lease(id) end
 end
 

@@ -1,4 +1,4 @@
--- Make dead letters of leased tasks, or drop those that were cancelled in the meantime.
+-- Make leased tasks dead letters, or drop those that were cancelled in the meantime.
 --
 -- include: clock, attempts, lease, let_go
 -- KEYS[1] leased    zset  task id -> lease expiry, ms
@@ -9,10 +9,10 @@
 -- ARGV[1] now_ms   ARGV[2] token
 -- ARGV[3..] id, letter (a JSON object; died_at_ms is added here), ...
 --
--- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
+-- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
--- A task is in exactly one of scheduled, leased, dead. Its payload and its record stay where
--- they are, for requeue. ZREM is the first write, so that a server whose memory is full lets the rest pass.
+-- A task is in exactly one of scheduled, leased, dead. Its payload and its record are kept for requeue.
+-- The first write is a ZREM, because a server whose memory is full checks only the first.
 
 local held, lost, at, kept = held_by(ARGV[2], column(3, 2))
 for n, id in ipairs(held) do

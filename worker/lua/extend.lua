@@ -5,7 +5,7 @@
 -- KEYS[2] tokens  hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] now_ms   ARGV[2] token   ARGV[3] lease_ms   ARGV[4..] id, ...
 --
--- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
+-- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
 -- The ZREM removes nothing, because no id is empty. A server whose memory is full refuses a ZADD only as
 -- the first write of a script.

@@ -4,9 +4,9 @@
 -- KEYS[1] scheduled  zset  task id -> due time, ms
 -- ARGV[1] now_ms   ARGV[2] how many intervals   ARGV[3] interval_ms
 --
--- Returns {count, ...}. The first interval begins after now: what is due already is in none.
+-- Returns {count, ...}. The first interval begins after now, so tasks that are already due are not counted.
 --
--- Each count costs the logarithm of how many tasks there are: no task is read.
+-- A count takes time logarithmic in the number of tasks: no task is read.
 
 local counts, interval = {}, tonumber(ARGV[3])
 for i = 1, tonumber(ARGV[2]) do

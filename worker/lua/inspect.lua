@@ -7,9 +7,9 @@
 -- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- ARGV[1] ''   ARGV[2] how many to look at in each place
 --
--- Returns {id, scheduled, leased, dead, held, ...}, each 1 or 0, for each that breaks one:
+-- Returns {id, scheduled, leased, dead, held, ...}, the flags 1 or 0, for each task that breaks an invariant:
 --   a task is in exactly one of scheduled, leased, dead
---   a task is leased if and only if somebody's token stands at it
+--   a task is leased if and only if its record has a token
 --
 -- Changes nothing.
 
@@ -31,7 +31,7 @@ end
 for _, id in ipairs(redis.call('ZRANGE', scheduled, 0, limit - 1)) do look_at(id) end
 for _, id in ipairs(redis.call('ZRANGE', leased, 0, limit - 1)) do look_at(id) end
 for _, id in ipairs(redis.call('LRANGE', dead, 0, limit - 1)) do
-  if redis.call('HEXISTS', letters, id) == 1 then look_at(id) end -- others are skipped by readers: see letters
+  if redis.call('HEXISTS', letters, id) == 1 then look_at(id) end -- readers skip the others: see include/letters.lua
 end
 local records = redis.call('HSCAN', tokens, '0', 'COUNT', limit)[2]
 for i = 1, math.min(#records, 2 * limit), 2 do look_at(records[i]) end

@@ -8,7 +8,7 @@
 -- ARGV[1] now_ms   ARGV[2] id
 --
 -- Returns {place, in_ms, failures, deliveries, attempts}: in_ms is the time until it is due or its lease ends,
--- false for a dead one; place is false if the queue does not have it.
+-- false for a dead task; place is false if the queue does not have the task.
 --
 -- Changes nothing.
 

@@ -1,4 +1,4 @@
--- Put leased tasks back as they were: due when they were due, nothing counted.
+-- Put leased tasks back as they were, with the same due time; nothing is counted.
 --
 -- include: attempts, lease, let_go, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
@@ -7,10 +7,10 @@
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- ARGV[1] ''   ARGV[2] wake channel   ARGV[3] token   ARGV[4..] id, ...
 --
--- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
+-- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
--- A task is in exactly one of scheduled, leased, dead; one that was cancelled in the meantime is gone. ZREM
--- is the first write, so that a server whose memory is full lets the rest pass.
+-- A task is in exactly one of scheduled, leased, dead, unless it was cancelled in the meantime: then it is
+-- dropped. The first write is a ZREM, because a server whose memory is full checks only the first.
 
 local held, lost, at, kept = held_by(ARGV[3], {unpack(ARGV, 4)})
 for n, id in ipairs(held) do

@@ -1,4 +1,4 @@
--- Put dead tasks back on the schedule, due now, with their counts reset and the same appointment.
+-- Put dead tasks back on the schedule, due now, with the same appointment and their counts reset.
 --
 -- include: clock, attempts, letters, wake
 -- KEYS[1] dead       list  task ids, newest first

@@ -7,30 +7,30 @@
 -- KEYS[4] tokens     hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads   hash    task id -> opaque bytes
 -- KEYS[6] paused     string  present while the queue is paused
--- KEYS[7] resumed    string  present after a pause was ended
+-- KEYS[7] resumed    string  present after a resume
 -- KEYS[8] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': regardless of turns)   ARGV[4] term_ms
 -- ARGV[5] '1': restore them; '': only look
 -- ARGV[6] '1': the caller knows that the queue is paused
 -- ARGV[7..] id, delay_ms, payload ('' is none), ...
 --
--- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; when it
--- only looks, those that would be restored or brought forward
+-- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; if it
+-- only looks, those that it would restore or bring forward
 --   turn    0: it is another worker's turn for turn_in_ms more, and nothing was done; 1: it is the caller's;
---           2: the caller has just got it, so Redis may have lost data before
+--           2: the caller has only just got it, so Redis may have lost data before
 --   due     how many are scheduled and already due, so about to be claimed
 --   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
 --
--- Leased and dead tasks stay where they are. A scheduled one is only ever brought forward: its score is too
--- late if this server's clock was behind, or was set back. If it was postponed after it was due, its
--- handler or its backoff meant that, and it stays. A paused queue is not touched.
+-- Leased and dead tasks stay where they are. A scheduled task is only ever brought forward: its score is too
+-- late if this server's clock was behind, or was set back. A task that was postponed after it was due stays,
+-- because its handler or its backoff wanted that. A paused queue is not touched.
 --
--- A score may be up to SLACK_MS later than its record says: whoever scheduled it sent a delay a moment after
+-- A score may be up to SLACK_MS later than its record says, because the producer sent a delay a moment after
 -- writing the record. Bringing all of those forward would mean reading all records twice.
 --
--- The first ZREM removes nothing, because no id is empty. But a server that refuses writes, and so every
--- claim, must refuse this too. Otherwise one that is read-only, short of replicas or out of disk would
--- report due tasks as about to be claimed.
+-- The first ZREM removes nothing, because no id is empty. It makes a server that refuses writes, and so every
+-- claim, refuse this script, too. Otherwise a server that is read-only, short of replicas or out of disk space
+-- would report due tasks as about to be claimed.
 
 local SLACK_MS = 100
 redis.call('ZREM', scheduled, '')

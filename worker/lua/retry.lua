@@ -1,4 +1,4 @@
--- Put leased tasks back on the schedule, later; or drop those that were cancelled in the meantime.
+-- Put leased tasks back on the schedule after a delay, or drop those that were cancelled in the meantime.
 --
 -- include: clock, attempts, lease, let_go, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
@@ -11,10 +11,10 @@
 --   'again'   resets failures and deliveries
 --   'new'     a new appointment
 --
--- Returns {id, ...}: the tasks whose lease is lost. No valid token, no write.
+-- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
--- A task is in exactly one of scheduled, leased, dead. ZREM is the first write, so that a
--- server whose memory is full lets the rest pass.
+-- A task is in exactly one of scheduled, leased, dead. The first write is a ZREM, because a
+-- server whose memory is full checks only the first.
 
 local was_next = next_due()
 local held, lost, at, kept = held_by(ARGV[3], column(4, 3))

@@ -14,21 +14,21 @@
 -- Returns {'created' | 'rescheduled' | 'unchanged' | 'dead', ...}
 --
 -- A task is in exactly one of scheduled, leased, dead. Rescheduling a leased task takes it
--- from its holder, who finds its token gone. Only requeue brings back a dead one.
---
+-- from its worker, which then finds its token gone. Only requeue brings back a dead task.
+
 local only_if_absent = ARGV[3] == '1'
 local was_next = next_due()
 local answers, earliest = {}, math.huge
 for i = 4, #ARGV, 3 do
   local id, payload = ARGV[i], ARGV[i + 2]
   local delay = string.match(ARGV[i + 1], '^%+(.+)')
-  -- Rounded up once, so that it is never too short.
+  -- Rounded up, so that the delay is never too short.
   local due = delay and math.max(0, now + math.ceil(since_now_us / 1000 + delay)) or tonumber(ARGV[i + 1])
   local before = redis.call('ZSCORE', scheduled, id)
   local held = not before and redis.call('ZSCORE', leased, id)
   local known = before or held
   local same = before and tonumber(before) == due and (redis.call('HGET', payloads, id) or '') == payload
-  -- A cancelled one is going to be dropped, so it counts as absent.
+  -- A cancelled task will be dropped, so it counts as absent.
   local there = before or (held and not string.find(redis.call('HGET', tokens, id) or '', ' cancelled$'))
   if same or (there and only_if_absent) then
     answers[#answers + 1] = 'unchanged'

@@ -4,19 +4,20 @@
 -- KEYS[1] scheduled   zset    task id -> due time, ms
 -- KEYS[2] tokens      hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[3] seeded      zset    occurrence -> due time, ms: the last that were scheduled here
--- KEYS[4] recurrence  string  until when a schedule is in force, when its worker was started (both ms), the schedule
+-- KEYS[4] recurrence  string  until when a schedule is in force, when its worker started (both ms), the schedule
 -- ARGV[1] now_ms   ARGV[2] started_at_ms   ARGV[3] schedule
 -- ARGV[4] id and ARGV[5] due of the upcoming occurrence: the first after the time of the caller's claim
--- ARGV[6] id and ARGV[7] due of the expected one, if it is due: the last that the caller had seeded
+-- ARGV[6] id and ARGV[7] due of the expected occurrence, if it is due: the last that the caller seeded
 --
 -- Returns {in_force, id, ...}: 1 if the caller's schedule is in force, else 0; the occurrences that were put
 -- on the schedule
 --
--- An occurrence is seeded before the one before it runs. So while anything is recorded as seeded, Redis has lost
--- nothing, and what was seeded is scheduled, leased, dead, done, or was cancelled: it is never seeded again, even
--- if the clock is set back. Once nothing is recorded, everything is lost, and the expected one did not begin.
+-- An occurrence is seeded before the previous one runs. So while anything is recorded as seeded, Redis has lost
+-- nothing, and each seeded occurrence is scheduled, leased, dead, done or cancelled: it is never seeded again,
+-- even if the clock is set back. If nothing is recorded, everything was lost, and the expected occurrence has
+-- not begun.
 --
--- An upcoming one that is past is seeded only if no later one was: the caller was frozen since its claim.
+-- An upcoming occurrence that is past is seeded only if no later one was: the caller was frozen after its claim.
 --
 -- The first ZREM removes nothing, because no id is empty. A server whose memory is full refuses a ZADD only as
 -- the first write of a script.
@@ -37,7 +38,7 @@ local valid, since, in_force = string.match(redis.call('GET', recurrence) or '',
 since = tonumber(since or 0)
 if in_force ~= schedule then
   local is_newer = not in_force or started > since or (started == since and schedule > in_force)
-  -- Those who have the other schedule are gone, or busy for long, if they no longer extend it.
+  -- Workers with the other schedule that no longer extend it are gone, or have been busy for long.
   if not is_newer and tonumber(valid) > now then return {0} end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
     if id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed

@@ -11,8 +11,8 @@
 -- Returns {scheduled, due, due_within_minute, leased, dead, paused, oldest_dead_age_ms, next_due_in_ms},
 -- the last negative when the oldest task is overdue and false when none is scheduled.
 --
--- The oldest letter is looked for among the 100 oldest entries of the list and no further: an entry that
--- was left behind has no letter. Without a letter the age is 0.
+-- The oldest letter is searched for only among the 100 oldest entries of the list, some of which may have
+-- no letter: see include/letters.lua. Without a letter the age is 0.
 
 local oldest_dead_age = 0
 local oldest = redis.call('LRANGE', dead, -100, -1)

@@ -1,12 +1,12 @@
 -- The record of a task's attempts, as text after the token of its lease:
 --
---   span         ms between writing the task's score and that score: the length of its lease or of
+--   span         ms from when the task's score was written to that score: the length of its lease or
 --                its delay. A score further away than that was written before the clock was set back.
 --   due          when it was first due, ms; after a Retry, when it was due again
---   appointment  the due time it was scheduled for, ms
---   failures     times it failed on its own
---   deliveries   times its lease expired
---   attempts     earlier attempts
+--   appointment  the due time that it was scheduled for, ms
+--   failures     how often it failed on its own
+--   deliveries   how often its lease expired
+--   attempts     how many attempts came before
 --   cancelled    ' cancelled' if it is to be dropped instead of put back
 
 local NOBODY = string.rep('-', 64)

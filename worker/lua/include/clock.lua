@@ -1,4 +1,4 @@
--- The server's time: now in ms, rounded down, and since_now_us, the microseconds that were cut off.
+-- The server's time: now in ms, rounded down, and since_now_us, the microseconds since then.
 -- ARGV[1] is '', or a time that a test passes.
 
 local now, since_now_us = tonumber(ARGV[1]), 0

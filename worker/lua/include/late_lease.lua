@@ -1,5 +1,5 @@
 -- Shortens a lease that was given before the clock was set back, because its worker may be dead. Such a
--- lease began later than now.
+-- lease began later than now, by the present clock.
 
 local function shorten_lease(id)
   local state = attempts_in(redis.call('HGET', tokens, id), '0')

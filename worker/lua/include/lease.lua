@@ -1,9 +1,9 @@
--- Returns the ids that token holds; the others, whose lease is lost; the positions in ids of the held ones;
--- and the value kept for each of ids. No valid token, no write.
+-- Returns the ids that are held with this token; the others, whose lease was lost; the positions of the held
+-- ones in ids; and the value kept for each id. A script writes only for the ids that are held.
 
 local function held_by(token, ids)
   local held, lost, at = {}, {}, {}
-  local is_token = string.sub(token, 1, 1) ~= '-' -- a task that nobody holds has dashes there
+  local is_token = string.sub(token, 1, 1) ~= '-' -- dashes mean that nobody holds the task
   local kept = redis.call('HMGET', tokens, unpack(ids))
   for n, value in ipairs(kept) do
     if is_token and value and string.sub(value, 1, 64) == token then

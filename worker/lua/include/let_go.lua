@@ -1,4 +1,4 @@
--- Ends the lease of a task. Returns whether the task stays: one that was cancelled in the meantime is gone.
+-- Ends the lease of a task. Returns whether the task is kept: if it was cancelled in the meantime, it is dropped.
 
 local function let_go(id, state)
   redis.call('ZREM', leased, id)

@@ -1,5 +1,5 @@
--- Removes a dead task's letter; returns whether it was dead. The list is searched 1,000 entries deep from
--- either end and no further; an entry left behind has no letter, so readers skip it.
+-- Removes a dead task's letter; returns whether the task was dead. Only the first and the last 1,000 entries
+-- of the list are searched. An entry that is left behind has no letter, so readers skip it.
 
 local function remove_letter(id)
   if redis.call('LPOS', dead, id, 'RANK', -1, 'MAXLEN', 1000) then

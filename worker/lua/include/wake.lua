@@ -1,5 +1,5 @@
--- Wakes the workers when something is due earlier than it was. ARGV[2] is the channel. A user
--- without permission to publish is served all the same: workers look at their next slow poll.
+-- Wakes the workers when something is due earlier than before. ARGV[2] is the channel. Without
+-- permission to publish nothing fails: workers look again at their next slow poll.
 
 local function next_due()
   return tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
