@@ -365,6 +365,12 @@ class Api:
         self.services.close()
 
 
+@pytest.fixture
+def frozen_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes for rate limits: what is used up does not come back, however slow the machine."""
+    monkeypatch.setattr("throttled.utils.now_mono_f", lambda: 1000.0)
+
+
 @contextmanager
 def serving(database_url: str, redis_url: str, **settings: Any) -> Iterator[Api]:
     """The application on a migrated database, with some tea."""

@@ -23,7 +23,8 @@ from tests.conftest import Shop, opened
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
-LOCK_SECONDS = 0.5
+#: Long enough for what waits for no lock, on a busy machine too.
+LOCK_SECONDS = 1.0
 
 
 @pytest.fixture
