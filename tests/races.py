@@ -71,12 +71,12 @@ class Duel(Generic[T]):
             self._act(1, each)
 
     def _closer(self, *, won: bool) -> float:
-        """The first's next lead, which is never so great that one ends before the other begins."""
-        longest = sum(self._took)
+        """The first's next lead, never so great that one ends before the other begins."""
         again = won == self._first_won
-        self._stride = min(longest, 2 * self._stride) if again else self._step_seconds
+        self._stride = min(2 * self._stride, sum(self._took)) if again else self._step_seconds
         self._first_won = won
-        return max(-longest, min(longest, self._lead + self._stride * (-1 if won else 1)))
+        lead = self._lead + (-self._stride if won else self._stride)
+        return max(-self._took[1], min(self._took[0], lead))
 
     def _act(self, side: int, each: T) -> bool:
         began = time.perf_counter()
