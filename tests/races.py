@@ -35,8 +35,8 @@ def duels(
 class Duel(Generic[T]):
     """Two actions race for one item after another, released each time by a barrier.
 
-    When the first wins, it starts a little later the next time, so that both stay neck and neck; twice as
-    much later each time in a row, because on a slow machine one may take much longer than the other.
+    When the first wins, it starts a little later the next time, so that both stay neck and neck. The
+    step doubles while the same one wins: on a slow machine one may take much longer than the other.
     """
 
     JITTER_SECONDS = 0.0001
