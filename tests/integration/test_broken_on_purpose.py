@@ -158,7 +158,7 @@ def stuck_handler(site: Installation) -> None:
 
 def is_stuck(worker: WorkerStatus) -> bool:
     held_for = worker.details["oldest_seconds"]
-    return held_for > 0 and held_for + worker.heard_ms_ago / 1000 > 3 * LEASE_SECONDS
+    return bool(held_for > 0 and held_for + worker.heard_ms_ago / 1000 > 3 * LEASE_SECONDS)
 
 
 def unreachable(site: Installation) -> None:
@@ -228,7 +228,7 @@ def webhooks_failing(site: Installation) -> None:
 def has_failed(site: Installation, attempts: int) -> bool:
     with site.api.services.engine.connect() as connection:
         [made] = connection.scalars(sa.select(webhook_deliveries.c.attempts))
-        return made >= attempts  # a slow test may be overtaken by the next
+        return bool(made >= attempts)  # a slow test may be overtaken by the next
 
 
 def stock(site: Installation) -> None:
