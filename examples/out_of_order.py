@@ -3,6 +3,7 @@
 python -m examples out_of_order
 """
 
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -25,8 +26,9 @@ def play(redis_url: str) -> None:
     print("a TTL queue", fired_by_a_ttl_queue(SECONDS))
     with connect(redis_url) as client, Consumer(redis_url, "hello") as consumer:
         queue = DelayQueue(client, "hello")
+        now_ms = time.time() * 1000
         for seconds in SECONDS:
-            queue.schedule(f"{seconds}", delay_ms=1000 * seconds)
+            queue.schedule(f"{seconds}", now_ms + 1000 * seconds)
         fired = []
         for _ in SECONDS:
             with consumer.take() as task:

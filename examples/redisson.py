@@ -36,7 +36,7 @@ class RDelayedQueue:
 def play(redis_url: str) -> None:
     """Two messages arrive in time, and the third is cancelled."""
     queue = RDelayedQueue(redis_url, "orders")
-    queue.offer(b"msg2", 600)
+    queue.offer(b"msg2", 2000)
     queue.offer(b"msg1", 300)
     print("cancelled:", queue.cancel(queue.offer(b"msg3", 100)))
     print(queue.take(), queue.take())

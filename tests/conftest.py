@@ -5,6 +5,7 @@ A server that cannot start skips the tests that need it, and fails them where CI
 
 import functools
 import os
+import signal
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,12 @@ MOST_PROCESSES = 8
 BEGAN = pytest.StashKey[float]()
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
+
+
+def pytest_configure() -> None:
+    # A script's background jobs ignore SIGINT, and so would the processes that tests end by it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist
@@ -363,6 +370,12 @@ class Api:
 
     def close(self) -> None:
         self.services.close()
+
+
+@pytest.fixture
+def frozen_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes for rate limits: what is used up does not come back, however slow the machine."""
+    monkeypatch.setattr("throttled.utils.now_mono_f", lambda: 1000.0)
 
 
 @contextmanager

@@ -35,7 +35,8 @@ def duels(
 class Duel(Generic[T]):
     """Two actions race for one item after another, released each time by a barrier.
 
-    When the first wins, it starts a little later the next time, so that both stay neck and neck.
+    When the first wins, it starts a little later the next time, so that both stay neck and neck. The
+    step doubles while the same one wins: on a slow machine one may take much longer than the other.
     """
 
     JITTER_SECONDS = 0.0001
@@ -53,21 +54,34 @@ class Duel(Generic[T]):
         self._barrier = threading.Barrier(2, timeout=60)
         self._rng = random.Random(len(over))
         self._lead = self._next_lead = 0.0  # how much earlier than the second the first starts
+        self._stride = self._step_seconds
+        self._first_won = False
+        #: How long the latest action of each took, in seconds.
+        self._took = [0.0, 0.0]
         self.won: tuple[list[T], list[T]] = ([], [])
 
     def first(self) -> None:
         for each in self._over:
             self._release(-self._lead)
-            won = self._act(0, each)
-            self._next_lead = self._lead + self._step_seconds * (-1 if won else 1)
+            self._next_lead = self._closer(won=self._act(0, each))
 
     def second(self) -> None:
         for each in self._over:
             self._release(self._lead)
             self._act(1, each)
 
+    def _closer(self, *, won: bool) -> float:
+        """The first's next lead, never so great that one ends before the other begins."""
+        again = won == self._first_won
+        self._stride = min(2 * self._stride, sum(self._took)) if again else self._step_seconds
+        self._first_won = won
+        lead = self._lead + (-self._stride if won else self._stride)
+        return max(-self._took[1], min(self._took[0], lead))
+
     def _act(self, side: int, each: T) -> bool:
+        began = time.perf_counter()
         won = self._actions[side](each)
+        self._took[side] = time.perf_counter() - began
         if won:
             self.won[side].append(each)
         return won

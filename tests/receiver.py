@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
+from devtools.processes import free_port
 from orders.signatures import verify
 
 
@@ -42,7 +43,7 @@ class Received:
 class Receiver:
     """Answers with `status`, or as `answer` says, and keeps what came."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int | None = None) -> None:
         self.messages: list[Received] = []
         self.status = 200
         self.text = b"thanks"
@@ -71,7 +72,8 @@ class Receiver:
             def handle_error(self, *_: object) -> None:
                 """Who hangs up before the end of an answer has a reason for it."""
 
-        self._server = Server(("127.0.0.1", port), Handler)
+        # Reserved: a test may close it, and open another there.
+        self._server = Server(("127.0.0.1", port or free_port()), Handler)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -87,7 +89,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving(port: int = 0) -> Iterator[Receiver]:
+def receiving(port: int | None = None) -> Iterator[Receiver]:
     """A receiver on a port of this machine."""
     receiver = Receiver(port)
     try:

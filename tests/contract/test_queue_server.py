@@ -263,7 +263,7 @@ def test_a_claim_that_timed_out_but_ran_counts_no_delivery(
 ) -> None:
     assert server.process
     queue.schedule("a", 1000)
-    with connect(server.url, timeout_seconds=0.05) as hurried:
+    with connect(server.url, timeout_seconds=2) as hurried:
         worker = DelayQueue(hurried, queue.name)
         worker.claim(1, 10, now_ms=0)  # connects, and loads the script
         server.process.signal(signal.SIGSTOP)

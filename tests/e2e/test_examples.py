@@ -55,7 +55,7 @@ def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         command = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
         demo = processes.python(command, {}, tmp_path / "demo.log")
-        assert demo.wait(60) == 1
+        assert demo.wait(120) == 1
     assert "WRONG waited 10 s for a cancellation" in (tmp_path / "demo.log").read_text()
 
 
@@ -118,7 +118,7 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
         ["worker", "stats"], dict(pair.split("=", 1) for pair in exports.split(" "))
     )
     assert "order-timeout" in stats
-    with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as response:
+    with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as response:
         assert response.status == 200
 
     run.signal(signal.SIGINT)

@@ -14,8 +14,10 @@ from devtools.processes import free_port
 from devtools.service import Service
 from orders.bootstrap import QUEUE, Services, bootstrap
 from orders.config import Settings
+from orders.expressions import later, now
+from orders.models import orders
 from tests.e2e.pages import OPERATIONS, the_block
-from tests.faults.site import frozen
+from tests.integration.workers import frozen
 from worker import DelayQueue
 from worker.queue import Put
 
@@ -45,9 +47,12 @@ class Site:
         return placed.order.id
 
     def expire_soon(self, order_id: str) -> None:
-        """Move its deadline to some seconds from now."""
-        shop, soon = self.services.clients.id_of("shop"), datetime.now(UTC) + timedelta(seconds=4)
-        self.services.orders.extend(shop, order_id, expires_at=soon, versions=None)
+        """Move its deadline to some seconds from now, however long the move takes."""
+        shop, later_on = self.services.clients.id_of("shop"), datetime.now(UTC) + timedelta(hours=1)
+        self.services.orders.extend(shop, order_id, expires_at=later_on, versions=None)
+        soon = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+        with self.services.engine.begin() as connection:
+            connection.execute(soon, {"ms": 4000})
 
     def pay_late(self, reference: str) -> str:
         """A payment that is due back."""
@@ -290,14 +295,25 @@ def test_it_does_not_ask_while_nobody_sees_it(site: Site) -> None:
     page = site.logged_in()
     page.run("Object.defineProperty(document, 'hidden', {configurable: true, get: () => true})")
     page.run("document.dispatchEvent(new Event('visibilitychange'))")
-    page.until("true", "the look under way to end")
-    page.run("new Promise((done) => setTimeout(done, 300))")
+    processes.wait_until(lambda: asked_and_answered(page), "the look under way to end")
     before = len(page.requests())
     page.run("new Promise((done) => setTimeout(done, 5000))")
     assert len(page.requests()) == before
     page.run("Object.defineProperty(document, 'hidden', {configurable: true, get: () => false})")
     page.run("document.dispatchEvent(new Event('visibilitychange'))")
     processes.wait_until(lambda: len(page.requests()) > before, "it to look again")
+
+
+def asked_and_answered(page: Page) -> bool:
+    """Whether every request has its answer, and none followed from the last one."""
+    sent = len(page.requests())
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    ids: dict[str, set[str]] = {"requestWillBeSent": set()}
+    for method, facts in [*page.events]:
+        if method.startswith("Network.") and "requestId" in facts:
+            ids.setdefault(method.removeprefix("Network."), set()).add(facts["requestId"])
+    ended = ids.get("loadingFinished", set()) | ids.get("loadingFailed", set())
+    return len(page.requests()) == sent and ids["requestWillBeSent"] <= ended
 
 
 def test_without_redis_it_says_so_and_goes_on(site: Site) -> None:

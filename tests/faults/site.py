@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,18 +58,6 @@ PATIENT = {
     "STATEMENT_TIMEOUT_SECONDS": "50",
     "LOCK_TIMEOUT_SECONDS": "50",
 }
-
-
-@contextmanager
-def frozen(*processes: Process) -> Iterator[None]:
-    """Stop processes meanwhile, so that they get ahead of the test on no machine."""
-    for process in processes:
-        process.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.signal(signal.SIGCONT)
 
 
 class Site:

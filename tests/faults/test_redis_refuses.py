@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import Build, on_sqlite
-from tests.faults.site import HURRIED, Customer, Site, frozen, last, small_disk
+from tests.faults.site import HURRIED, Customer, Site, last, small_disk
+from tests.integration.workers import frozen
 
 #: How late an order may be while Redis refuses, and how soon claims go on when it is well.
 LATEST_MS = 3000
@@ -217,16 +218,15 @@ def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Bui
     def place_ten() -> None:
         assert [customer.order(port, timeout_seconds=3).status for _ in range(10)] == [201] * 10
 
-    with client(site) as server:
+    with client(site) as server, ExitStack() as stack:
         with frozen(worker):
             place_ten()
             wait_until(lambda: site.queue.stats().scheduled == 10, "the checks to be scheduled")
-        with full(server):
-            with frozen(worker):
-                place_ten()
-                wait_until(lambda: "changes not sent" in site.log(api), "them to be refused")
-                assert site.queue.stats().scheduled == 10
-            site.wait_until_drained()
+            stack.enter_context(full(server))
+            place_ten()
+            wait_until(lambda: "changes not sent" in site.log(api), "them to be refused")
+            assert site.queue.stats().scheduled == 10
+        site.wait_until_drained()
 
     assert site.latest_ms() <= bound(LATEST_MS)
     assert site.violations(customer, drained=True) == []

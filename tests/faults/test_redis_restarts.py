@@ -13,7 +13,8 @@ from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import Build, on_sqlite
 from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import HURRIED, Site, frozen
+from tests.faults.site import HURRIED, Site
+from tests.integration.workers import frozen
 
 LATEST_MS = 3000
 #: What a worker writes down when it has settled checks.

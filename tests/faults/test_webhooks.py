@@ -134,7 +134,7 @@ def test_a_flush_of_redis_loses_no_event(place: Place, redis_client: redis.Redis
     place.wait_until_delivered(6)
     place.receiver.status = 500
     place.order()
-    wait_until(lambda: len(place.receiver.messages) == 7, "an attempt that fails")
+    wait_until(lambda: len(place.receiver.messages) >= 7, "an attempt that fails")
     redis_client.flushall()
     place.receiver.status = 200
     place.end_leases()
@@ -168,7 +168,7 @@ def test_endpoints_that_hang_delay_no_cancellation(place: Place) -> None:
             shown: Any = place.api.send("GET", f"/v1/orders/{late}").get_json()
             return bool(shown["status"] == "cancelled")
 
-        wait_until(is_cancelled, "the cancellation", seconds=30)
+        wait_until(is_cancelled, "the cancellation")
         assert place.receiver.messages == [], "all of them hang"
     finally:
         release.set()

@@ -15,7 +15,7 @@ from tests.faults.site import HURRIED, LEASE_SECONDS, Site
 from worker.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
-#: For how long workers are killed again and again.
+#: For how long workers are killed again and again, at least.
 KILLING_SECONDS = 15
 
 
@@ -57,14 +57,13 @@ def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_the
     ids = site.place(400, 0, 2)
     kills = 0
     end = time.monotonic() + KILLING_SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end or kills < 8:
         doomed = [site.start_worker(ready=False, FAILPOINT="after_claim") for _ in range(2)]
         for each in doomed:
             see_it_die(each)
             kills += 1
     last_kill = time.monotonic()
     assert site.queue.stats().leased > 0, "the last was to die with a lease"
-    assert kills >= 8
     site.start_worker()
     site.wait_until_drained()
 

@@ -82,18 +82,19 @@ def frail(**settings: Any) -> list[Flow]:
             patient.blpop(["unblock"], timeout=0)
         note(client, tasks)
 
-    settings = {"lease_seconds": 0.3, "max_failures": 3, "backoff": QUICK, **settings}
+    # A short lease, and one that a busy machine can keep.
+    settings = {"lease_seconds": 1, "max_failures": 3, "backoff": QUICK, **settings}
     return [Flow(name="frail", handler=handler, **settings)]
 
 
 def lasting() -> list[Flow]:
-    """The same, with a lease that a busy machine can keep."""
-    return frail(lease_seconds=2)
+    """The same, with a lease that a very busy machine can keep."""
+    return frail(lease_seconds=3)
 
 
 def limited() -> list[Flow]:
     """The same, with a handler that may not run for long."""
-    return frail(max_runtime_seconds=0.5)
+    return frail(lease_seconds=2, max_runtime_seconds=1)
 
 
 def slow() -> list[Flow]:
@@ -104,7 +105,7 @@ def slow() -> list[Flow]:
         time.sleep(float(task.payload))
         note(client, [task])
 
-    return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=2)]
+    return [Flow(name="slow", handler=one_at_a_time(work), lease_seconds=4)]
 
 
 def leaving() -> list[Flow]:

@@ -73,6 +73,7 @@ def test_pages_load_nothing_from_elsewhere_and_stand_in_no_frame(api: Api) -> No
     assert "Content-Security-Policy" not in answer.headers
 
 
+@pytest.mark.usefixtures("frozen_limits")
 def test_a_key_that_is_used_too_often_is_refused_and_others_are_not(
     migrated_url: str, valkey: Valkey
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_key_that_is_used_too_often_is_refused_and_others_are_not(
         assert api.send("GET", "/healthz", key=None).status_code == 200
 
 
+@pytest.mark.usefixtures("frozen_limits")
 def test_limits_do_not_depend_on_redis(migrated_url: str) -> None:
     nobody = f"redis://127.0.0.1:{free_port()}/0"
     with serving(migrated_url, nobody, rate_limit_per_second=1, rate_limit_burst=20) as api:
@@ -131,6 +133,7 @@ def test_guessing_keys_ends_in_refusals_that_cost_no_query(
         assert known.status_code == 200
 
 
+@pytest.mark.usefixtures("frozen_limits")
 def test_without_a_proxy_nobody_chooses_their_address(api: Api) -> None:
     def guess(address: str) -> int:
         sent = {"Authorization": f"Bearer {uuid4()}.x", "X-Forwarded-For": address}

@@ -26,8 +26,11 @@ from orders.timeouts import flows as order_flows
 from tests.conftest import DURABLE, Api, serving, upgrade
 from tests.receiver import receiving
 from worker import DelayQueue, Flow, Task
+from worker.queue import WorkerStatus
 
 FLOWS = f"{__name__}:flows"
+#: Of the flow whose handler never returns: a call may take three of them before the doctor calls it stuck.
+LEASE_SECONDS = 1
 #: A process that the doctor is started in, after some lines that change what it finds there.
 START = "import runpy; runpy.run_module('worker', run_name='__main__', alter_sys=True)"
 
@@ -38,7 +41,7 @@ def flows() -> list[Flow]:
     def wait(_tasks: Sequence[Task]) -> None:
         threading.Event().wait()
 
-    return [*order_flows(), Flow(name="stuck", handler=wait, lease_seconds=1)]
+    return [*order_flows(), Flow(name="stuck", handler=wait, lease_seconds=LEASE_SECONDS)]
 
 
 class Diagnosis(NamedTuple):
@@ -148,9 +151,14 @@ def stuck_handler(site: Installation) -> None:
     # A worker that has done something beats within two seconds; an idle one may take twenty.
     site.order(timeout_seconds=1)
     wait_until(
-        lambda: any(worker.details["oldest_seconds"] for worker in queue.workers()),
-        "the worker to report what it holds",
+        lambda: any(map(is_stuck, queue.workers())),
+        "the worker to report what it has held for long",
     )
+
+
+def is_stuck(worker: WorkerStatus) -> bool:
+    held_for = worker.details["oldest_seconds"]
+    return bool(held_for > 0 and held_for + worker.heard_ms_ago / 1000 > 3 * LEASE_SECONDS)
 
 
 def unreachable(site: Installation) -> None:
@@ -209,9 +217,8 @@ def webhooks_failing(site: Installation) -> None:
     site.order()
     for attempts in (1, 2, 3):
         wait_until(partial(has_failed, site, attempts), f"failure number {attempts}")
-        with (
-            site.api.services.engine.begin() as connection
-        ):  # without the time between two attempts
+        # Without the time between two attempts.
+        with site.api.services.engine.begin() as connection:
             due = sa.update(webhook_deliveries).values(due_at=now())
             [delivery] = connection.scalars(due.returning(webhook_deliveries.c.id))
         if attempts < 3:
@@ -220,7 +227,8 @@ def webhooks_failing(site: Installation) -> None:
 
 def has_failed(site: Installation, attempts: int) -> bool:
     with site.api.services.engine.connect() as connection:
-        return [*connection.scalars(sa.select(webhook_deliveries.c.attempts))] == [attempts]
+        [made] = connection.scalars(sa.select(webhook_deliveries.c.attempts))
+        return bool(made >= attempts)  # a slow test may be overtaken by the next
 
 
 def stock(site: Installation) -> None:

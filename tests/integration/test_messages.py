@@ -187,6 +187,7 @@ def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("redis_client")  # empties it
 @pytest.mark.parametrize("command", ["requeue", "purge", "show"])
 def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey: Valkey) -> None:
     row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
@@ -250,13 +251,20 @@ def test_a_worker_whose_acl_lacks_the_channel_says_so(tmp_path: Path, limited: s
     assert "give this user the channels of its queues in its ACL" in str(found["advice"])
 
 
+@pytest.mark.usefixtures("redis_client")  # empties it
 def test_a_worker_on_an_unmigrated_database_says_so_once_for_each_flow(
     tmp_path: Path, valkey: Valkey
 ) -> None:
     env = {"DATABASE_URL": f"sqlite:///{tmp_path}/none.db", "REDIS_URL": valkey.url}
     worker = processes.worker(env, tmp_path / "log")
-    found = logged(worker, "unavailable")
-    assert MIGRATE in str(found[0]["error"])
-    queues = [line["queue"] for line in found]
-    assert len(queues) == len({*queues})
+
+    def unavailable() -> list[dict[str, object]]:
+        return [line for line in events(worker.log) if line["event"] == "unavailable"]
+
+    try:
+        wait_until(lambda: len(unavailable()) >= 2, "both flows to say so")
+    finally:
+        assert worker.stop() == 0
+    assert all(MIGRATE in str(line["error"]) for line in unavailable())
+    assert sorted(str(line["queue"]) for line in unavailable()) == ["order-timeout", "webhooks"]
     assert "Traceback" not in (tmp_path / "log").read_text()

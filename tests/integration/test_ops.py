@@ -22,6 +22,7 @@ from orders.ops import sessions
 from orders.ops.routes import POLICY
 from orders.schemas.queue import QueueName
 from tests.conftest import Api, serving
+from tests.integration.test_api_queue import bury
 from worker import DelayQueue
 
 HERE = "http://localhost"
@@ -204,6 +205,7 @@ def test_logging_out_forgets_the_cookie(page: Page) -> None:
     assert page.ask("GET", "session").status_code == 401
 
 
+@pytest.mark.usefixtures("frozen_limits")
 def test_guessing_keys_ends_in_refusals(api: Api) -> None:
     stranger = Page(api)
     api.keys["wrong"] = f"{uuid4()}.x"
@@ -211,6 +213,7 @@ def test_guessing_keys_ends_in_refusals(api: Api) -> None:
     assert answers == {401, 429}
 
 
+@pytest.mark.usefixtures("frozen_limits")
 def test_guesses_from_an_operators_address_do_not_end_the_session(api: Api, page: Page) -> None:
     """Where TRUSTED_PROXIES is too low, everybody has the proxy's address."""
     page.get("state")
@@ -443,13 +446,6 @@ def test_a_database_without_a_schema_is_shown_as_away(api: Api, page: Page) -> N
 
 
 # -- mending ---------------------------------------------------------------------------------
-
-
-def bury(queue: DelayQueue, *ids: str, error: Exception | None = None) -> None:
-    for task_id in ids:
-        queue.schedule(task_id, 1)
-        [task] = queue.claim(1, 60_000).tasks
-        queue.dead_letter([(task, "it will not do", error)])
 
 
 def test_dead_letters_are_listed_filtered_and_shown(page: Page, redis_client: redis.Redis) -> None:

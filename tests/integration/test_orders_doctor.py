@@ -232,7 +232,7 @@ def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> 
 
 
 def test_a_statement_that_takes_too_long(on_postgresql: Shop) -> None:
-    impatient = {"statement_timeout_seconds": 0.2, "lock_timeout_seconds": 0.1}
+    impatient = {"statement_timeout_seconds": 60, "lock_timeout_seconds": 0.2}
     url = on_postgresql.engine.url.render_as_string(hide_password=False)
     with opened(url, **impatient) as shop, other_session(shop) as connection:
         connection.execute(sa.text("LOCK TABLE stock_items"))

@@ -29,6 +29,7 @@ from tests.clock import bound
 from tests.conftest import Api, Shop, opened
 from tests.integration.test_orders_races import RACES, cancel, expire, pay, place_overdue
 from tests.integration.test_orders_statements import waiting
+from tests.integration.workers import frozen
 from tests.races import duels
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -286,17 +287,15 @@ def test_a_worker_cancels_at_the_deadline_that_is_in_force(
     env = {"DATABASE_URL": migrated_url, "REDIS_URL": valkey.url, "LOOKAHEAD_SECONDS": "600"}
     worker = processes.worker(env, tmp_path / "worker.log")
     try:
-        placed = {
-            "extended": [api.place(timeout_seconds=3).get_json() for _ in range(5)],
-            "shortened": [api.place(timeout_seconds=600).get_json() for _ in range(5)],
-        }
-        for made in placed.values():
-            for order in made:
-                created = datetime.fromisoformat(order["created_at"])
-                body = {"expires_at": rfc3339(created + timedelta(seconds=6))}
-                headers = {"If-Match": '"1"'}
-                path = f"/v1/orders/{order['id']}"
-                assert api.send("PATCH", path, body, headers=headers).status_code == 200
+        wait_until(lambda: '"available"' in worker.log.read_text(), "the worker to be at work")
+        with frozen(worker):
+            for seconds in (3, 600):  # the first ones are extended, the others shortened
+                for order in [api.place(timeout_seconds=seconds).get_json() for _ in range(5)]:
+                    created = datetime.fromisoformat(order["created_at"])
+                    body = {"expires_at": rfc3339(created + timedelta(seconds=8))}
+                    headers = {"If-Match": '"1"'}
+                    path = f"/v1/orders/{order['id']}"
+                    assert api.send("PATCH", path, body, headers=headers).status_code == 200
 
         def all_ended() -> bool:
             rows = deadlines(api).values()

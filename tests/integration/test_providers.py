@@ -490,13 +490,18 @@ def test_a_rotation_whose_output_was_lost_may_be_repeated(
 
 
 def test_an_old_secret_is_cached_no_longer_than_it_lasts(
-    api: Api, provider: Provider, order_id: str, tick: Callable[[float], None]
+    api: Api,
+    provider: Provider,
+    order_id: str,
+    tick: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("orders.providers.CACHE_SECONDS", 600.0)
     elsewhere = Providers(api.services.engine)
-    elsewhere.rotate(provider.endpoint.id, timedelta(seconds=2))
+    elsewhere.rotate(provider.endpoint.id, timedelta(seconds=60))
     assert outcome(provider.paid(order_id)) == "applied"
     expire_secrets(api)
-    tick(2.001)
+    tick(60.001)
     assert provider.deliver(message(order_id)).status_code == 401
 
 

@@ -37,6 +37,7 @@ from examples.seat_reservation import seats
 from tests.clock import bound
 from tests.integration.reads import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
+from tests.integration.workers import frozen
 from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Due, Outcome, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
@@ -191,16 +192,17 @@ def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre
 
 
 def test_seats_are_held_paid_for_and_released_by_a_real_worker(house: Theatre) -> None:
-    house.start_worker()
+    worker = house.start_worker()
     with house.engine.begin() as connection:
         connection.execute(seats.insert(), [{"id": seat} for seat in ("A1", "A2", "A3")])
     soon, later = house.door(1), house.door()
 
-    assert soon.post("/seats/A1/hold").json == {"seat": "A1", "status": "held"}
-    assert soon.post("/seats/A2/hold").status_code == 200
-    assert later.post("/seats/A3/hold").status_code == 200
-    assert later.post("/seats/A1/hold").status_code == 409
-    assert soon.post("/seats/A2/pay").json == {"seat": "A2", "status": "sold"}
+    with frozen(worker):  # the second may pass meanwhile
+        assert soon.post("/seats/A1/hold").json == {"seat": "A1", "status": "held"}
+        assert soon.post("/seats/A2/hold").status_code == 200
+        assert later.post("/seats/A3/hold").status_code == 200
+        assert later.post("/seats/A1/hold").status_code == 409
+        assert soon.post("/seats/A2/pay").json == {"seat": "A2", "status": "sold"}
 
     wait_until(lambda: house.statuses()["A1"] == "free", "the first seat to be free")
     wait_until(lambda: house.queue.stats().scheduled == 1, "the paid seat's task to end")
@@ -253,8 +255,8 @@ def test_only_what_is_pending_and_due_is_handled(hall: Hall) -> None:
 
 
 def test_a_record_is_never_handled_early(hall: Hall) -> None:
-    hall.add("soon", seconds=0.3)
     began = time.monotonic()
+    hall.add("soon", seconds=0.3)
     while outcomes := hall.run("soon"):
         [retry] = outcomes.values()
         assert isinstance(retry, Retry)
@@ -851,7 +853,7 @@ def test_other_databases_are_refused() -> None:
 def own_hall(server: Postgres, **options: Any) -> Iterator[Hall]:
     name = f"hall_{uuid4().hex}"
     server.execute(f"CREATE DATABASE {name}")
-    with made(f"{server.url(name)}?connect_timeout=3") as engine:
+    with made(f"{server.url(name)}?connect_timeout=30") as engine:
         yield Hall(engine, **options)
 
 
@@ -892,7 +894,7 @@ def test_a_read_only_server_is_an_outage_and_ends_with_it(
 
 
 def test_a_frozen_backend_is_given_up(own_postgres: Postgres) -> None:
-    with own_hall(own_postgres, timeout_seconds=0.5) as hall:
+    with own_hall(own_postgres, timeout_seconds=2) as hall:
         hall.add("A1")
         with psycopg.connect(own_postgres.url("postgres").replace("+psycopg", "")) as connection:
             rows = connection.execute(
@@ -912,7 +914,7 @@ def test_a_frozen_backend_is_given_up(own_postgres: Postgres) -> None:
 
 @on_postgresql
 def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) -> None:
-    hall = Hall(engine, timeout_seconds=0.3)
+    hall = Hall(engine, timeout_seconds=1)
     hall.add("A1")
     hall.handle = lambda connection, _ids: connection.exec_driver_sql("SELECT pg_sleep(60)")
     with pytest.raises(Unavailable, match="statement timeout"):

@@ -30,7 +30,7 @@ from orders.errors import (
     SignatureInvalid,
     TimeoutOutOfRange,
 )
-from orders.expressions import Instant, now
+from orders.expressions import Instant, later, now
 from orders.holdings import Held
 from orders.models import (
     metadata,
@@ -349,7 +349,19 @@ def test_a_page_of_stock_or_of_its_adjustments_reads_no_more_than_it_shows(pair:
     assert {what: cost for what, cost in costs.items() if cost > most} == {}
 
 
+def make_due_soon(shop: Shop, count: int) -> None:
+    """Move deadlines to some seconds from now: it may be long since the tables were filled."""
+    newest = sa.select(orders.c.id).where(orders.c.status == "unpaid").limit(count)
+    some = newest.order_by(orders.c.expires_at.desc()).scalar_subquery()
+    moved = sa.update(orders).where(orders.c.id.in_(some)).values(expires_at=later(now(), "ms"))
+    with shop.engine.begin() as connection:
+        connection.execute(moved, {"ms": 50_000})
+
+
 def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -> None:
+    for shop in pair:
+        make_due_soon(shop, 20)
+
     def use(shop: Shop) -> None:
         for after, before in ((None, 0.0), (-1.0, 60.0)):
             pages = shop.service.waiting(after, before, 500)

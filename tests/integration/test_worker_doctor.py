@@ -1,6 +1,7 @@
 """What `doctor` says of Redis, queues and flows, each with the fault made real."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -118,7 +119,7 @@ def test_a_wrong_eviction_policy(private: Callable[..., redis.Redis]) -> None:
 def test_a_memory_that_is_nearly_full_and_full(private: Callable[..., redis.Redis]) -> None:
     client = private("--appendonly", "yes")
     info: Any = client.info("memory")
-    client.config_set("maxmemory", int(info["used_memory"] * 1.1))
+    client.config_set("maxmemory", int(info["used_memory"] * 1.05))
     assert found(client)["redis.memory"].level is Level.WARNING
     client.config_set("maxmemory", 1_000_000)
     finding = found(client)["redis.memory"]
@@ -183,13 +184,14 @@ def test_a_wrong_password(private: Callable[..., redis.Redis]) -> None:
     assert "wrong@" not in finding.summary
 
 
-@pytest.mark.parametrize(("offset", "text"), [(60, "60.0 s behind"), (-60, "60.0 s ahead of")])
+@pytest.mark.parametrize(("offset", "text"), [(60, "s behind"), (-60, "s ahead of")])
 def test_a_clock_that_is_off_by_a_minute(
     redis_client: redis.Redis, flow: Flow, offset: int, text: str
 ) -> None:
     finding = found(redis_client, flow, clock=lambda: time.time() + offset)["redis.clock"]
     assert finding.level is Level.WARNING
-    assert text in finding.summary
+    [seconds] = re.findall(rf"(\d+\.\d) {text} ", finding.summary)
+    assert float(seconds) == pytest.approx(60, abs=10)  # a busy machine is slow to compare
 
 
 @pytest.mark.skipif(redis_62_server() is None, reason="no wheel for this platform")
@@ -256,7 +258,8 @@ def test_due_tasks_that_nobody_claims(
     queue.schedule("a", queue.server_time_ms() - 6000)
     finding = found(redis_client, flow)["queue.backlog"]
     assert finding.level is Level.FAILURE
-    assert "1 task due and not claimed, the oldest for 6 s" in finding.summary
+    [seconds] = re.findall(r"1 task due and not claimed, the oldest for (\d+) s", finding.summary)
+    assert 6 <= int(seconds) <= 60
 
 
 def test_a_poison_task(valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue) -> None:
@@ -352,7 +355,7 @@ def test_a_check_that_hangs(redis_client: redis.Redis, flow: Flow) -> None:
         release.wait(60)
 
     hanging = Flow(name="examined", handler=flow.handler, checks=checks)
-    findings = found(redis_client, hanging, limit_seconds=0.5)
+    findings = found(redis_client, hanging, limit_seconds=3)
     release.set()
     assert findings["mail.answers"].summary == "slowly"
     assert findings["doctor.hangs"].level is Level.FAILURE

@@ -101,11 +101,12 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
         wait_until(lambda: not tasks(sound), "the sound one")
         wait_until(lambda: any(isinstance(event, events.Hangs) for event in seen), "the report")
         assert tasks(hanging) == {"scheduled": {"a": 1}}
+        # A later probe may take as long on a busy machine.
+        [hangs] = (event for event in seen if isinstance(event, events.Hangs))
+        assert [line["event"] for line in lines].count("a call hangs") == 1
         go_on.set()
         wait_until(lambda: not tasks(hanging), "the one that hung")
-    [hangs] = (event for event in seen if isinstance(event, events.Hangs))
     assert (hangs.queue, hangs.what) == ("hanging", "probe")
-    assert [line["event"] for line in lines].count("a call hangs") == 1
 
 
 def test_an_error_while_the_probe_fails_is_no_failure_of_a_task_on_its_own(
@@ -164,7 +165,7 @@ def test_a_task_that_another_holds_does_not_keep_a_lost_one_behind_it_from_being
         lookahead_seconds=AGES,
     )
     with running(Worker([flow], valkey.url)):
-        wait_until(lambda: done == ["lost"], "the lost one", seconds=20)
+        wait_until(lambda: done == ["lost"], "the lost one")
     assert [*tasks(queue)["leased"]] == ["held"]
 
 
@@ -282,8 +283,9 @@ def test_three_workers_in_one_process_leave_no_connection_and_no_thread_behind(
         wait_until(lambda: sum(worker.counts["done"] for worker in workers) == 6, "six tasks")
         assert len(_connections(redis_client)) > len(connections)
     left = {*threading.enumerate()} - threads
-    wait_until(lambda: not any(thread.is_alive() for thread in left), "threads to end", seconds=10)
-    wait_until(lambda: _connections(redis_client) == connections, "connections", seconds=10)
+    wait_until(lambda: not any(thread.is_alive() for thread in left), "threads to end")
+    # Those of other tests may end, too.
+    wait_until(lambda: _connections(redis_client) <= connections, "connections to end")
 
 
 # -- the heartbeat -------------------------------------------------------------------------

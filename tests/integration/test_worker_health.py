@@ -171,22 +171,23 @@ def test_claims_that_are_stuck_although_work_is_due_fail(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.lane.STALLED_SECONDS", 0.2)
-    go_on = threading.Event()
+    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.2)
+    stick, go_on = threading.Event(), threading.Event()
 
     def listener(event: events.Event) -> None:
-        if isinstance(event, events.Waiting) and event.seconds < 0.1:
-            go_on.wait()
+        if isinstance(event, events.Waiting) and stick.is_set():
+            go_on.wait(60)
 
     queue = DelayQueue(redis_client, "a")
     worker = Worker([Flow(name="a", handler=lambda _: None)], valkey.url, listeners=[listener])
     with running(worker):
         wait_until(lambda: worker.health().status == "ok", "the start")
-        for n in range(50):
-            queue.schedule(f"{n}", delay_ms=30)
+        stick.set()
         wait_until(lambda: worker.health().status == "failing", "the report")
+        queue.schedule_many((f"{n}", 1, b"") for n in range(50))
         [found] = worker.health().flows
         assert found.failures[0].startswith("claims have made no progress for ")
-        assert queue.stats().scheduled
+        assert queue.stats().due == 50
         go_on.set()
         wait_until(lambda: worker.health().status == "ok", "the end")
         wait_until(lambda: not queue.stats().scheduled, "the tasks")

@@ -13,10 +13,10 @@ import redis
 
 from devtools.processes import Process, events, python, wait_until
 from devtools.valkey import Valkey, private_valkey
-from tests.clock import bound
+from tests.clock import bound, bound_of_waking
 from tests.contract.state import state
 from tests.integration.flows import DOWN, HANDLED
-from tests.integration.workers import deliveries, tasks
+from tests.integration.workers import deliveries, frozen, tasks
 from worker import DelayQueue
 
 Start = Callable[..., Process]
@@ -98,7 +98,7 @@ def test_an_earlier_task_wakes_a_worker_that_waits_for_a_far_one(
         row = handled(redis_client)[n]
         late.append(row["at_ms"] - row["due_at_ms"])
     assert min(late) >= 0
-    assert sorted(late)[2] <= bound(100)
+    assert sorted(late)[2] <= bound_of_waking(100)
 
 
 def test_all_of_the_first_queue_comes_before_any_of_the_second(
@@ -125,9 +125,8 @@ def test_sigterm_ends_a_busy_worker_with_status_0_and_no_lease_left(
     assert worker.stop() == 0
     after = state(queue)
     assert "leased" not in after
-    assert sorted([*handled_ids(redis_client), *after["scheduled"]]) == sorted(
-        str(n) for n in range(20_000)
-    )
+    left = after.get("scheduled", {})  # none, if this process was the slower one
+    assert sorted([*handled_ids(redis_client), *left]) == sorted(str(n) for n in range(20_000))
 
 
 def test_a_handler_in_the_middle_may_finish_after_sigterm(
@@ -167,7 +166,7 @@ def test_slow_tasks_are_each_done_once_by_workers_that_share_them(
 ) -> None:
     queue = DelayQueue(redis_client, "slow")
     ids = [f"mail {n}" for n in range(300)]
-    queue.schedule_many((name, 1, b"0.03") for name in ids)  # longer than a lease, all together
+    queue.schedule_many((name, 1, b"0.07") for name in ids)  # longer than a lease, all together
     for _ in range(2):
         start("slow", "--threads", "2")
     wait_until(lambda: tasks(queue) == {}, "all to be done")
@@ -203,7 +202,7 @@ def test_a_handler_that_outlasts_its_lease_keeps_it(
         start("lasting")
     wait_until(lambda: redis_client.llen("blocked"), "the handler to begin")
     expiry = state(queue)["leased"]["block"]
-    wait_until(lambda: state(queue)["leased"]["block"] >= expiry + 2000, "a lease to have passed")
+    wait_until(lambda: state(queue)["leased"]["block"] >= expiry + 3000, "a lease to have passed")
     redis_client.rpush("unblock", "now")
     wait_until(lambda: tasks(queue) == {}, "the ack")
     assert redis_client.llen("blocked") == 1
@@ -334,8 +333,9 @@ def test_a_worker_outlives_its_redis(tmp_path: Path, start: Start) -> None:
         queue = DelayQueue(client, "high")
         worker = start("recording", url=server.url)
         ready(client, queue)
-        queue.schedule("later", now_ms() + 500)
-        server.kill()
+        with frozen(worker):
+            queue.schedule("later", 1)
+            server.kill()
         server.start()
         wait_until(lambda: handled_ids(client) == ["later"], "the task")
         wait_until(lambda: tasks(queue) == {}, "the ack")

@@ -90,7 +90,8 @@ def test_what_timed_out_is_not_sent_again(
     queue.ack(tasks[:1])  # both scripts are known to the server now
     calls = _calls(redis_client)
     with deaf_to_scripts(valkey.port) as port:
-        client = connect(f"redis://127.0.0.1:{port}/0", timeout_seconds=1)
+        client = connect(f"redis://127.0.0.1:{port}/0", timeout_seconds=3)
+        client.ping()
         cut_off = DelayQueue(client, "race")
         with pytest.raises(redis.TimeoutError):
             cut_off.claim(10, 60_000) if verb == "claim" else cut_off.ack(tasks[1:])

@@ -462,7 +462,7 @@ def test_a_lease_is_extended_until_the_last_handler_has_ended(
         assert extended.wait(LONG)
 
     clients.queue("a").schedule("x", 1)
-    worker = Worker([_flow(handler=handler, lease_seconds=0.3)], NOWHERE)
+    worker = Worker([_flow(handler=handler, lease_seconds=2)], NOWHERE)
     running = Running(worker)
     assert began.wait(LONG)
     running.stop()
