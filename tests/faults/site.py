@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,30 +46,12 @@ LEASE_SECONDS = 2
 #: Statements then end before it by themselves.
 HURRIED = {"LEASE_SECONDS": str(LEASE_SECONDS)}
 
-
-def last(seconds: float) -> None:
-    """Let a fault last. Its duration is the fault itself, so there is nothing to wait for."""
-    time.sleep(seconds)
-
-
 #: No time-out to run into where one would be somebody else's fault: a busy machine's.
 PATIENT = {
     "LEASE_SECONDS": "60",
     "STATEMENT_TIMEOUT_SECONDS": "50",
     "LOCK_TIMEOUT_SECONDS": "50",
 }
-
-
-@contextmanager
-def frozen(*processes: Process) -> Iterator[None]:
-    """Stop processes meanwhile, so that they get ahead of the test on no machine."""
-    for process in processes:
-        process.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.signal(signal.SIGCONT)
 
 
 class Site:

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from devtools.processes import Process, free_port, wait_until
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql
+from tests.faults.pauses import frozen, last
 from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import HURRIED, Customer, Site, frozen, last
+from tests.faults.site import HURRIED, Customer, Site
 
 LATEST_MS = 3000
 #: How soon an API says that SQL does not answer, and how soon workers go on when it does.

@@ -12,7 +12,7 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import on_postgresql
-from tests.faults.site import frozen, last
+from tests.faults.pauses import frozen, last
 from tests.integration.theatre import Theatre, theatre
 
 SEATS = 1000
