@@ -310,7 +310,7 @@ def _play_with_a_service(story: Story, patience: float) -> None:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         endpoint = processes.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
-        story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
+        story.tell("API, worker and Valkey run as separate processes; orders are in SQLite")
         play(shop, story, _provider(service.base_url, *endpoint))
         play_faults(shop, story, service)
 

@@ -67,5 +67,5 @@ def play(redis_url: str) -> None:
                 letter = {"id": name, "recipient": "me@example.org", "text": "Dear me, ..."}
                 write(connection, post, letter, days)
         with working(redis_url, flow(post)):
-            # Redis is told of a letter when less than a year is left.
+            # Redis gets a letter when less than a year is left.
             wait_until_empty(DelayQueue(connect(redis_url), "letters"))
