@@ -15,7 +15,7 @@ from devtools.service import Service
 from orders.bootstrap import QUEUE, Services, bootstrap
 from orders.config import Settings
 from tests.e2e.pages import OPERATIONS, the_block
-from tests.faults.pauses import frozen
+from tests.integration.workers import frozen
 from worker import DelayQueue
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()

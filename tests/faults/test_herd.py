@@ -13,8 +13,8 @@ from devtools.processes import wait_until
 from orders.repository import new_id
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql
-from tests.faults.pauses import frozen
 from tests.faults.site import Site
+from tests.integration.workers import frozen
 
 #: A million when the fault tests are repeated.
 HERD = 1_000_000 if "REPEAT" in os.environ else 100_000

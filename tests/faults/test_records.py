@@ -12,8 +12,9 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import on_postgresql
-from tests.faults.pauses import frozen, last
+from tests.faults.pauses import last
 from tests.integration.theatre import Theatre, theatre
+from tests.integration.workers import frozen
 
 SEATS = 1000
 LATEST_MS = 3000

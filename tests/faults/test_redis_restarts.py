@@ -12,9 +12,9 @@ from devtools.processes import Process, events, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import Build, on_sqlite
-from tests.faults.pauses import frozen
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import HURRIED, Site
+from tests.integration.workers import frozen
 
 LATEST_MS = 3000
 #: What a worker writes down when it has settled checks.

@@ -16,8 +16,9 @@ from orders.models import metadata
 from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load
-from tests.faults.pauses import frozen, last
+from tests.faults.pauses import last
 from tests.faults.site import HURRIED, SKUS, STOCKED, Customer, Site, small_disk
+from tests.integration.workers import frozen
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}

@@ -1,9 +1,11 @@
 """Workers under test, and what they leave in their queues."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from devtools.processes import Process
 from tests.contract.state import State, state
 from worker import DelayQueue, Worker
 
@@ -24,6 +26,18 @@ def running(*workers: Worker) -> Iterator[None]:
             worker.stop()
         for thread in threads:
             thread.join()
+
+
+@contextmanager
+def frozen(*processes: Process) -> Iterator[None]:
+    """Stop processes meanwhile, so that they get ahead of the test on no machine."""
+    for process in processes:
+        process.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.signal(signal.SIGCONT)
 
 
 def tasks(queue: DelayQueue) -> State:
