@@ -1,10 +1,10 @@
-# One image for the API, the worker and the migrations: docker-compose.yml says which it is.
+# One image for the API, the worker and the migrations: docker-compose.yml says which one to run.
 FROM python:3.13-slim AS build
 RUN python -m venv /venv
 COPY requirements.lock /
 RUN /venv/bin/pip install --no-cache-dir --require-hashes -r /requirements.lock
 COPY . /app
-# A checkout keeps the permissions of whoever made it; the image's user is another.
+# A checkout has the permissions of whoever made it, and the image runs as another user.
 RUN chmod -R u=rwX,go=rX /app
 
 FROM python:3.13-slim
@@ -14,5 +14,5 @@ ENV PATH=/venv/bin:$PATH \
 COPY --from=build /venv /venv
 COPY --from=build /app /app
 WORKDIR /app
-# Owns nothing: what serves requests cannot change its own code.
+# This user owns nothing, so whatever serves requests cannot change its own code.
 USER 10001:10001

@@ -10,7 +10,7 @@ $(VENV)/made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# What the demo and `make run` need: a quarter of the download of `make install`.
+# What `make demo` and `make run` need: a quarter of what `make install` downloads.
 $(VENV)/demo: $(VENV)/made requirements-demo.lock
 	$(PIP) install --quiet --require-hashes -r requirements-demo.lock
 	@touch $@
@@ -70,10 +70,10 @@ openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the AP
 	$(BIN)/python -m orders.openapi
 
 EXAMPLES ?= 500
-fuzz: $(VENV)/fuzz ## Send requests generated from that file, on both databases; EXAMPLES=2000 for more
+fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json, on both databases; EXAMPLES=2000 for more
 	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
-# One after another, on a machine with nothing else to do: time limits are strict.
+# One after another, on a machine with nothing else to do, because time limits are strict.
 faults: $(VENV)/installed ## Run the fault tests repeatedly, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
 	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
@@ -89,11 +89,11 @@ new: $(if $(NAME),$(VENV)/installed) ## Write a service for another timeout: NAM
 	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold'; exit 2; }
 	@$(BIN)/python -m devtools.new "$(NAME)"
 
-remove-orders: $(VENV)/installed ## Keep the engine and what writing flows takes; asks first
+remove-orders: $(VENV)/installed ## Keep only the engine and what you need to write flows; asks first
 	@$(BIN)/python -m devtools.remove_orders
 
 env: ## Write .env with random secrets, once
-	@test -e .env && echo '.env is there already' || $(PYTHON) devtools/make_env.py
+	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py
 
 lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics pyproject.toml -o requirements.lock
@@ -103,5 +103,5 @@ lock: ## Resolve the lock files again (needs uv)
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock
 	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements-dev.lock pyproject.toml -o requirements-docs.lock
 
-clean: ## Remove everything that was made here
+clean: ## Remove .venv, data and everything that was built
 	rm -rf $(VENV) data build *.egg-info

@@ -1,1 +1,1 @@
-"""What the documentation's figures come from."""
+"""The benchmarks behind the figures in the documentation."""

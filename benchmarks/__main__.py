@@ -1,8 +1,8 @@
-"""Every benchmark, each in a process of its own, and then the figures in the documentation.
+"""Runs every benchmark, each in its own process, then updates the figures in the documentation.
 
     python -m benchmarks [--quick]
 
-It takes about an hour; ``--quick`` takes minutes and is only a smoke test: its figures are neither
+It takes about an hour. ``--quick`` takes minutes and is only a smoke test: its figures are neither
 kept nor published.
 """
 

@@ -1,6 +1,6 @@
-"""What a tutorial would write: the same server and framework, with less behind them.
+"""An API as a tutorial would write it, on the same server and framework.
 
-No authentication, no idempotency, no validation, no events, nothing scheduled.
+It has no authentication, idempotency, validation or events, and schedules nothing.
 """
 
 import json
@@ -46,7 +46,7 @@ def create_app() -> Flask:
 
     @app.post("/route")
     def route() -> ResponseReturnValue:
-        """Parse JSON, answer JSON."""
+        """Parse JSON, respond with JSON."""
         return {"items": len(request.get_json()["items"])}, 201
 
     @app.post("/orders")
@@ -66,7 +66,7 @@ def create_app() -> Flask:
 
     @app.post("/payments")
     def pay() -> ResponseReturnValue:
-        """Note the payment, mark the order as paid, take its items off the shelf."""
+        """Insert the payment, mark the order as paid, take its items out of stock."""
         payment = request.get_json()
         order = orders.c.id == payment["order_id"]
         with engine.begin() as connection:
@@ -106,9 +106,9 @@ def create_app() -> Flask:
 
 
 def create_least_app(dsn: str, key: str, customer: str) -> Flask:
-    """The least that does what a create of this project does, but for schedules, limits and logs.
+    """The smallest application whose create does what this project's does, for one thread and one key.
 
-    For one thread, with one key.
+    It leaves out scheduling, limits and logs.
     """
     app = Flask(__name__)
     connection = psycopg.connect(dsn, autocommit=True)
@@ -161,7 +161,7 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
 
 
 def _order(body: dict[str, Any]) -> dict[str, Any]:
-    """An order's row. Its client says who it is, and what things cost."""
+    """An order's row. The customer and the prices are what the client says."""
     now = datetime.now(UTC)
     return {
         "id": str(uuid7()),

@@ -1,10 +1,10 @@
-"""How many functions a create calls, Python's and C's: what its processor time follows, without the noise.
+"""How many functions a create calls, in Python and in C: proportional to its CPU time, without the noise.
 
     python -m benchmarks.calls [--requests 50]
 
-The applications are called through WSGI, without a server: this project's, what a tutorial would
-write, and the least that does the same: one function that checks a key, reads strictly, validates,
-and sends the create's own statement through psycopg.
+Three applications are called through WSGI, without a server: this project's, a tutorial's, and the
+smallest that does the same, one function that checks a key, parses strictly, validates, and sends
+the create's own statement through psycopg.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def _environ(path: str, headers: dict[str, str], body: dict[str, Any]) -> Enviro
 
 
 def _calls(app: Flask, environ: Environ) -> int:
-    """How many calls this thread makes to answer."""
+    """How many functions this thread calls during one request."""
     count, statuses = 0, []
 
     def hook(_frame: object, event: str, _arg: object) -> None:

@@ -1,9 +1,9 @@
-"""What a batch costs on a database that was never analysed, and on the same one once it was.
+"""What a batch costs on a database that was never analysed, and on the same one after ANALYZE.
 
     python -m benchmarks.cold [--orders 20000] [--repetitions 3]
 
 Each order has three items. A database that was just migrated, restored or upgraded has no
-statistics until autovacuum comes round; here it is off.
+statistics until autovacuum has run; here autovacuum is off.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _measure(stage: Scene, ids: Iterator[str]) -> dict[int, float]:
-    """The median of some batches of each size, in ms."""
+    """The median time of a batch of each size, in ms."""
     services = bootstrap(Settings.from_env(stage.env))
     medians = {}
     for size in SIZES:

@@ -1,10 +1,10 @@
-"""Commands on many dead letters: how long they take, their memory, and how long one script holds Redis.
+"""Commands on many dead letters: their duration, their memory, and how long one script occupies Redis.
 
     python -m benchmarks.dead [--letters 100000]
 
-Each letter has an error and a payload of 1 KB each; half of them died of something else. The longest script is by Redis's
-slow log, which includes the time that other programs took of the processor, and the copies of memory that are made
-while Redis rewrites its append-only file.
+Each letter has 1 KB of error and 1 KB of payload; there are two kinds of errors, half of each. The
+longest script comes from Redis's slow log, which counts wall-clock time: it includes the time that
+other programs had the processor, and the copying of memory while Redis rewrites its append-only file.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from benchmarks.scene import Scene, scene
 from worker import Task
 
 KB = 1000
-#: Scripts that are quicker are not recorded.
+#: Faster scripts are not recorded.
 SLOW_US = 100
-#: Runs a command, and then says how much memory it took at most.
+#: Runs a command, then prints its peak memory.
 CHILD = """
 import re, sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def bury(stage: Scene, client: redis.Redis, count: int) -> None:
-    """Have so many dead letters in the orders' queue, and nothing else."""
+    """Fill the orders' queue with so many dead letters and nothing else."""
     client.flushall()
     queue = stage.queue()
     queue.schedule_many((f"task-{n}", 1, b"p" * KB) for n in range(count))
@@ -83,7 +83,7 @@ def _burial(task: Task) -> tuple[Task, str, BaseException]:
 
 
 def measure(report: Report, stage: Scene, client: redis.Redis, command: str) -> None:
-    """Run a command in a process of its own."""
+    """Run a command in its own process."""
     client.slowlog_reset()
     began = time.monotonic()
     words: Sequence[str] = [*command.split(), "--queue", "order-timeout"]

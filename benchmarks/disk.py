@@ -1,9 +1,9 @@
-"""The disk space that orders take in PostgreSQL, from being placed to being cancelled.
+"""How much of PostgreSQL's disk orders take up, from placing to cancelling them.
 
     python -m benchmarks.disk [--orders 20000]
 
 Each has three items, an idempotency key and two events. Tables and indexes are measured as the run
-leaves them, dead rows included, and the sizes are scaled to a million orders.
+left them, dead rows included, and the sizes are scaled to a million orders.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""How fast due orders are let go: everything they need, from the claim to the ack.
+"""How fast due orders are processed, from the claim to the ack.
 
-    python -m benchmarks.drain [--orders 50000] [--peer-orders 2000] [--repetitions 3]
+    python -m benchmarks.drain [--orders 50000] [--peer-orders 2000] [--repetitions 7]
 
-Each order has three items; a fifth are paid before they are due. What is measured: cancel those
-that are unpaid, give exactly their stock back, write one event each, commit, ack. Beside it, in
-the same run: task queues that handle one order at a time doing the same work, and what bounds any
+Each order has three items; a fifth are paid before they are due. Measured is all that the others
+take: cancel them, return exactly their stock, write one event each, commit, ack. In the same run,
+for comparison: other task queues doing the same work, one order at a time, and the limits of any
 implementation: the same statements in the same batches straight from the driver, and the same
 scripts without a database. Stock and events are asserted after every repetition.
 """

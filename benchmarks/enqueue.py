@@ -1,10 +1,10 @@
-"""What scheduling costs: in a create, and on its own.
+"""What scheduling costs, within a create and on its own.
 
     python -m benchmarks.enqueue [--orders 2000] [--tasks 20000] [--repetitions 3]
 
-Creates are done in this process, by the service as it is wired and by one that schedules nothing,
-in short turns on one engine, so that both meet the same machine. Beside the queue's own calls
-stand bare ZADDs in the same batches. How many orders and tasks there are is asserted.
+This process creates orders with the service as it is wired and with one that schedules nothing, in
+short turns on one engine, so that both see the same machine. The queue's own calls are compared
+with bare ZADDs in the same batches. The numbers of orders and tasks are asserted.
 """
 
 import argparse
@@ -30,12 +30,12 @@ TURN = 100
 WARM_UP_TURNS = 3
 DAY_MS = 86_400_000
 
-#: An id, when it is due, and no payload.
+#: An id, a due time, and an empty payload.
 Task = tuple[str, int, bytes]
 
 
 class NoScheduler:
-    """Leaves deadlines to others."""
+    """Schedules nothing."""
 
     def schedule(self, order_id: str, *, delay_ms: float, even_if_dead: bool = False) -> None: ...
 
@@ -68,7 +68,7 @@ def _add(report: Report, row: str, count: int, seconds: float, threads: int = 1)
 
 
 def creates(stage: Scene, turns: int, threads: int) -> tuple[float, float]:
-    """Seconds for so many turns of creates without scheduling, and with it."""
+    """How many seconds these turns of creates take without scheduling, and with it."""
     stage.client().flushall()
     stage.load(EARLIER, items=1, paid_share=1)
     services = bootstrap(Settings(database_url=stage.database_url, redis_url=stage.redis_url))
@@ -107,7 +107,7 @@ def _place(service: OrderService, customer: str, count: int) -> None:
 
 
 def schedules(stage: Scene, count: int) -> Iterator[tuple[str, float]]:
-    """Seconds that scheduling so many tasks takes, one way after the other."""
+    """How many seconds it takes to schedule so many tasks, in each way in turn."""
     client, queue = stage.client(), stage.queue()
     now_ms = epoch_ms(datetime.now(UTC))
 

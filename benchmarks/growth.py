@@ -1,8 +1,8 @@
-"""Whether an order costs the same however many others wait.
+"""Whether an order costs the same, however many others are waiting.
 
     python -m benchmarks.growth [--most 10000000] [--orders 20000] [--repetitions 3]
 
-The others wait in Redis; up to a million of them in the database too, with three items each.
+The others wait in Redis; up to a million of them are in the database, too, with three items each.
 """
 
 import argparse

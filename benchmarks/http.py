@@ -2,10 +2,10 @@
 
     python -m benchmarks.http [--seconds 5] [--repetitions 3] [--clients 8] [--sqlite]
 
-Orders are for SKUs chosen at random among a thousand, so that rows are rarely contended, or all for
-one. What is created is then paid, each order once, and read. For comparison, in the same run: what
-a tutorial would write, under the same server; a route that touches no database; and, without HTTP,
-statements straight from the driver. After each row, what must then be in SQL is asserted.
+Orders are for SKUs chosen at random from a thousand, so that rows are rarely contended, or all for
+one SKU. The orders created are then paid, each once, and read. For comparison, in the same run: a
+tutorial's API under the same server; a route that uses no database; and, without HTTP, statements
+straight from the driver. After each row, the contents of the database are asserted.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Baskets:
-    """What orders are for."""
+    """The items of orders."""
 
     items: int = 1
     skus: int = SKUS
@@ -68,21 +68,21 @@ class Baskets:
         return f"{many}, one SKU for all" if self.skus == 1 else many
 
     def __iter__(self) -> Iterator[list[str]]:
-        """The SKUs of one order after the other, sorted: locks are taken in this order."""
+        """The SKUs of each order in turn, sorted, because locks are taken in this order."""
         while True:
             yield sorted(f"sku-{n}" for n in random.sample(range(self.skus), self.items))
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What one repetition measures, and how."""
+    """One repetition."""
 
     stage: Scene
     seconds: float
     clients: int
 
     def rows(self) -> Iterator[tuple[str, Measured]]:
-        """Each row in turn, on a server started for it."""
+        """Measure each row in turn, on a server started for it."""
         for baskets in (Baskets(50), Baskets(5), Baskets(skus=1), Baskets()):
             self._reopen(baskets)
             yield f"plain: create, {baskets}", self._plain_create(baskets)
@@ -100,7 +100,7 @@ class Bench:
                 yield name, self._raw(write_order)
 
     def _reopen(self, baskets: Baskets) -> str:
-        """Empty the scene but for the earlier orders; return a new client's key."""
+        """Delete everything but the earlier orders; return the key of a new client."""
         self.stage.client().flushall()
         self.stage.load(EARLIER, items=baskets.items, paid_share=1)
         return create_key(self.stage.env, "http", "orders", "payments")
@@ -127,7 +127,7 @@ class Bench:
         return measured
 
     def _customer(self) -> str:
-        """The id of the client that `_reopen` makes."""
+        """The id of the client that `_reopen` creates."""
         [[client_id]] = self.stage.rows("SELECT id FROM api_clients WHERE name = 'http'")
         return str(client_id)
 
@@ -163,7 +163,7 @@ class Bench:
         return measured
 
     def _payments(self) -> list[tuple[str, dict[str, Any]]]:
-        """A payment for each unpaid order, by its id."""
+        """Each unpaid order's id, and a payment for it."""
         unpaid = self.stage.rows("SELECT id, total_minor FROM orders WHERE status = 'unpaid'")
         facts = {"provider": "bank", "currency": "EUR"}
         return [
@@ -180,7 +180,7 @@ class Bench:
         return self._under_load(PLAIN, itertools.cycle(reads), 200)
 
     def _placed(self) -> list[str]:
-        """The ids of orders that were placed over HTTP, in no order."""
+        """The ids of the orders placed over HTTP, shuffled."""
         ids = [str(row[0]) for row in self.stage.rows("SELECT order_id FROM order_events")]
         random.shuffle(ids)
         return ids
@@ -198,7 +198,7 @@ class Bench:
         return measured
 
     def _under_load(self, app: str, requests: Iterable[bytes], expected: int) -> Measured:
-        """Start the app, warm it up, and measure it; ``answered`` has the warming up in it."""
+        """Start the app, warm it up, and measure it; ``answered`` includes the warm-up."""
         requests = iter(requests)
         port, log = free_port(), self.stage.folder / "api.log"
         server = api(self.stage.env, port, log, app)
@@ -212,7 +212,7 @@ class Bench:
         return measured._replace(answered=warm_up.answered + measured.answered)
 
     def _assert_written(self, orders: int, baskets: Baskets) -> None:
-        """So many orders are there, each with its items, and their stock is held."""
+        """Assert that so many orders exist, each with its items, and that their stock is held."""
         [[held]] = self.stage.rows("SELECT sum(reserved) FROM stock_items")
         _assert_all(orders, orders=self.stage.count("FROM orders") - EARLIER)
         _assert_all(
@@ -222,7 +222,7 @@ class Bench:
         )
 
     def _assert_paid(self, orders: int) -> None:
-        """So many orders are paid, and their stock is sold."""
+        """Assert that so many orders are paid, and their stock is sold."""
         [[on_hand]] = self.stage.rows("SELECT sum(on_hand) FROM stock_items")
         _assert_all(
             orders,

@@ -1,10 +1,10 @@
-"""How late a check comes when its time is there, and what waiting costs.
+"""How late checks run, and what waiting costs.
 
     python -m benchmarks.lateness [--seconds 10] [--waiting 1000000] [--repetitions 3]
 
-Due times are spread evenly. With a handler that does nothing but look at the clock, lateness is
-from the due time to the handler's start, as for the peers beside it; with the orders' handler it
-is from the deadline to the cancelling statement, by the database's clock, in whole milliseconds.
+Due times are spread evenly. With a handler that only reads the clock, lateness is measured from the
+due time to the start of the handler, as it is for the peers. With the orders' handler it is measured
+from the deadline to the cancelling statement, by the database's clock, in whole milliseconds.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from devtools.processes import Process, python, wait_until
 from worker import DelayQueue
 
-#: From scheduling the first to its due time.
+#: From scheduling the first task to its due time.
 HEAD_START_SECONDS = 5.0
 RATES = (100, 1000)
-#: Until a worker that was started is at rest.
+#: How long a worker takes to come to rest after its start.
 SETTLE_SECONDS = 6.0
 
 
@@ -63,7 +63,7 @@ def _measure(report: Report, stage: Scene, rate: int, seconds: float, waiting: i
 
 
 def spread(late_ms: Sequence[float]) -> dict[str, float]:
-    """Percentiles of how late they were, ms. Below 0 is early."""
+    """Percentiles of lateness in ms; below 0 is early."""
     cuts = statistics.quantiles(late_ms, n=100)
     return {
         "min_ms": min(late_ms),
@@ -76,13 +76,13 @@ def spread(late_ms: Sequence[float]) -> dict[str, float]:
 
 
 def due_times(rate: int, seconds: float) -> list[int]:
-    """Evenly spread, ms since the epoch."""
+    """Times spread evenly, in ms since the epoch."""
     start = (time.time() + HEAD_START_SECONDS) * 1000
     return [round(start + n * 1000 / rate) for n in range(round(rate * seconds))]
 
 
 def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str, float]:
-    """How late a handler is called that does nothing, and what the worker takes for it."""
+    """How late a handler that does nothing is called, and what that costs the worker."""
     client = stage.client()
     client.flushall()
     queue = DelayQueue(client, QUEUE)
@@ -112,11 +112,11 @@ def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str,
 
 
 def orders(stage: Scene, rate: int, seconds: float) -> list[float]:
-    """How late unpaid orders are cancelled, ms, by the database's clock."""
+    """How late unpaid orders are cancelled, in ms, by the database's clock."""
     ids = stage.load(round(rate * seconds), paid_share=0)
     stage.client().flushall()
     deadlines = dict(zip(ids, due_times(rate, seconds), strict=True))
-    stage.set_deadlines(deadlines)  # before there is a worker, which would sweep them
+    stage.set_deadlines(deadlines)  # before a worker runs, which would sweep them
     with stage.workers(1, 1):
         stage.queue().schedule_many((order_id, at, b"") for order_id, at in deadlines.items())
         wait_until(
@@ -130,7 +130,7 @@ def orders(stage: Scene, rate: int, seconds: float) -> list[float]:
 
 
 def idle(stage: Scene, seconds: float) -> dict[str, float]:
-    """What a worker takes that has nothing to do, once it has connected."""
+    """What a worker with nothing to do costs, once it has connected."""
     client = stage.client()
     client.flushall()
     stage.load(1000, paid_share=1)
@@ -145,7 +145,7 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
             sent: Counter[str] = Counter()
             for command in iter(monitor.next_command, None):
                 if "the end" in command["command"]:
-                    del sent[command["client_port"]]  # this benchmark's own
+                    del sent[command["client_port"]]  # the benchmark's own connection
                     break
                 sent[command["client_port"]] += command["client_type"] != "lua"
     return {"cpu_percent": 100 * cpu / seconds, "redis_commands_per_s": sent.total() / seconds}
@@ -153,7 +153,7 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def _costs(process: Process, client: redis.Redis) -> Iterator[dict[str, float]]:
-    """A worker's share of one core, and its calls to Redis a second: they are all scripts."""
+    """A worker's share of one core, and its calls to Redis per second, all of them scripts."""
     costs: dict[str, float] = {}
     start, cpu, calls = time.perf_counter(), _cpu_seconds(process.pid), _scripts(client)
     yield costs
@@ -168,7 +168,7 @@ def _scripts(client: redis.Redis) -> int:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system time so far, from Linux's proc."""
+    """User and system time so far, from /proc."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

@@ -1,7 +1,7 @@
-"""HTTP load from one thread: connections that each ask again as soon as they are answered.
+"""HTTP load from one thread: each connection sends its next request as soon as it has a response.
 
-It costs some 20 microseconds a request, making it included, so that the cores are the server's.
-Of a response it reads the status, and as much as Content-Length says.
+A request costs about 20 microseconds, creating it included, which leaves the cores to the server.
+Of a response, only the status and Content-Length are parsed.
 """
 
 import json
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple, Self
 
-#: How long an answer is waited for.
+#: How long to wait for a response.
 PATIENCE_SECONDS = 30
-#: Above this share of its time at work, a generator would measure itself.
+#: A generator that is busy for a larger share of the time would measure itself.
 BUSIEST = 0.9
 
 
 class Measured(NamedTuple):
-    """What a load brought. Latencies are from the first byte asked to the last byte answered."""
+    """The result of a load. Latency is from the request's first byte to the response's last one."""
 
     answered: int
     per_s: float
@@ -28,13 +28,13 @@ class Measured(NamedTuple):
 
 
 def measured(latencies: Sequence[float], seconds: float) -> Measured:
-    """Sum up latencies in seconds, all of them within ``seconds``."""
+    """The result for these latencies in seconds, measured over ``seconds``."""
     slowest = sorted(latencies)[math.ceil(0.99 * len(latencies)) - 1]
     return Measured(len(latencies), len(latencies) / seconds, slowest * 1000)
 
 
 def request(method: str, path: str, headers: Mapping[str, str], body: object = None) -> bytes:
-    """A request as it goes over the wire, its body as JSON."""
+    """The bytes of a request with a JSON body."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     text = ""
@@ -68,10 +68,10 @@ class Client:
         self._socket.sendall(request)
 
     def read(self, expected: int) -> bool:
-        """Take what came; whether that completes the response.
+        """Read what has arrived. Returns whether the response is complete.
 
-        Raises RuntimeError when its status is not the expected one, ConnectionError when there
-        will be no response.
+        Raises RuntimeError if its status is not the expected one, ConnectionError if the server
+        closed the connection.
         """
         more = self._socket.recv(65536)
         if not more:
@@ -91,10 +91,10 @@ class Client:
 def load(
     port: int, requests: Iterator[bytes], expected: int, connections: int, seconds: float
 ) -> Measured:
-    """Send requests for so many seconds, or until there are none left.
+    """Send requests for so many seconds, or until none are left.
 
-    Raises RuntimeError when a response has another status than the expected one, or the
-    generator is too busy to measure anything but itself.
+    Raises RuntimeError if a response has an unexpected status, or if the generator is too busy to
+    measure anything but itself.
     """
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(port)) for _ in range(connections)]
@@ -109,7 +109,7 @@ def load(
 def _play(
     clients: Sequence[Client], requests: Iterator[bytes], expected: int, until: float
 ) -> list[float]:
-    """Seconds that each answer took."""
+    """The latency of each response in seconds."""
     latencies: list[float] = []
     with selectors.DefaultSelector() as selector:
         for client, first in zip(clients, requests, strict=False):

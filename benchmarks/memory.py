@@ -1,4 +1,4 @@
-"""What a waiting check takes of Redis's memory, and what a worker takes for a million of them.
+"""How much of Redis's memory a waiting check takes up, and how much memory a worker needs for a million.
 
 python -m benchmarks.memory [--checks 1000000]
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _bytes_each(client: redis.Redis, ids: list[str], stage: Scene | None = None) -> float:
-    """Of Redis's memory, for one member or check."""
+    """Bytes of Redis's memory for one member or check."""
     before = emptied_bytes(client)
     if stage is not None:
         stage.queue().schedule_many((order_id, FAR_AWAY_MS, b"") for order_id in ids)
@@ -52,19 +52,19 @@ def _bytes_each(client: redis.Redis, ids: list[str], stage: Scene | None = None)
 
 
 def emptied_bytes(client: redis.Redis) -> int:
-    """What Redis takes when all is deleted, and freed."""
+    """Delete everything and wait until it is freed; return what Redis still uses."""
     client.execute_command("FLUSHALL", "SYNC")  # type: ignore[no-untyped-call]
     return used_bytes(client)
 
 
 def used_bytes(client: redis.Redis) -> int:
-    """What Redis takes for its keys."""
+    """The memory of Redis's keys."""
     memory: Any = client.info("memory")
     return int(memory["used_memory_dataset"])
 
 
 def _rss_mib(process: Process) -> float:
-    """The most that was resident so far, from Linux's proc."""
+    """The peak resident memory so far, from /proc."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""A flow whose handler only notes how late it is called."""
+"""A flow whose handler only records how late it is called."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The latest figures as tables and plots in docs/performance.md.
+"""Writes the latest figures into docs/performance.md, as tables and plots.
 
 python -m benchmarks.publish
 """
@@ -16,13 +16,13 @@ from benchmarks import report
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 OWN, OTHER = "#1f5a7a", "#b9b2a6"
-#: Rows whose 99th percentile is within this are shown again, close up.
+#: Rows whose 99th percentile is at most this are also in a second plot, with a finer scale.
 SOON_MS = 20
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def main() -> None:
-    """Rewrite what stands between ``<!-- part -->`` and ``<!-- end -->`` for each part."""
+    """Rewrite the text between ``<!-- part -->`` and ``<!-- end -->`` for each part."""
     mpl.use("Agg")
     text = PAGE.read_text()
     for path in sorted(report.RESULTS.glob("*.json")):
@@ -42,7 +42,7 @@ def _figures(found: report.Report) -> str:
 
 
 def _drain() -> None:
-    """This project beside other queues, and apart from them beside what the machine can do at most."""
+    """One plot with this project and other queues, and one with this project and the machine's limits."""
     figures = report.load("drain").figures
     limits = {name: row for name, row in figures.items() if name.startswith("limit: ")}
     own = {name: row for name, row in figures.items() if name.startswith("this project")}
@@ -72,7 +72,7 @@ def _bars(name: str, figures: Figures) -> None:
 
 
 def _lateness() -> None:
-    """How late tasks start: all of them, and those within a few milliseconds again on a scale of their own."""
+    """How late tasks start: one plot for all, and one with a finer scale for those that start soon."""
     figures = report.load("lateness").figures
     rows = {name: _medians(row) for name, row in figures.items() if "p50_ms" in row}
     soon = {name: row for name, row in rows.items() if row["p99_ms"] <= SOON_MS}

@@ -1,6 +1,6 @@
-"""What bounds a drain: its statements without a queue, and its scripts without a database.
+"""The limits of a drain: its statements without a queue, and its scripts without a database.
 
-And what bounds creating orders: the fewest statements that write one, without a server.
+And the limits of creating orders: the fewest statements that write one, without a server.
 """
 
 import threading
@@ -24,7 +24,7 @@ LEASE_MS = 10_000
 
 
 def statements(stage: Scene, ids: Sequence[str], connections: int) -> float:
-    """Seconds for the service's own statements, in its batches, straight from psycopg."""
+    """How many seconds the service's own statements take in the same batches, straight from psycopg."""
     lock = threading.Lock()
     batches = _batches(ids)
 
@@ -55,12 +55,12 @@ def _batches(ids: Sequence[str]) -> Iterator[list[str]]:
         yield [*ids[start : start + BATCH]]
 
 
-#: Its compiler only; it connects to nothing.
+#: Used only to compile statements; it never connects.
 ENGINE = sa.create_engine("postgresql+psycopg://")
 
 
 def _compiled(statement: sa.ClauseElement) -> tuple[bytes, dict[str, Any]]:
-    """A statement as the driver takes it, and the values that are written in it."""
+    """A statement's text for the driver, and its fixed parameters."""
     compiled = statement.compile(ENGINE)
     return str(compiled).encode(), compiled.params
 
@@ -69,13 +69,13 @@ EXPIRE, PLACE = map(_compiled, (operations.expire.statement, operations.place.st
 
 
 def _expire(connection: psycopg.Connection[Any], batch: list[str]) -> None:
-    """What `OrderService.expire` sends to the database, and nothing else."""
+    """Send only what `OrderService.expire` sends to the database."""
     text, fixed = EXPIRE
     connection.execute(text, {**fixed, "ids": f"{{{','.join(batch)}}}"}).fetchall()
 
 
 def scripts(stage: Scene, ids: Sequence[str]) -> float:
-    """Seconds to claim and ack them all, in the same batches."""
+    """How many seconds it takes to claim and ack all of them, in the same batches."""
     queue = stage.schedule(ids)
     queue.resume()
     start = time.perf_counter()
@@ -102,7 +102,7 @@ def orders(
     connections: int,
     seconds: float,
 ) -> Measured:
-    """Write orders, given as (customer, items), on so many connections for so many seconds."""
+    """Write orders for so many seconds on so many connections; a basket is (customer, items)."""
     lock = threading.Lock()
     latencies: list[float] = []
 
@@ -126,7 +126,7 @@ def orders(
 
 
 def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[str, Any]]) -> None:
-    """Stock, order and items: the least there is to write."""
+    """Write only stock, order and items: the minimum."""
     order_id = str(uuid7())
     total = sum(item["quantity"] * item["unit_price_minor"] for item in items)
     with connection.transaction():
@@ -143,7 +143,7 @@ def create(
     items: list[dict[str, Any]],
     timeout_ms: int = 1_800_000,
 ) -> None:
-    """What `OrderService.place` sends to the database, and nothing else."""
+    """Send only what `OrderService.place` sends to the database."""
     text, fixed = PLACE
     order = {
         "order_id": str(uuid7()),

@@ -1,4 +1,4 @@
-"""Figures: kept as they were measured, shown as medians with min and max."""
+"""Figures: stored as measured, shown as medians with min and max."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-#: Elsewhere for a smoke test, whose figures mean nothing.
+#: A smoke test, whose figures mean nothing, uses another folder.
 RESULTS = Path(os.environ.get("BENCHMARK_RESULTS", Path(__file__).parent / "results"))
 
 
@@ -21,7 +21,7 @@ class Report:
         self.figures: dict[str, dict[str, list[float]]] = {}
 
     def add(self, row: str, **columns: float) -> None:
-        """Note what one repetition measured."""
+        """Add what one repetition measured."""
         for column, value in columns.items():
             self.figures.setdefault(row, {}).setdefault(column, []).append(value)
         print(f"  {row}: {', '.join(f'{k} {shown(v)}' for k, v in columns.items())}", flush=True)
@@ -44,7 +44,7 @@ class Report:
 
 
 def load(part: str) -> Report:
-    """What was measured last."""
+    """The latest figures of a part."""
     content = json.loads((RESULTS / f"{part}.json").read_text())
     report = Report(part, content["settings"])
     report.measured, report.figures = content["measured"], content["figures"]
@@ -52,7 +52,7 @@ def load(part: str) -> Report:
 
 
 def table(figures: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """A Markdown table: a median, and min to max where there were several."""
+    """A Markdown table of medians, with min and max if there were several repetitions."""
     columns = [*dict.fromkeys(column for row in figures.values() for column in row)]
     lines = [
         "| | " + " | ".join(column.replace("_", " ") for column in columns) + " |",
@@ -74,5 +74,5 @@ def _cell(values: Sequence[float]) -> str:
 
 
 def shown(value: float) -> str:
-    """Three figures, or all of a larger number."""
+    """A number with three significant digits, or all digits before the point if there are more."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What every benchmark plays on: real servers that keep what they commit, and orders to let go."""
+"""The setting of every benchmark: real servers that persist what they commit, and orders to process."""
 
 import contextlib
 import os
@@ -29,22 +29,21 @@ from worker import DelayQueue, connect
 SKUS = 1000
 ON_HAND = 1_000_000
 ITEMS = 3
-#: How many are paid before they are due, though their checks are still scheduled.
+#: The share of orders that are paid before they are due. Their checks are scheduled all the same.
 PAID_SHARE = 0.2
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 
-#: Far from due, whatever a benchmark takes to run.
+#: Not due for as long as any benchmark runs.
 FAR_AWAY_MS = 10_000_000_000_000
-#: Orders that the shop had before others are placed, all paid: plans for empty tables are like no
-#: others.
+#: Paid orders that exist before others are placed: plans for empty tables are like no others.
 EARLIER = 5_000
 
-#: In an order in which they can be emptied.
+#: In an order that allows emptying them one by one.
 TABLES = [table.name for table in reversed(metadata.sorted_tables)]
 
 Row = Sequence[Any]
 
-#: Unpaid orders that are due in a year, with stock of their own.
+#: Unpaid orders that are due in a year, with their own stock.
 WAITING = (
     (
         "INSERT INTO stock_items SELECT 'far-' || n, 2 * %(count)s, 0, 1250, 'EUR' "
@@ -67,13 +66,13 @@ WAITING = (
 )
 
 
-#: As long as a request's.
+#: As long as a real one.
 FINGERPRINT = "2:" + 32 * "f"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A Valkey and a database, migrated."""
+    """A Valkey and a migrated database."""
 
     database_url: str
     redis_url: str
@@ -81,17 +80,17 @@ class Scene:
 
     @property
     def dsn(self) -> str:
-        """The database's address as its driver takes it."""
+        """The database's address for psycopg."""
         return self.database_url.replace("+psycopg", "")
 
     @property
     def env(self) -> dict[str, str]:
-        """What the service's processes read."""
+        """The environment of the service's processes."""
         return {
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "LOG_LEVEL": "INFO",
-            # All orders are one client's, who places them as fast as they are answered.
+            # One client places all orders, as fast as they are answered.
             "RATE_LIMIT_PER_SECOND": "1000000",
             "MAX_UNPAID_ORDERS": "1000000000",
             "MAX_HELD_PIECES": "1000000000",
@@ -170,7 +169,7 @@ class Scene:
         return ids
 
     def _fill(self, tables: dict[str, list[Row]], *, analyzed: bool) -> None:
-        """Empty all tables, then fill these."""
+        """Empty all tables, then insert these rows."""
         if self.database_url.startswith("sqlite"):
             with contextlib.closing(sqlite3.connect(self.database_path)) as file, file:
                 for table in TABLES:
@@ -191,7 +190,7 @@ class Scene:
             connection.execute("CHECKPOINT")
 
     def add_waiting(self, count: int) -> None:
-        """Add so many unpaid orders that are far from due, with three items each."""
+        """Add so many unpaid orders that are not due for a year, with three items each."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in WAITING:
                 connection.execute(statement, {"count": count})
@@ -199,7 +198,7 @@ class Scene:
             connection.execute("CHECKPOINT")
 
     def set_deadlines(self, deadlines: Mapping[str, int]) -> None:
-        """Move orders' deadlines, given in ms since the epoch."""
+        """Set orders' deadlines, in ms since the epoch."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute(
                 "UPDATE orders SET expires_at = to_timestamp(at / 1000.0) "
@@ -209,7 +208,7 @@ class Scene:
             )
 
     def lateness_ms(self) -> list[float]:
-        """From each cancelled order's deadline to its cancellation."""
+        """The time from each cancelled order's deadline to its cancellation."""
         with psycopg.connect(self.dsn) as connection:
             rows = connection.execute(
                 "SELECT extract(epoch FROM cancelled_at - expires_at) * 1000 FROM orders "
@@ -218,7 +217,10 @@ class Scene:
         return [float(late) for (late,) in rows]
 
     def schedule(self, ids: Iterable[str], *, among: int = 0) -> DelayQueue:
-        """Schedule these orders' checks, all due; the queue is paused. Among others, or alone."""
+        """Schedule these orders' checks, all due, in a paused queue.
+
+        The queue is emptied first, unless these are to be ``among`` others.
+        """
         if not among:
             self.client().flushall()
         queue = self.queue()
@@ -228,7 +230,7 @@ class Scene:
 
     @contextlib.contextmanager
     def workers(self, count: int, threads: int) -> Iterator[list[Process]]:
-        """Worker processes that are up and wait."""
+        """Start worker processes, and wait until they are ready."""
         logs = [self.folder / f"worker-{n}.log" for n in range(count)]
         processes = [worker(self.env, log, "--threads", str(threads)) for log in logs]
         try:
@@ -241,7 +243,7 @@ class Scene:
                 log.unlink()
 
     def drain(self, queue: DelayQueue, workers: int, threads: int, *, among: int = 0) -> float:
-        """Seconds that the service's workers take for all that is due, among others that wait."""
+        """How many seconds the workers take to process all that is due, among others that wait."""
         with self.workers(workers, threads):
             start = time.perf_counter()
             queue.resume()
@@ -249,9 +251,9 @@ class Scene:
             return time.perf_counter() - start
 
     def assert_drained(self, *, waiting: int = 0) -> None:
-        """Every unpaid order was cancelled with one event, and exactly its stock is back.
+        """Assert that every unpaid order was cancelled with one event, and exactly its stock is back.
 
-        All but those that were added to wait.
+        All but those ``waiting``.
         """
         unpaid, cancelled = (
             self.count(f"FROM orders WHERE status = '{status}'")
@@ -266,12 +268,12 @@ class Scene:
         assert off == 0, f"the stock of {off} SKUs is off"
 
     def count(self, what: str) -> int:
-        """How many rows, given from FROM on."""
+        """The number of rows. ``what`` begins with FROM."""
         [[number]] = self.rows(f"SELECT count(*) {what}")
         return int(number)
 
     def rows(self, query: str) -> list[Row]:
-        """What a query finds."""
+        """The result of a query."""
         if self.database_url.startswith("sqlite"):
             with contextlib.closing(sqlite3.connect(self.database_path)) as file:
                 return [*file.execute(query)]
@@ -279,14 +281,14 @@ class Scene:
             return [*connection.execute(query.encode())]
 
     def analyze(self) -> None:
-        """Have plans follow what tables hold now, plans that connections keep included."""
+        """Update the statistics, which also renews the plans that connections have prepared."""
         if not self.database_url.startswith("sqlite"):
             with psycopg.connect(self.dsn) as connection:
                 connection.execute("ANALYZE")
 
     @property
     def database_path(self) -> str:
-        """Where SQLite keeps it."""
+        """The path of SQLite's file."""
         return self.database_url.removeprefix("sqlite:///")
 
 
@@ -298,7 +300,7 @@ def _left(queue: DelayQueue) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def scene(*, sqlite: bool = False) -> Iterator[Scene]:
-    """Start the servers; stop and delete them in the end."""
+    """Start the servers; stop them and delete their data at the end."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         valkey = Valkey(folder / "valkey", "--appendonly", "yes", "--save", "")

@@ -1,1 +1,1 @@
-"""What starts servers on this machine: for the demo, make run, tests and benchmarks."""
+"""Starts servers on this machine for the demo, `make run`, tests and benchmarks."""

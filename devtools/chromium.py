@@ -1,6 +1,6 @@
-"""A headless Chromium, driven over a pipe by the DevTools protocol.
+"""A headless Chromium, driven by the DevTools protocol over a pipe.
 
-Nothing has to be installed for it but the browser: its own pipe needs neither a driver nor a WebSocket.
+Only the browser has to be installed: a pipe needs neither a driver nor a WebSocket library.
 """
 
 import base64
@@ -16,13 +16,12 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from devtools.processes import wait_until
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-#: Chromium reads commands from descriptor 3 and writes to 4.
+#: Chromium reads commands from descriptor 3 and writes answers to 4.
 TRAMPOLINE = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); "
     "os.execv(sys.argv[3], sys.argv[3:])"
@@ -33,12 +32,12 @@ OPTIONS = (
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
     *("--disable-features=Translate,MediaRouter", "--remote-debugging-pipe", "about:blank"),
 )
-#: Only ends a hang, on the busiest machine.
+#: Long enough for the busiest machine: this only ends a hang.
 PATIENCE_SECONDS = 60.0
 
 
 def chromium() -> str | None:
-    """Where one is on this machine: that of CHROMIUM, or the first on PATH."""
+    """The path of a Chromium: the value of CHROMIUM, else the first one on PATH."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -47,7 +46,7 @@ class BrowserFailed(Exception):
 
 
 class Browser:
-    """Started by entering it; killed by leaving it."""
+    """A context manager: entering starts the browser, leaving kills it."""
 
     def __init__(self, program: str) -> None:
         self._program = program
@@ -73,12 +72,7 @@ class Browser:
         self._reader.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._to_it.close()
@@ -114,7 +108,7 @@ class Browser:
         return said["result"]
 
     def page(self, *, width: int = 1280, height: int = 800, dark: bool = False) -> "Page":
-        """A page with cookies of its own."""
+        """Open a page with its own cookies."""
         context = self.call("Target.createBrowserContext")["browserContextId"]
         target = self.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
@@ -129,7 +123,7 @@ class Page:
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
         self._session = session
-        #: What happened in it: the names of the protocol's events, with their parameters.
+        #: The protocol's events so far: their names and parameters.
         self.events: list[tuple[str, Mapping[str, Any]]] = []
 
     def call(self, method: str, **parameters: Any) -> Any:
@@ -160,7 +154,7 @@ class Page:
         self.until("document.readyState === 'complete'", f"{url} to be loaded")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, which may be a promise. Raises BrowserFailed."""
+        """Evaluate an expression, which may be a promise, and return its value. Raises BrowserFailed."""
         said = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -178,11 +172,11 @@ class Page:
         )
 
     def text(self, selector: str) -> str:
-        """What is to be read in an element."""
+        """The visible text of an element."""
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def click(self, selector: str) -> None:
-        """Click the element, once it is there and can be."""
+        """Click an element once it exists, is visible and is enabled."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.until(f"{found} && !{found}.disabled && {found}.checkVisibility()", selector)
         self.run(f"{found}.click()")
@@ -206,7 +200,7 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, modifiers=8 * shift, **said, **typed)
 
     def screenshot(self, file: Path, *, height: int = 0) -> None:
-        """Save what is seen as a PNG; with a height, as much of the page from its top."""
+        """Save the visible part as a PNG; with a height, that much of the page from its top."""
         size = self.call("Page.getLayoutMetrics")["cssLayoutViewport"]
         clip = {"x": 0, "y": 0, "width": size["clientWidth"], "height": height, "scale": 1}
         more = {"clip": clip, "captureBeyondViewport": True} if height else {}
@@ -214,7 +208,7 @@ class Page:
         file.write_bytes(base64.b64decode(data))
 
     def complaints(self) -> list[str]:
-        """Errors in its scripts, what its policy forbade, and what it could not load."""
+        """Script errors, violations of the content security policy, and failed loads."""
         said = []
         for method, facts in [*self.events]:
             if method == "Runtime.exceptionThrown":
@@ -224,6 +218,6 @@ class Page:
         return said
 
     def requests(self) -> list[str]:
-        """The URLs that it asked for."""
+        """The URLs that the page requested."""
         sent = [facts for method, facts in [*self.events] if method == "Network.requestWillBeSent"]
         return [facts["request"]["url"] for facts in sent]

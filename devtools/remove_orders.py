@@ -1,7 +1,7 @@
-"""``make remove-orders``: keep the engine, and what it takes to write and test flows of your own.
+"""``make remove-orders``: keep only the engine, and what you need to write and test your own flows.
 
-Run it once, in a clean checkout; git can restore everything. It keeps what `KEPT` lists, except the lines between
-``<orders>`` and ``</orders>``, and each module that imports, and each test that uses, something that was removed.
+Run it once, in a clean checkout; git can restore everything. In the files that stay, lines between <orders> and
+</orders> are cut. Modules and tests that use something that was removed are removed, too.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from devtools.processes import ROOT
 
+#: The files that stay, unless they need something that is gone.
 KEPT = (
     *("LICENSE", "Makefile", "alembic.ini", "pyproject.toml"),
     *(".ci/run", ".editorconfig", ".gitignore", ".pre-commit-config.yaml", ".github/workflows/*"),
@@ -25,30 +26,24 @@ KEPT = (
     *("worker/*", "devtools/*", "examples/*", "tests/*.py"),
     *("migrations/env.py", "migrations/script.py.mako"),
 )
-#: They start the orders, or are about them, without an import that says so.
+#: These start the orders or are about them, which their imports do not show.
 GONE = (
+    "devtools/remains/*",
+    *(f"devtools/{each}.py" for each in ("make_env", "remove_orders", "run", "service")),
+    *(f"devtools/{each}.py" for each in ("chromium", "screenshots", "try_wheel", "wheel")),
     *(
-        "devtools/make_env.py",
-        "devtools/remove_orders.py",
-        "devtools/run.py",
-        "devtools/service.py",
-        *(f"devtools/{each}.py" for each in ("chromium", "screenshots", "try_wheel", "wheel")),
+        f"tests/integration/test_{each}.py"
+        for each in ("logs", "messages", "monitoring", "remove_orders")
     ),
-    *(
-        "devtools/remains/*",
-        "tests/integration/test_logs.py",
-        "tests/integration/test_remove_orders.py",
-    ),
-    *("tests/integration/test_messages.py", "tests/integration/test_monitoring.py"),
     *(f"tests/unit/test_{each}.py" for each in ("monitoring", "tour", "versions", "wheel")),
 )
-#: Where a module goes if it needs something that is gone.
+#: Modules in these folders are removed if they need something that is gone.
 PACKAGES = ("devtools", "examples", "tests")
 TARGETS = {"help", "install", "test", "check", "new", "lock", "clean"}
 MARKED = re.compile(r"^[ \t]*(?:#|<!--) <orders>.*?</orders>[^\n]*\n", re.MULTILINE | re.DOTALL)
-#: What is written anew.
+#: The texts that replace README, CHANGELOG and .ci/run.
 REMAINS = Path(__file__).parent / "remains"
-#: In pyproject.toml.
+#: What is removed from pyproject.toml; its description is replaced.
 LINES = (
     r'^description = "(.*)"',
     r'^"(?:benchmarks|docs/site|tests/faults/soak|tests/fuzz).*\n',
@@ -63,7 +58,7 @@ LINES = (
 
 
 def remove(root: Path) -> tuple[list[str], list[str]]:
-    """Remove the orders from a checkout. Returns the paths that are gone, and those that changed."""
+    """Remove the orders from a checkout. Returns the paths that were removed and those that changed."""
     before = dict(_files(root))
     remains = {path.stem: path.read_text() for path in REMAINS.iterdir()}
     for name in before:
@@ -85,7 +80,7 @@ def remove(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """What git knows of, or would add."""
+    """The files that git tracks or would add, with their contents."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=root, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -104,7 +99,7 @@ def _modules(root: Path) -> list[Path]:
 
 
 def _cut_marked(root: Path) -> dict[str, set[str]]:
-    """Cut what is between the marks. Returns the names that each module no longer has."""
+    """Cut what is between the marks. Returns the names that each module no longer defines."""
     cut = {}
     for name, content in _files(root):
         if name.endswith((".py", ".md", ".toml", ".ini")) and MARKED.search(content.decode()):
@@ -118,7 +113,7 @@ def _cut_marked(root: Path) -> dict[str, set[str]]:
 
 
 def _defined(text: str) -> set[str]:
-    """The names that a module gives to things."""
+    """The functions, classes and constants that a module defines."""
     found = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -129,7 +124,7 @@ def _defined(text: str) -> set[str]:
 
 
 def _needs_what_is_gone(root: Path, path: Path, cut: dict[str, set[str]]) -> bool:
-    """Whether a file imports a module or a name of ours that is gone, or uses a fixture that is."""
+    """Whether a module imports a module or name of ours that is gone, or uses such a fixture."""
     text = path.read_text()
     fixtures = set[str]().union(*(cut[each] for each in cut if each.endswith(".conftest")))
     fixtures -= _defined(text)
@@ -153,7 +148,7 @@ def _needs_what_is_gone(root: Path, path: Path, cut: dict[str, set[str]]) -> boo
 
 
 def _is_gone(root: Path, module: str) -> bool:
-    """Whether this was a module of ours."""
+    """Whether this was one of our modules, and is gone."""
     path = root.joinpath(*module.split("."))
     ours = module.partition(".")[0] in ("orders", "benchmarks", "worker", *PACKAGES)
     return ours and not path.with_suffix(".py").exists() and not (path / "__init__.py").exists()
@@ -168,7 +163,7 @@ def _write_what_remains(root: Path, remains: dict[str, str]) -> None:
     ini.write_text(re.sub(r"^\[alembic\]\n(?:.+\n)*", "", ini.read_text(), flags=re.MULTILINE))
     makefile = root / "Makefile"
     makefile.write_text(_targets(makefile.read_text()))
-    for page in (root / "docs").glob("*.md"):  # a link to what is gone becomes its text
+    for page in (root / "docs").glob("*.md"):  # a link to a file that is gone becomes plain text
 
         def unlinked(found: re.Match[str], page: Path = page) -> str:
             target = found[2].partition("#")[0]
@@ -187,7 +182,7 @@ def _edit_pyproject(path: Path) -> None:
 
 
 def _targets(makefile: str) -> str:
-    """The paragraphs of a Makefile whose targets stay."""
+    """The Makefile without the paragraphs of targets that go."""
     kept = []
     for paragraph in makefile.split("\n\n"):
         targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", paragraph, re.MULTILINE))
@@ -200,7 +195,7 @@ def _targets(makefile: str) -> str:
 
 
 def _fix_imports(root: Path) -> None:
-    """Remove those that nothing uses any more."""
+    """Remove imports that are no longer used."""
     ruff = [sys.executable, "-m", "ruff", "--quiet"]
     subprocess.run([*ruff, "check", "--fix", "--select", "F401,I", "."], cwd=root, check=True)
     subprocess.run([*ruff, "format", "."], cwd=root, check=True)

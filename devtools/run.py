@@ -1,4 +1,4 @@
-"""``make run``: the service to try by hand, its data kept under ``data/``."""
+"""``make run``: the service to try by hand. Its data is kept under ``data/``."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ Cancellations appear here as they happen:
 def main() -> int:
     port = int(os.environ.get("PORT", "8000"))
     folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM):  # background jobs of a shell ignore SIGINT
         signal.signal(number, signal.default_int_handler)
     log = Tail(folder / "worker.log")
     try:
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def line_of(event: Mapping[str, Any]) -> str | None:
-    """What is shown of an event in the worker's log, which may be nothing."""
+    """The line to print for an event in the worker's log, or None."""
     match event:
         case {"event": "order cancelled", "order": order, "late_ms": late_ms}:
             said = f"order {order} cancelled, {duration(late_ms)} after its deadline"
@@ -99,7 +99,7 @@ def line_of(event: Mapping[str, Any]) -> str | None:
 
 
 def _shown(path: Path) -> str:
-    """A path as it can be typed here."""
+    """A path as the user would type it in the current folder."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 

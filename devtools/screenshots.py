@@ -1,4 +1,4 @@
-"""Pictures of the operators' page for docs/, taken of a service with something to see.
+"""Takes screenshots of the operators' page, for docs/, on a service filled with data.
 
 python -m devtools.screenshots           writes docs/ops-light.png and docs/ops-dark.png
 python -m devtools.screenshots FOLDER    all sections, at more widths
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def opened(browser: Browser, url: str, key: str, width: int, *, dark: bool) -> Page:
-    """The page after a login, once it has shown everything."""
+    """Log in, and wait until the page shows everything."""
     page = browser.page(width=width, height=800, dark=dark)
     page.go(url)
     page.until("document.querySelector('#key').checkVisibility()", "the login")
@@ -78,11 +78,11 @@ def take_all(page: Page, folder: Path, name: str) -> None:
         page.screenshot(folder / f"{name}-{view}.png", height=max(800, height))
 
 
-# -- something to see ----------------------------------------------------------------------
+# -- data to show --------------------------------------------------------------------------
 
 
 def fill(service: Service) -> None:
-    """Orders that expire all the time, some that have, dead letters, and money to send back."""
+    """Orders that keep expiring, a history of expired ones, dead letters, and refunds due."""
     env = service.env
     services = bootstrap(Settings.from_env(env))
     dice = random.Random(4711)  # noqa: S311
@@ -118,7 +118,7 @@ def place(
 
 
 def pay_late(services: Services, ids: dict[str, str], dice: random.Random) -> None:
-    """Payments that are due back."""
+    """Payments that must be refunded."""
     for n in range(4):
         order_id = place(services, dict.fromkeys(CLIENTS, ids["teahouse"]), dice, f"B-{n}", 900)
         order = services.orders.order(None, order_id)
@@ -135,7 +135,7 @@ def pay_late(services: Services, ids: dict[str, str], dice: random.Random) -> No
 
 
 def make_history(services: Services, dice: random.Random) -> None:
-    """Orders that expired in the last half hour, a few of them late."""
+    """Orders that expired within the last half hour, a few of them late."""
     now = datetime.now(UTC)
     with services.engine.begin() as connection:
         [some, *_] = connection.execute(sa.select(orders).limit(1)).all()

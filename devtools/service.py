@@ -3,7 +3,6 @@
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.request import urlopen
 
@@ -13,7 +12,7 @@ from devtools.valkey import Valkey
 
 
 class Service:
-    """Started by entering it; stopped, Valkey last, by leaving it."""
+    """A context manager: entering starts the processes, leaving stops them, Valkey last."""
 
     def __init__(self, folder: Path, port: int, settings: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,27 +45,22 @@ class Service:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start_worker(self) -> Process:
-        """Start a worker, beside those that run."""
+        """Start another worker."""
         worker = processes.worker(self.env, self.folder / "worker.log")
         self._started.append(worker.stop)
         return worker
 
     def stop(self) -> None:
-        """Stop what was started, the last first."""
+        """Stop what was started, in reverse order."""
         while self._started:
             self._started.pop()()
 
     def running(self) -> bool:
-        """Whether no process has ended, which none should."""
+        """Whether the worker and the API are still running."""
         return self.worker.running() and self.api.running()
 
     def _ready(self) -> bool:

@@ -1,6 +1,7 @@
-"""``make wheel``: the built wheel in an empty environment and an empty folder, first the queue alone, then the service.
+"""``make wheel``: tries the built wheel in an empty environment and an empty folder.
 
-Needs the network, or pip's cache, for the packages of requirements.lock.
+First the queue alone, then the service. The packages of requirements.lock come from the network or
+from pip's cache.
 """
 
 import json
@@ -20,12 +21,12 @@ from devtools.processes import ROOT, free_port, log_end, wait_until
 from devtools.valkey import private_valkey
 from devtools.wheel import build_wheel
 
-#: Files that must not be taken for the packages of the same name.
+#: Files that must not be imported in place of the packages with these names.
 SHADOWS = {"worker.py": "raise SystemExit('shadowed')", "orders.py": "raise SystemExit('shadowed')"}
 
 
 class Installed:
-    """The wheel in an environment of its own, and a folder to run its commands in."""
+    """A new environment for the wheel, and a folder to run its commands in."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.wheel = wheel
@@ -36,14 +37,15 @@ class Installed:
         self.env["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         venv.create(folder / "venv", with_pip=True)
         lock = (ROOT / "requirements.lock").read_text()
-        #: The lock's versions without its hashes: the wheel has none there, and pip wants all or none.
+        #: The lock's versions without hashes: pip wants hashes for all packages or for none, and the
+        #: wheel has none.
         self.versions = folder / "versions.txt"
         self.versions.write_text(
             "\n".join(re.findall(r"^[\w.\[\]-]+==[^\s\\]+(?: ;[^\\]+)?", lock, re.MULTILINE))
         )
 
     def install(self, extra: str = "") -> None:
-        """The wheel, with the lock's versions of what it asks for."""
+        """Install the wheel, with its dependencies in the lock's versions."""
         show(f"pip install order-timeout{extra}")
         requirement = f"order-timeout{extra} @ {self.wheel.as_uri()}"
         self.run(
@@ -57,7 +59,10 @@ class Installed:
         )
 
     def run(self, *command: str, fails_with: str = "") -> str:
-        """A command's output. Raises RuntimeError unless it succeeds, or fails with this text."""
+        """Run a command and return its output.
+
+        Raises RuntimeError unless it succeeds or, with ``fails_with``, fails with this text.
+        """
         show(" ".join(command) if len(" ".join(command)) < 100 else command[0])
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
@@ -78,7 +83,7 @@ class Installed:
 
     @contextmanager
     def running(self, *command: str, within: str = "") -> Iterator[None]:
-        """A command in the background."""
+        """Run a command in the background."""
         show(f"{' '.join(command)} &")
         log = self.here / f"{command[0]}.log"
         with log.open("w") as output:
@@ -103,7 +108,7 @@ def show(text: str) -> None:
 
 
 def try_queue(installed: Installed) -> None:
-    """The queue alone: a flow in an otherwise empty folder, and what is said where an extra is missing."""
+    """The queue alone: a flow in an otherwise empty folder, and the errors about missing extras."""
     installed.install()
     for module, extra in (("worker.records", "records"), ("orders", "orders")):
         installed.run(
@@ -132,14 +137,14 @@ def try_queue(installed: Installed) -> None:
 
 
 def try_service(installed: Installed) -> None:
-    """The service: migrated, and an order that is cancelled in time, beside files that have its packages' names."""
+    """The service: migrate, and have an order cancelled, beside files named like its packages."""
     installed.install("[orders]")
     installed.env["DATABASE_URL"] = f"sqlite:///{installed.here}/orders.db"
     installed.env["ORDER_TIMEOUT_SECONDS"] = "1"
     installed.run("order-timeout-orders", "migrate")
     scopes = ("--scope", "orders", "--scope", "ops")
     key = installed.run("order-timeout-orders", "keys", "create", "shop", *scopes).strip()
-    (installed.here / "elsewhere").mkdir()  # granian looks into its folder first
+    (installed.here / "elsewhere").mkdir()  # granian would import orders.py from its own folder
     port = free_port()
     granian = (
         "granian",
@@ -168,7 +173,7 @@ def try_service(installed: Installed) -> None:
 
 
 def call(url: str, method: str = "GET", key: str = "", body: object = None) -> Any:
-    """The JSON that a request gets."""
+    """Send a request and return the response's JSON."""
     headers: Mapping[str, str] = {
         "Authorization": f"Bearer {key}",
         "Content-Type": "application/json",

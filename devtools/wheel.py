@@ -1,4 +1,4 @@
-"""Builds the wheel, from a copy of the sources, so that no file of an earlier build gets into it."""
+"""Builds the wheel from a copy of the sources, so that no file of an earlier build gets into it."""
 
 import shutil
 import subprocess
@@ -12,7 +12,10 @@ SOURCES = ("orders", "worker", "pyproject.toml", "README.md", "LICENSE")
 
 
 def build_wheel(into: Path) -> Path:
-    """The wheel's path. Needs no network: setuptools is that of this Python. Raises RuntimeError."""
+    """Build the wheel and return its path. Raises RuntimeError.
+
+    It needs no network: setuptools is the one installed for this Python.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for name in SOURCES:
             if (ROOT / name).is_dir():

@@ -1,1 +1,1 @@
-"""The demo. Not part of the distribution."""
+"""The demo, and a short example for each kind of flow. Not part of the distribution."""

@@ -1,4 +1,4 @@
-"""``python -m examples NAME``: see one example at work, on a Valkey of its own or on REDIS_URL."""
+"""``python -m examples NAME``: runs one example, on its own Valkey or on the server at REDIS_URL."""
 
 import argparse
 import ast
@@ -19,7 +19,7 @@ from devtools.valkey import private_valkey
 
 
 def names() -> list[str]:
-    """The examples that can be played: those that say how."""
+    """The examples that can be run: those with a function ``play``."""
     folder = Path(examples.__file__).parent
     return sorted(
         module.name
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def described(name: str) -> str:
-    """What an example says of itself; nothing is imported for that."""
+    """An example's docstring, read without importing it."""
     source = (Path(examples.__file__).parent / f"{name}.py").read_text()
     return ast.get_docstring(ast.parse(source)) or ""
 
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").replace("``", ""),
         epilog=f"examples:\n{listed}\n\npython -m examples NAME --help describes one",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,  # that of an example, if one is named
+        add_help=False,  # --help describes an example if one is named
     )
     made.add_argument("name", nargs="?", metavar="NAME")
     made.add_argument("-h", "--help", action="store_true", help="show this, or what NAME does")
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the example that is named; returns the exit code."""
+    """Run the example that is named. Returns the exit code."""
     parsed = parser().parse_args(argv)
     name = parsed.name
     if name is None:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def play(name: str) -> int:
-    """Play one example; returns the exit code."""
+    """Run one example. Returns the exit code."""
     quiet = structlog.make_filtering_bound_logger(logging.CRITICAL)
     structlog.configure(wrapper_class=quiet)
     module = importlib.import_module(f"examples.{name}")

@@ -9,9 +9,9 @@ from worker import Consumer, DelayQueue, Flow, Outcome, Retry, Task, connect
 
 
 def send(tasks: Sequence[Task]) -> dict[str, Outcome]:
-    """Send all of a batch. Tasks that are not named in the result are done.
+    """Send the whole batch. Tasks that are not in the result are done.
 
-    If it raised, the batch would be run again in halves: raise only before anything has taken effect.
+    If this raised, the batch would be run again in halves: raise only before anything has taken effect.
     """
     refused = [task for task in tasks if task.payload == b"busy" and task.attempt == 1]
     print(f"{len(tasks)} in one call, {len(refused)} to be tried again")
@@ -24,7 +24,7 @@ def flow() -> Flow:
 
 
 def play(redis_url: str) -> None:
-    """For a loop of one's own: 250 tasks in three calls, and the three that were refused once more."""
+    """In your own loop: 250 tasks in three calls, then the three that were refused again."""
     with connect(redis_url) as client, Consumer(redis_url, "messages") as consumer:
         queue = DelayQueue(client, "messages")
         queue.schedule_many((f"m{n}", 0, b"busy" if n % 100 == 0 else b"") for n in range(250))

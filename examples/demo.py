@@ -1,11 +1,11 @@
-"""The whole story over HTTP, on a timeline, each outcome checked.
+"""The whole story over HTTP, on a timeline, with every outcome checked.
 
-    python -m examples.demo                                       everything, on embedded parts
+    python -m examples.demo                                       everything, on its own servers
     python -m examples.demo --base-url URL --api-key KEY          against a running service
 
-Against a running service the acts that kill Redis and the worker are left out: they are not ours
-to kill; and unless ``--provider`` has what ``flask --app orders.app providers add`` printed,
-payments are reported with the key instead of a webhook. Exits with 1 when an outcome is wrong.
+Against a running service, the acts that kill Redis and the worker are left out. Payments are reported
+with the key instead of a webhook, unless ``--provider`` has the path and secret that
+``flask --app orders.app providers add`` printed. Exits with 1 if an outcome is wrong.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Reply(NamedTuple):
 
 
 class Shop:
-    """A customer of the API, who also fills the shelf."""
+    """A client of the API, which also fills the shelf."""
 
     def __init__(self, base_url: str, api_key: str, patience: float) -> None:
         self._base_url = base_url.rstrip("/")
@@ -58,7 +58,7 @@ class Shop:
         self._sku = f"mug-{uuid4().hex[:8]}"
 
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
-        """One request over HTTP."""
+        """Send one request."""
         request = Request(  # noqa: S310  whoever runs the demo names the URL
             f"{self._base_url}/v1{path}",
             method=method,
@@ -126,7 +126,7 @@ class Shop:
 
 
 class Story:
-    """Tells what happens, when, and whether it is as it should be."""
+    """Prints what happens and when, and whether it is right."""
 
     def __init__(self, patience: float) -> None:
         self.wrong = 0
@@ -149,13 +149,13 @@ class Story:
         self.wrong += not holds
 
     def check_late(self, late_ms: Sequence[float], seconds: float, text: str) -> None:
-        """Whether none was early, and none later than it may be."""
+        """Check that none was early, and none later than allowed."""
         latest_ms = 1000 * seconds * self._patience
         self.check(min(late_ms) >= 0 and max(late_ms) < latest_ms, text)
 
 
 def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
-    """What can be shown over HTTP alone."""
+    """The acts that need only HTTP."""
     shop.fill(100)
 
     story.act("Paid in time")
@@ -193,7 +193,7 @@ def play(shop: Shop, story: Story, provider: PaymentProvider | None) -> None:
 
 
 def play_faults(shop: Shop, story: Story, service: Service) -> None:
-    """What needs somebody to break things."""
+    """The acts in which something is killed."""
     story.act("Redis dies while 20 orders wait")
     orders = [shop.order().body for _ in range(20)]
     service.valkey.kill()
@@ -236,7 +236,7 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
 
 
 def _kill_in_mid_cancel(service: Service, story: Story) -> None:
-    """Hold the database's write lock, so that the worker stands between claim and commit."""
+    """Kill the worker between claim and commit: it waits there while we hold the database's write lock."""
     with (
         closing(redis.Redis.from_url(service.valkey.url)) as client,
         closing(sqlite3.connect(service.database, isolation_level=None)) as database,
@@ -294,7 +294,7 @@ def main() -> int:
 
 
 def _without_spaces(key: str) -> str:
-    """A key that was pasted with line breaks, which no header may have."""
+    """A key without the line breaks of a careless paste, which a header must not contain."""
     return "".join(key.split())
 
 
@@ -310,7 +310,7 @@ def _play_with_a_service(story: Story, patience: float) -> None:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         endpoint = processes.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
-        story.tell("API, worker and Valkey run as processes of their own; orders are in SQLite")
+        story.tell("API, worker and Valkey run as separate processes; orders are in SQLite")
         play(shop, story, _provider(service.base_url, *endpoint))
         play_faults(shop, story, service)
 

@@ -1,4 +1,4 @@
-"""Scheduling from asyncio: a FastAPI application, whose tasks a worker handles elsewhere.
+"""Scheduling from asyncio: a FastAPI application whose tasks are handled by a worker elsewhere.
 
 granian --interface asgi examples.fastapi_app:app    # or uvicorn; with REDIS_URL
 curl -X PUT 'localhost:8000/reminders/tea?seconds=60'
@@ -16,7 +16,7 @@ from worker import AsyncDelayQueue, connect_async
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One client for each event loop, from its start to its end."""
+    """One client for each event loop, opened at startup and closed at shutdown."""
     async with connect_async(os.environ["REDIS_URL"], reconnect=True) as client:
         app.state.reminders = AsyncDelayQueue(client, "reminders")
         yield
@@ -27,7 +27,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.put("/reminders/{name}")
 async def remind(name: str, seconds: float, request: Request) -> dict[str, Any]:
-    """Putting a reminder again with another delay moves it."""
+    """Schedule a reminder. A second PUT with another delay moves it."""
     answer = await request.app.state.reminders.schedule(name, delay_ms=1000 * seconds)
     return {"name": name, "result": answer.value}
 

@@ -45,7 +45,7 @@ def post_office(engine: sa.Engine, redis_url: str) -> Records:
 
 
 def flow(post: Records) -> Flow:
-    """A mail server may be down for days: after a while a letter is tried each hour, for a year."""
+    """A mail server may be down for days, so a letter is finally retried every hour, for a year."""
     return post.flow(batch_size=1, backoff=Delays(60, 600, 3600), max_failures=8760)
 
 
@@ -56,7 +56,7 @@ def write(connection: sa.Connection, post: Records, letter: dict[str, str], days
 
 
 def play(redis_url: str) -> None:
-    """One letter for in a second, and one for in ten years."""
+    """One letter to be sent in a second, and one in ten years."""
     with scratch_database() as engine, printing_mail_server() as port:
         os.environ["SMTP_PORT"] = str(port)
         post = post_office(engine, redis_url)
@@ -67,5 +67,5 @@ def play(redis_url: str) -> None:
                 letter = {"id": name, "recipient": "me@example.org", "text": "Dear me, ..."}
                 write(connection, post, letter, days)
         with working(redis_url, flow(post)):
-            # Redis is told of a letter when less than a year is left.
+            # Redis gets a letter when less than a year is left.
             wait_until_empty(DelayQueue(connect(redis_url), "letters"))

@@ -1,4 +1,4 @@
-"""Somebody else has the lock: put the task off, and go on with the others.
+"""Somebody else holds the lock: postpone the task, and continue with the others.
 
 python -m examples lock_conflict
 """
@@ -11,8 +11,8 @@ from worker import Consumer, DelayQueue, Retry, Task, connect
 def transfer(task: Task, client: redis.Redis) -> None:
     """Change an account under its lock, which expires if this process dies.
 
-    The thread that finds the lock taken does not wait for it. `Retry` is not a failure, so a lock that
-    is busy for long never makes a dead letter.
+    A thread that finds the lock taken does not wait for it. `Retry` is not a failure, so a lock that is
+    held for long never makes a dead letter.
     """
     account = task.payload.decode()
     lock = client.lock(f"account:{account}", timeout=10)

@@ -11,7 +11,7 @@ from worker import Recurring, Task
 
 
 def make_report(task: Task) -> None:
-    """Runs once for each night on any number of workers. A bad night does not end the next ones."""
+    """Runs once each night, on any number of workers. A failed run does not affect later ones."""
     print("report for", task.id)
 
 
@@ -20,7 +20,7 @@ def flows(cron: str = "0 2 * * *") -> list[Recurring]:
 
 
 def play(redis_url: str) -> None:
-    """The next nights; then, to have something to see, two reports on a schedule of seconds."""
+    """Print the next nights, then make two reports on a schedule of seconds."""
     [nightly] = flows()
     night = nightly.schedule.after(time.time_ns() // 1_000_000)
     for _ in range(3):

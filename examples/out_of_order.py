@@ -1,4 +1,4 @@
-"""Deadlines that are added in any order fire in the order of time.
+"""Deadlines fire in order of time, in whatever order they were added.
 
 python -m examples out_of_order
 """
@@ -13,15 +13,15 @@ SECONDS = [0.5, 0.4, 0.3, 0.2, 0.1]  # the longest is added first
 
 
 def fired_by_a_ttl_queue(delays: Sequence[float]) -> list[float]:
-    """When messages leave a RabbitMQ queue with a TTL each and a dead-letter exchange.
+    """When messages with a TTL each leave a RabbitMQ queue for its dead-letter exchange.
 
-    Only its head is looked at, so nobody leaves before whoever was added earlier.
+    RabbitMQ checks only the message at the head, so none leaves before those added earlier.
     """
     return [*accumulate(delays, max)]
 
 
 def play(redis_url: str) -> None:
-    """The same delays in both."""
+    """Compare both with the same delays."""
     print("added      ", SECONDS)
     print("a TTL queue", fired_by_a_ttl_queue(SECONDS))
     with connect(redis_url) as client, Consumer(redis_url, "hello") as consumer:

@@ -1,4 +1,4 @@
-"""Tell a shop that it was paid, again and again until it answers, as payment providers do.
+"""Notify a shop of a payment, repeatedly until it answers, as payment providers do.
 
 python -m examples payment_notification
 """
@@ -28,7 +28,7 @@ Call = Callable[[str, str], None]
 
 
 def flow(call: Call, delays: tuple[float, ...] = SCHEDULE) -> Flow:
-    """One that fails after all these delays is a dead letter, with the traceback of its last failure."""
+    """A call that still fails after all these delays becomes a dead letter, with the last traceback."""
 
     def notify(task: Task) -> None:
         call(task.payload.decode(), task.idempotency_key)

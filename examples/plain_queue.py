@@ -1,4 +1,4 @@
-"""A queue without a handler or a worker: offer here, take there, at once or after a delay.
+"""A queue without a handler or a worker: offer in one place, take in another, at once or after a delay.
 
 python -m examples plain_queue
 """
@@ -9,7 +9,7 @@ from worker import Consumer, DelayQueue, connect
 
 
 def play(redis_url: str) -> None:
-    """One thread takes, blocking; this one offers, without a delay first."""
+    """One thread takes, and blocks meanwhile; this one offers, some with a delay."""
     with connect(redis_url) as client, Consumer(redis_url, "notify") as consumer:
 
         def take_four() -> None:
@@ -19,8 +19,8 @@ def play(redis_url: str) -> None:
 
         taking = threading.Thread(target=take_four)
         taking.start()
-        # A server with `timeout` set closes connections that are idle. Nobody has to catch
-        # that: a consumer reconnects, and takes what became due in the meantime.
+        # A server with `timeout` set closes idle connections. No code here has to handle that:
+        # a consumer reconnects, and takes what became due in the meantime.
         client.client_kill_filter(_type="pubsub")
         queue = DelayQueue(client, "notify")
         queue.schedule("pear", delay_ms=1_000)

@@ -1,4 +1,4 @@
-"""High, medium and low: what is due in a higher queue goes first.
+"""High, medium and low: due tasks of a higher queue go first.
 
 python -m examples priorities
 """
@@ -13,12 +13,12 @@ def handle(task: Task) -> None:
 
 
 def flows() -> list[Flow]:
-    """For a worker: flows of one pool share their threads, and the first that has work goes first."""
+    """For a worker: flows of one pool share threads, and the first one that has work goes first."""
     return [Flow(name=name, handler=one_at_a_time(handle), pool="all") for name in PRIORITIES]
 
 
 def play(redis_url: str) -> None:
-    """For a loop of one's own: a consumer names its queues in order."""
+    """In your own loop: a consumer serves its queues in the order given."""
     with connect(redis_url) as client, Consumer(redis_url, PRIORITIES) as consumer:
         for name in reversed(PRIORITIES):
             for n in (1, 2):

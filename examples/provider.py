@@ -1,4 +1,4 @@
-"""A payment provider, as small as can be: it takes money, and reports that until it is acknowledged.
+"""A minimal payment provider: it takes money, and reports that until the report is acknowledged.
 
 provider = PaymentProvider("http://127.0.0.1:8000/v1/providers/ID/webhook", "whsec_...")
 provider.deliver(provider.charge(order))    # an order as the API shows it
@@ -13,20 +13,20 @@ from uuid import uuid4
 
 from orders.signatures import signed
 
-#: Seconds after each attempt that failed. A real provider goes on for days.
+#: Seconds after each failed attempt. A real provider keeps trying for days.
 DELAYS = (0.2, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
 class Message:
-    """A webhook, the same bytes under the same id at every attempt."""
+    """A webhook: every attempt sends the same bytes with the same id."""
 
     id: str
     body: bytes
 
 
 class PaymentProvider:
-    """Sends webhooks to one endpoint: its URL and secret are what ``providers add`` printed."""
+    """Sends webhooks to one endpoint, whose path and secret ``providers add`` prints."""
 
     def __init__(self, url: str, secret: str) -> None:
         self._url = url
@@ -43,7 +43,7 @@ class PaymentProvider:
         """Send until it is acknowledged; return the outcome. Raises OSError after the last attempt."""
         delays = iter(DELAYS)
         while True:
-            # Signed anew: the time of the attempt is part of what is signed.
+            # Signed again, because the signature covers the time of the attempt.
             headers = signed(message.id, message.body, [self._secret], now_seconds=time.time())
             headers["Content-Type"] = "application/json"
             request = Request(self._url, message.body, headers)  # noqa: S310  whoever runs it names the URL

@@ -1,4 +1,4 @@
-"""Receives webhooks and prints those whose signature is right.
+"""Receives webhooks, and prints those with a valid signature.
 
 python -m examples.receiver 9000 whsec_...
 """
@@ -13,12 +13,12 @@ from orders.signatures import verify
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Answers at once. A real one stores the message, and works on it afterwards."""
+    """Answers at once. A real receiver stores the message, and processes it later."""
 
     secret = ""
 
     def do_POST(self) -> None:
-        """Verify the body as it came, before it is parsed."""
+        """Verify the raw body before parsing it."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
@@ -27,7 +27,7 @@ class Receiver(BaseHTTPRequestHandler):
             self.send_error(401)
             return
         message = json.loads(body)
-        # A message may come twice: a real receiver remembers the ids of the last two days.
+        # A message may come twice: a real receiver stores the ids it has processed.
         print(message["type"], message["data"]["order"]["id"], message_id, flush=True)
         self.send_response(204)
         self.end_headers()

@@ -9,7 +9,7 @@ from worker import Consumer, DelayQueue, connect
 
 
 class RDelayedQueue:
-    """An element may be offered any number of times, so each offer has an id of its own."""
+    """The same element may be offered several times, so each offer has its own id."""
 
     def __init__(self, redis_url: str, name: str) -> None:
         self._queue = DelayQueue(connect(redis_url), name)
@@ -20,11 +20,11 @@ class RDelayedQueue:
         return offer_id
 
     def cancel(self, offer_id: str) -> bool:
-        """Takes O(log n). Redisson's remove(element) searches a list."""
+        """O(log n); Redisson's remove(element) searches a list."""
         return self._queue.cancel(offer_id).value == "removed"
 
     def take(self) -> bytes:
-        """Block. In Redisson an element is lost if its taker dies now; use `Consumer` to avoid that."""
+        """Block. As in Redisson, an element is lost if its taker dies now; `Consumer` alone avoids that."""
         with self._consumer.take() as task:
             return task.payload
 
@@ -34,7 +34,7 @@ class RDelayedQueue:
 
 
 def play(redis_url: str) -> None:
-    """Two messages arrive in time, and the third is cancelled."""
+    """Two messages arrive on time, and the third is cancelled."""
     queue = RDelayedQueue(redis_url, "orders")
     queue.offer(b"msg2", 2000)
     queue.offer(b"msg1", 300)

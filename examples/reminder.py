@@ -13,7 +13,7 @@ TEN_MINUTES = timedelta(minutes=10)
 
 
 def remind(task: Task) -> None:
-    """Send one reminder. Pass task.idempotency_key on to whoever sends it."""
+    """Send one reminder. Pass task.idempotency_key on to the service that sends it."""
     print(f"to {task.payload.decode()}: {task.id}")
 
 
@@ -26,7 +26,7 @@ def _epoch_ms(moment: datetime) -> int:
 
 
 def appointment_made(queue: DelayQueue, name: str, at: datetime, address: str) -> None:
-    """Remind a day before. Making it again with another time moves the reminder."""
+    """Remind a day before. Calling this again with another time moves the reminder."""
     queue.schedule(f"appointment {name}", _epoch_ms(at - DAY), address.encode())
 
 
@@ -42,7 +42,7 @@ def order_placed(queue: DelayQueue, order_id: str, expires_at: datetime, address
 
 
 def play(redis_url: str) -> None:
-    """An appointment a day and two seconds from now, an order with ten minutes and one second left."""
+    """An appointment in a day and two seconds, and an order with ten minutes and one second left."""
     with connect(redis_url) as client, working(redis_url, flow()):
         queue = DelayQueue(client, "reminders")
         now = datetime.now(UTC)

@@ -1,8 +1,8 @@
-"""Seats that are held for ten minutes, and free again unless they are paid for: a table, a flow and routes.
+"""Seats that are held for ten minutes and become free again unless they are paid for.
 
 python -m examples seat_reservation
 
-On servers of your own, with DATABASE_URL and REDIS_URL:
+A table, a flow and routes. On your own servers, with DATABASE_URL and REDIS_URL:
 
 alembic -c examples/seats/alembic.ini upgrade head
 python -m worker run examples.seat_reservation:flows
@@ -58,7 +58,7 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
             changed = seats.update().where(seats.c.id == seat, condition).values(values)
             if connection.execute(changed).rowcount == 0:
                 abort(409)
-            records.schedule(connection, seat)  # if it is held now, once this has committed
+            records.schedule(connection, seat)  # after the commit, if the seat is held then
         return {"seat": seat, "status": values["status"]}
 
     @app.post("/seats/<seat>/hold")
@@ -73,7 +73,7 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
 
 
 def play(redis_url: str) -> None:
-    """Two seats are held for a second. One is paid for, the other one is free again."""
+    """Two seats are held for a second. One is paid for, the other becomes free again."""
     os.environ["REDIS_URL"] = redis_url
     with scratch_database() as engine:
         migrate(engine, "seats")

@@ -1,4 +1,4 @@
-"""What the examples share to be played in one process."""
+"""What the examples share: each runs in one process."""
 
 import tempfile
 import threading
@@ -53,7 +53,7 @@ def migrate(engine: sa.Engine, folder: str) -> None:
 
 @contextmanager
 def printing_mail_server() -> Iterator[int]:
-    """An SMTP server that prints what it gets; its port."""
+    """An SMTP server that prints what it receives. Yields its port."""
     server = Controller(Debugging(), hostname="127.0.0.1", port=free_port())
     server.start()
     yield server.port

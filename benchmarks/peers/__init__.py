@@ -1,8 +1,8 @@
-"""Task queues that an application might take instead, doing the same work, an order at a time.
+"""Task queues that an application might use instead, doing the same work, one order at a time.
 
-Each runs as its users start it, with the settings that were fastest for this work on two cores
-among those that lose no task when a worker crashes. (Huey has none such: it pops a task before it
-runs it.)
+Each is started as its users start it, with the settings that were fastest for this work on two cores
+among those that lose no task when a worker crashes. (Huey has no such settings: it pops a task
+before it runs it.)
 """
 
 import shutil
@@ -15,8 +15,8 @@ from benchmarks.scene import Scene
 
 PEERS = {
     "a polled sorted set": Peer("polled_zset", "benchmarks.peers.polled_zset"),
-    # Two workers of threads, as one is bound to one core; processes were slower here. What is
-    # left out is the chatter between workers.
+    # Two workers with threads, because one can use only one core; processes were slower here. The
+    # workers' messages to each other are turned off.
     "Celery": Peer(
         "celery",
         "celery --app benchmarks.peers.celery worker --pool threads --concurrency 4 "
@@ -24,26 +24,26 @@ PEERS = {
         library="celery",
         processes=2,
     ),
-    # Its defaults on two cores, but that it looks for due tasks every 0.1 s, not every second.
+    # Its defaults on two cores, except that it polls for due tasks every 0.1 s, not every second.
     "Dramatiq": Peer(
         "dramatiq",
         "dramatiq benchmarks.peers.dramatiq --processes 2 --threads 8",
         library="dramatiq",
         env={"dramatiq_worker_timeout": "100"},
     ),
-    # More threads, processes in place of threads, and a second consumer gained nothing. Its
-    # scheduler looks every second, and cannot more often.
+    # More threads, processes instead of threads, or a second consumer were not faster. Its scheduler
+    # polls every second, and cannot poll more often.
     "Huey": Peer(
         "huey",
         "huey.bin.huey_consumer benchmarks.peers.huey.app --worker-type thread --workers 4 "
         "--no-periodic --quiet",
         library="huey",
     ),
-    # Its defaults, in a process for each core. Its scheduler looks every second, and cannot more
-    # often.
+    # Its defaults, with a process for each core. Its scheduler polls every second, and cannot poll
+    # more often.
     "SAQ": Peer("saq", "saq benchmarks.peers.saq.settings --workers 2", library="saq"),
-    # Workers that do not fork for each task, which its guide allows where tasks take milliseconds;
-    # one for each core. Its scheduler looks every second, and cannot more often.
+    # Workers that do not fork for each task, as its guide suggests for tasks that take milliseconds,
+    # one for each core. Its scheduler polls every second, and cannot poll more often.
     "RQ": Peer(
         "rq",
         "rq.cli worker-pool --num-workers 2 --worker-class rq.SimpleWorker --serializer json "
@@ -60,11 +60,11 @@ if shutil.which("node"):
         processes=2,
     )
 
-#: Orders per second that each lets go.
+#: Measures how many orders per second each processes.
 DRAINS: dict[str, Callable[[Scene, Sequence[str]], float]] = {
     name: partial(drain, peer) for name, peer in PEERS.items()
 }
-#: Milliseconds by which each task is late, given tasks per second, and seconds.
+#: Measures by how many milliseconds each task is late, given tasks per second and seconds.
 LATENESS: dict[str, Callable[[Scene, int, float], list[float]]] = {
     name: partial(lateness, peer) for name, peer in PEERS.items()
 }

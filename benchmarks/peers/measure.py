@@ -15,7 +15,7 @@ import psycopg
 from benchmarks.scene import Scene
 from devtools.processes import ROOT, Process, wait_until
 
-#: How long before the first of them is due all tasks are scheduled, and what each may take.
+#: Tasks are scheduled this long before the first is due, plus what scheduling each may take.
 LEAD_MS = 3000
 SCHEDULE_MS = 3
 #: Tasks that a worker handles before its lateness counts.
@@ -34,7 +34,7 @@ class Peer:
     """A task queue, and how its users start its worker."""
 
     module: str  # in this package
-    worker: str  # after python -m, or a command of its own
+    worker: str  # the arguments of python -m, or of ``command``
     library: str | None = None
     command: Path | None = None
     processes: int = 1
@@ -44,10 +44,10 @@ class Peer:
 def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
     """Orders per second, paid ones included, when a worker finds them all due.
 
-    Only the middle eight tenths count, which spares a peer its start and its end. The tasks are
-    enqueued to run at once, which spares it the work of its scheduler.
+    Only the middle 80% count, which leaves out a peer's start and end. The tasks are enqueued to run
+    at once, which leaves out its scheduler.
 
-    Raises SystemExit when the peer is not installed.
+    Raises SystemExit if the peer is not installed.
     """
     env = _prepare(peer, stage, {})
     _produce(peer, env, "enqueue", ids)
@@ -64,9 +64,9 @@ def lateness(peer: Peer, stage: Scene, rate: int, seconds: float) -> list[float]
     """By how many milliseconds each task starts late, or early when below zero.
 
     The tasks are due at ``rate`` per second for ``seconds``, and do nothing. All are scheduled
-    before the first is due, with a worker that is up and has handled others.
+    before the first is due, while a worker is running that has already handled others.
 
-    Raises SystemExit when the peer is not installed.
+    Raises SystemExit if the peer is not installed.
     """
     notes = stage.folder / "notes.txt"
     notes.write_text("")
@@ -91,7 +91,7 @@ def _now_ms() -> float:
 
 
 def _prepare(peer: Peer, stage: Scene, env: Mapping[str, str]) -> dict[str, str]:
-    """Empty Valkey, and the peer's tables. Returns what the peer's processes read."""
+    """Empty Valkey and the peer's tables. Returns the environment of the peer's processes."""
     if peer.library and importlib.util.find_spec(peer.library) is None:
         raise SystemExit(
             f"{peer.library} is not installed: make bench, or pip install -r requirements-bench.lock"
@@ -105,7 +105,7 @@ def _prepare(peer: Peer, stage: Scene, env: Mapping[str, str]) -> dict[str, str]
 def _produce(
     peer: Peer, env: Mapping[str, str], action: str, tasks: Sequence[str] | Sequence[float]
 ) -> None:
-    """Hand tasks to a peer, from a process of its own."""
+    """Pass tasks to a peer, from a separate process."""
     subprocess.run(
         [sys.executable, "-m", "benchmarks.peers.produce", peer.module, action],
         input="\n".join(map(str, tasks)),
@@ -118,7 +118,7 @@ def _produce(
 
 @contextlib.contextmanager
 def _workers(peer: Peer, env: Mapping[str, str], folder: Path) -> Iterator[list[Process]]:
-    """A peer's worker, in the end killed with all its children."""
+    """Start a peer's workers; kill them and their children at the end."""
     log = folder / f"{peer.module}.log"
     command = [str(peer.command)] if peer.command else [sys.executable, "-m"]
     workers = [Process([*command, *peer.worker.split()], log, env) for _ in range(peer.processes)]
@@ -133,7 +133,7 @@ def _workers(peer: Peer, env: Mapping[str, str], folder: Path) -> Iterator[list[
 
 
 def _wait(workers: list[Process], condition: Callable[[], bool], *, seconds: float) -> None:
-    """Wait, looking seldom enough not to disturb what is measured."""
+    """Wait, polling rarely enough not to disturb the measurement."""
 
     def done() -> bool:
         if not all(worker.running() for worker in workers):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.pgqueuer
 
-It has a command for this, which its version 1.6.0 cannot start with the current typer.
+PgQueuer has a command for this, but version 1.6.0 of it does not start with the current typer.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from pgqueuer.queries import Queries
 from benchmarks.peers import work
 
 THREADS = 4
-#: The fastest.
+#: The fastest size measured.
 BATCH_SIZE = 100
-#: How often it looks for tasks that have become due. 30 s by default.
+#: How often it polls for tasks that have become due; 30 s by default.
 LOOK_EVERY = timedelta(seconds=0.1)
 
 
@@ -49,7 +49,7 @@ async def _connect() -> asyncpg.Connection:
 
 
 def prepare() -> None:
-    """Begin with empty tables."""
+    """Create its tables anew."""
 
     async def install() -> None:
         connection = await _connect()

@@ -1,8 +1,8 @@
-"""A sorted set that is polled: what articles on delay queues in Redis end with.
+"""A polled sorted set, as articles on delay queues in Redis end up with.
 
-One script that pops, five threads that sleep a second when it gives them nothing. Kinder than what
-they print in two ways: it writes no log, and it acks with the text that it popped, not with one that
-was parsed and serialised again.
+One loop pops tasks with a script and sleeps for a second when there are none; five threads run them.
+It is better than the articles' code in two ways: it writes no log, and it acks with the text that it
+popped, not with one that was parsed and serialized again.
 """
 
 import json
@@ -37,7 +37,7 @@ pop = client.register_script(POP)
 
 
 def push(message: dict[str, object], due: float, retry_count: int = 0) -> None:
-    """Due in seconds since 1970."""
+    """Add a task; ``due`` is in seconds since the epoch."""
     task = {"message": message, "retry_count": retry_count, "create_time": time.time()}
     client.zadd(QUEUE, {json.dumps(task): due})
 
@@ -61,7 +61,7 @@ def process(text: str) -> None:
         else:
             work.note(message["due_ms"])
         client.zrem(PROCESSING, text)
-    except Exception:  # noqa: BLE001 - as they do it
+    except Exception:  # noqa: BLE001 - as the articles do
         nack(text)
 
 

@@ -1,8 +1,8 @@
-"""Hands tasks to a peer, in a process of its own: its module finds its Redis in the environment.
+"""Passes tasks to a peer, in a separate process: the peer's module takes REDIS_URL from the environment.
 
     python -m benchmarks.peers.produce MODULE prepare|enqueue|schedule < TASKS
 
-A task a line: an order's id to enqueue, or a time to schedule for, in milliseconds since 1970.
+One task per line: an order's id to enqueue, or a due time in milliseconds since the epoch.
 """
 
 import importlib

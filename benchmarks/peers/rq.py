@@ -1,4 +1,4 @@
-"""RQ."""
+"""RQ on Redis."""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ queue = Queue(connection=redis.Redis.from_url(os.environ["REDIS_URL"]), serializ
 
 def enqueue(order_ids: Iterable[str]) -> None:
     for order_id in order_ids:
-        # With a retry, or a task whose worker crashed is given up. No result is kept.
+        # Without a retry, a task whose worker crashed would be given up. No result is kept.
         queue.enqueue(work.cancel, order_id, retry=Retry(max=3), result_ttl=0)
 
 

@@ -25,7 +25,7 @@ settings = {"queue": queue, "functions": [cancel, note]}
 def enqueue(order_ids: Iterable[str]) -> None:
     async def send() -> None:
         for order_id in order_ids:
-            # More than one attempt, or a task whose worker crashed is given up.
+            # With only one attempt, a task whose worker crashed would be given up.
             await queue.enqueue("cancel", order_id=order_id, retries=3)
         await queue.disconnect()
 
@@ -33,7 +33,7 @@ def enqueue(order_ids: Iterable[str]) -> None:
 
 
 def schedule(due_ms: Iterable[float]) -> None:
-    """Due to the millisecond: whole seconds, which it asks for, would be early."""
+    """Schedule to the millisecond: SAQ asks for whole seconds, which would be early."""
 
     async def send() -> None:
         for due in due_ms:

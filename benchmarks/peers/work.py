@@ -1,4 +1,4 @@
-"""What every peer's tasks do: let one order go, or note how late they start."""
+"""The work of every peer's tasks: cancel one order, or record how late the task starts."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ local = threading.local()
 
 
 def cancel(order_id: str) -> None:
-    """Let one order go in one transaction, on a connection that this thread keeps."""
+    """Cancel one order in one transaction, on the thread's own connection."""
     if not hasattr(local, "connection"):
         local.connection = psycopg.connect(os.environ["DATABASE_URL"])
     while True:
@@ -28,9 +28,9 @@ def cancel(order_id: str) -> None:
 
 
 def _cancel(run: Run, order_id: str) -> None:
-    """Five plain statements: for a single order they are faster than those made for batches.
+    """Cancel it with five plain statements: for one order they are faster than those for batches.
 
-    The first is conditional, as it must be: a check, and then a write, would lose payments.
+    The first is conditional, as it must be: checking first and writing later would lose payments.
     """
     cancelled = run(
         "UPDATE orders SET status = 'cancelled', cancelled_at = now(), cancel_reason = 'expired', "
@@ -52,12 +52,12 @@ def _cancel(run: Run, order_id: str) -> None:
 
 
 def note(due_ms: float) -> None:
-    """Write down by how many milliseconds this is late; below zero it is early."""
+    """Record by how many milliseconds this is late; below zero is early."""
     late_ms = time.time() * 1000 - due_ms
     os.write(_notes(), f"{late_ms}\n".encode())
 
 
 @functools.cache
 def _notes() -> int:
-    """A file, which costs less than Redis. What is appended in one write stays in one piece."""
+    """A file, which costs less than Redis. Each append is one write, so lines are not mixed up."""
     return os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

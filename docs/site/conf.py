@@ -1,4 +1,4 @@
-"""How `make docs` makes a site of the pages. It needs no network, neither to build nor to read."""
+"""How `make docs` turns the pages into a site. Neither building nor reading it needs a network."""
 
 import sys
 import tomllib
@@ -11,7 +11,7 @@ project = "Order timeout"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 html_title = f"Order timeout {release}"
 root_doc = "docs/index"
-# Pages are where they are in the repository, so that links between them work in both places.
+# Pages keep the repository's layout, so that links between them work in both places.
 include_patterns = ["*.md", "docs/*.md", "docs/*.rst", "tests/README.md", "tests/faults/README.md"]
 exclude_patterns = [".*", "build", "node_modules", "data"]
 

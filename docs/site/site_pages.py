@@ -1,4 +1,4 @@
-"""What the site adds to the pages: navigation, and a page for each source file that one of them links to.
+"""What the site adds to the pages: navigation, and a page for each source file that they link to.
 
 So the pages stay plain Markdown, and the site is complete without the repository.
 """
@@ -20,7 +20,7 @@ from sphinx.util.osutil import relative_uri
 
 import worker
 
-#: What a browser loads by itself, from another server.
+#: What a browser would load on its own from another server.
 FOREIGN = re.compile(
     r"""<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=["']?(?:https?:)?//|url\(["']?https?:|@import"""
 )
@@ -47,7 +47,7 @@ def page_of(file: str) -> str:
 
 
 def link_sources(app: Sphinx, doctree: nodes.document) -> None:
-    """Links to source files, which would be downloads, lead to pages."""
+    """Make links to source files lead to pages; otherwise they would be downloads."""
     env: Any = app.env
     linked: set[str] = getattr(env, "linked_sources", set())
     here = app.builder.get_target_uri(env.docname)
@@ -61,7 +61,7 @@ def link_sources(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def link_names(app: Sphinx, doctree: nodes.document) -> None:
-    """The public names in the reference lead to what their docstrings say."""
+    """Link the public names in the reference to their docstrings."""
     if app.env.docname != "docs/reference":
         return
     for code in [*doctree.findall(nodes.literal)]:
@@ -73,13 +73,13 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def readable(*event: Any) -> tuple[str, str] | None:
-    """A signature without what Python cannot parse, which would be shown unformatted."""
+    """A signature that Python can parse; otherwise it would be shown unformatted."""
     *_, signature, returned = event
     return (signature.replace("<factory>", "..."), returned) if signature else None
 
 
 def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Each linked file, with line numbers."""
+    """A page for each linked file, with line numbers."""
     formatter = HtmlFormatter(linenos="inline", lineanchors="line", wrapcode=True)
     for file in sorted(getattr(app.env, "linked_sources", set())):
         text = Path(app.srcdir, file).read_text()
@@ -92,7 +92,7 @@ def source_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def check_that_nothing_is_loaded(app: Sphinx, error: Exception | None) -> None:
-    """Raises SphinxError for a page that needs the internet."""
+    """Raise SphinxError if a page needs the internet."""
     pages = [] if error else [*app.outdir.rglob("*.html"), *app.outdir.rglob("*.css")]
     for page in pages:
         if found := FOREIGN.search(page.read_text()):

@@ -46,12 +46,6 @@ LEASE_SECONDS = 2
 #: Statements then end before it by themselves.
 HURRIED = {"LEASE_SECONDS": str(LEASE_SECONDS)}
 
-
-def last(seconds: float) -> None:
-    """Let a fault last. Its duration is the fault itself, so there is nothing to wait for."""
-    time.sleep(seconds)
-
-
 #: No time-out to run into where one would be somebody else's fault: a busy machine's.
 PATIENT = {
     "LEASE_SECONDS": "60",

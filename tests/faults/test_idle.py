@@ -8,7 +8,7 @@ import redis
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.faults.conftest import Build, on_sqlite
-from tests.faults.site import last
+from tests.faults.pauses import last
 from tests.integration.workers import running
 from worker import Consumer, DelayQueue, Recurring, Worker
 
@@ -20,6 +20,7 @@ WATCHED_SECONDS = 30
 MOST = 0.5
 
 
+# <orders>
 @on_sqlite
 def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: Build) -> None:
     site = build()
@@ -34,6 +35,7 @@ def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: B
     assert sent <= WORKERS * MOST * seconds + 4
 
 
+# </orders>
 def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from devtools.processes import Process, free_port, wait_until
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql
+from tests.faults.pauses import last
 from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import HURRIED, Customer, Site, last
+from tests.faults.site import HURRIED, Customer, Site
 from tests.integration.workers import frozen
 
 LATEST_MS = 3000

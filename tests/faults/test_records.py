@@ -12,7 +12,7 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import on_postgresql
-from tests.faults.site import last
+from tests.faults.pauses import last
 from tests.integration.theatre import Theatre, theatre
 from tests.integration.workers import frozen
 

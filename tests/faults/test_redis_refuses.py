@@ -15,7 +15,8 @@ from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from tests.faults.conftest import Build, on_sqlite
-from tests.faults.site import HURRIED, Customer, Site, last, small_disk
+from tests.faults.pauses import last
+from tests.faults.site import HURRIED, Customer, Site, small_disk
 from tests.integration.workers import frozen
 
 #: How late an order may be while Redis refuses, and how soon claims go on when it is well.

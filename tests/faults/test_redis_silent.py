@@ -17,8 +17,8 @@ import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey, private_valkey
+from tests.faults.pauses import last
 from tests.faults.proxy import Mode, Proxy
-from tests.faults.site import last
 from tests.integration.workers import running, tasks
 from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker, lane
 from worker.sweep import SILENCE_SECONDS

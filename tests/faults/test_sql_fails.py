@@ -16,7 +16,8 @@ from orders.models import metadata
 from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load
-from tests.faults.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, last, small_disk
+from tests.faults.pauses import last
+from tests.faults.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, small_disk
 from tests.integration.workers import frozen
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.

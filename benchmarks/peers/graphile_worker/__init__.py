@@ -1,4 +1,4 @@
-"""Graphile Worker on PostgreSQL, in Node: the strongest task queue of any language found."""
+"""Graphile Worker on PostgreSQL, in Node: the fastest task queue found in any language."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ COMMAND = FOLDER / "node_modules" / ".bin" / "graphile-worker"
 
 
 def prepare() -> None:
-    """Begin with empty tables."""
+    """Create its tables anew."""
     with psycopg.connect(os.environ["DATABASE_URL"]) as connection:
         connection.execute("DROP SCHEMA IF EXISTS graphile_worker CASCADE")
     subprocess.run([COMMAND, "--schema-only"], check=True, capture_output=True)
