@@ -659,16 +659,19 @@ def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) ->
         sorted_by = "expires_at" if before else "created_at"
         position = None
         for number in range(2):
-            with watched(shop.engine) as reads:
-                page = shop.service.orders(
-                    shop.customer,
-                    page_size=PAGE,
-                    status=status,
-                    created_after=MOMENTS[after],
-                    expires_before=before,
-                    after=position,
-                )
-            assert [read for read in reads if read.faults] == []
+            # The first look may pass index entries of rows that other tests changed. PostgreSQL marks
+            # them, so that the second does not.
+            for _ in range(2):
+                with watched(shop.engine) as reads:
+                    page = shop.service.orders(
+                        shop.customer,
+                        page_size=PAGE,
+                        status=status,
+                        created_after=MOMENTS[after],
+                        expires_before=before,
+                        after=position,
+                    )
+                assert [read for read in reads if read.faults] == []
             [list_of_orders, *_] = reads
             costs[shop is pair.cold, status, name, number] = list_of_orders.cost
             if page:
