@@ -23,6 +23,7 @@ PARTS: dict[str, list[str]] = {
     "memory": ["--checks", "100000"],
     "disk": ["--orders", "2000"],
     "dead": ["--letters", "2000"],
+    "page": ["--waiting", "10000", "--letters", "1000", "--repetitions", "1"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
     "calls": ["--requests", "5"],
     "http": ["--seconds", "2", "--repetitions", "1"],
