@@ -7,6 +7,7 @@
 ``python -m devtools.valkey`` starts a server on port 6379 to try things with; Ctrl-C stops it.
 """
 
+import argparse
 import importlib.util
 import os
 import shutil
@@ -20,6 +21,8 @@ from pathlib import Path
 import redis
 
 from devtools.processes import Process, free_port, log_end, wait_until
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Valkey:
@@ -49,7 +52,8 @@ class Valkey:
             if not process.running():
                 raise RuntimeError(f"{program} did not start:\n{log_end(log)}")
             with redis.Redis.from_url(self.url, socket_timeout=1) as client:
-                return bool(client.ping())
+                # Another server may have the port: then this process is about to end.
+                return bool(client.info("server")["process_id"] == process.pid)
 
         wait_until(serves, f"{program} to serve", ignoring=redis.RedisError)
         return self
@@ -111,10 +115,19 @@ def private_valkey(
         server.stop()
 
 
+def _end(_number: int, _frame: object) -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the stopping
+    raise KeyboardInterrupt
+
+
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGTERM):  # background jobs of a shell ignore SIGINT
-        signal.signal(number, signal.default_int_handler)
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 6379
+    """Start a server to try things with. Ctrl-C stops it and deletes its data."""
+    parser = argparse.ArgumentParser(prog="python -m devtools.valkey", description=main.__doc__)
+    parser.add_argument("port", type=int, nargs="?", default=6379, help="6379, if not given")
+    port = parser.parse_args().port
+    for number in SIGNALS:  # background jobs of a shell ignore SIGINT
+        signal.signal(number, _end)
     try:
         with (
             tempfile.TemporaryDirectory() as folder,

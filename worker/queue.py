@@ -290,6 +290,8 @@ class DelayQueue:
             queue.schedule("order-1", 1_900_000_000_000)
             queue.schedule("order-2", delay_ms=30_000, payload=b"...")
 
+        A task that is scheduled already moves to the new time, with the new payload.
+
         Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
         """
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)

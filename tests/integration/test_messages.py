@@ -77,7 +77,7 @@ ROWS = [
     Row(GRANIAN, f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
     Row(GRANIAN, "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
     # REDIS_URL
-    Row(GRANIAN, "this is no URL of a Redis: write redis://", {"REDIS_URL": "localhost:6379"}),
+    Row(GRANIAN, "this is not a Redis URL: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(KEYS, "REDIS_URL is not set: set it to redis://", {"REDIS_URL": None}),
     Row(KEYS, "this is not a Redis URL: write redis://", {"REDIS_URL": "localhost:6379"}),
     Row(

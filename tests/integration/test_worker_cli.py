@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,21 @@ def test_a_queue_is_paused_and_resumed(command: Command, queue: DelayQueue) -> N
     assert json.loads(command("stats", FLOWS, "--json"))["paused"] is True
     command("resume", FLOWS)
     assert state(queue) == before | {"resumed": "1"}
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_queue_alone_need_not_be_one_of_the_configured_flows(
+    command: Command, redis_client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
+    monkeypatch.chdir(tmp_path)
+    DelayQueue(redis_client, "emails").schedule("a", delay_ms=60_000)
+    assert json.loads(command("stats", "--queue", "emails", "--json"))["scheduled"] == 1
+    assert command("pause", "--queue", "emails") == "emails is paused\n"
+    printed = command("doctor", "--queue", "emails", "--json", status=2)  # no worker serves it
+    found = {each["check"]: each for each in map(json.loads, printed.splitlines())}
+    assert "flows" not in found
+    assert "emails" in found["queue.workers"]["summary"]
 
 
 def test_the_command_line_runs_as_a_module(valkey: Valkey, queue: DelayQueue) -> None:

@@ -98,5 +98,10 @@ def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:
     processes.wait_until(lambda: f"REDIS_URL=redis://127.0.0.1:{port}/0" in log.read_text(), "it")
     with redis.Redis.from_url(f"redis://127.0.0.1:{port}/0") as client:
         assert client.ping()
+        second = processes.python(["devtools.valkey", str(port)], {}, tmp_path / "second.log")
+        assert second.wait() == 1
+        assert "did not start" in (tmp_path / "second.log").read_text()
+        assert "REDIS_URL" not in (tmp_path / "second.log").read_text()
+        assert client.ping()
     server.signal(signal.SIGINT)
     assert server.wait() == 0

@@ -19,6 +19,10 @@ class FlowsNotNamed(FlowNotFound):
     """No flows were named, and none are configured."""
 
 
+class NoSuchQueue(ValueError):
+    """The flows do not have the queue that is named."""
+
+
 # -- flows and queues ----------------------------------------------------------------------
 
 
@@ -37,34 +41,30 @@ def queue(options: argparse.Namespace) -> DelayQueue:
 
 
 def queue_names(options: argparse.Namespace) -> list[str]:
-    """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and ValueError."""
+    """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and NoSuchQueue."""
+    if options.queue is not None and not named_flows(options):
+        return [options.queue]  # the configured flows may need settings that are missing here
     try:
         found = flows(options)
     except FlowsNotNamed as error:
-        if options.queue is None:
-            detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
-            raise FlowsNotNamed(detail) from error
-        return [options.queue]
-    except Exception:
-        # The configured flows may need settings that are missing here, and the queue may not be theirs.
-        if options.queue is None or _named(options):
-            raise
-        return [options.queue]
+        detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
+        raise FlowsNotNamed(detail) from error
     return [flow.name for flow in _selected(options, found)]
 
 
-def _named(options: argparse.Namespace) -> str | None:
+def named_flows(options: argparse.Namespace) -> str | None:
+    """The MODULE:FUNCTION on the command line, if there is one."""
     named: str | None = options.flows_option or getattr(options, "flows", None)
     return named
 
 
 def flows(options: argparse.Namespace) -> list[Flow]:
     """The flows that the command line names, or else the configured ones. Raises FlowNotFound, FlowImportFailed."""
-    return made(_named(options) or _configured())
+    return made(named_flows(options) or _configured())
 
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
-    """The flows, or only that of the queue that is named. Raises what `flows` raises, and ValueError."""
+    """The flows, or only that of the queue that is named. Raises what `flows` raises, and NoSuchQueue."""
     return _selected(options, flows(options))
 
 
@@ -72,7 +72,7 @@ def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
     selected = [flow for flow in found if options.queue in (None, flow.name)]
     if not selected:
         names = ", ".join(flow.name for flow in found)
-        raise ValueError(
+        raise NoSuchQueue(
             f"no queue {options.queue!r}: the flows have {names}. For other flows pass --flows"
         )
     return selected

@@ -49,8 +49,8 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     flows: list[Flow] = []
     try:
         flows = arguments.selected_flows(options)
-    except arguments.FlowsNotNamed:
-        if not names:
+    except (arguments.FlowsNotNamed, arguments.NoSuchQueue):
+        if not names or arguments.named_flows(options):
             raise
     except FAILURES as error:  # such as settings that contradict each other
         advice = (

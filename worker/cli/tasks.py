@@ -36,7 +36,9 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
         metavar="TIME",
         help="RFC 3339 with a time zone, or milliseconds since the epoch",
     )
-    schedule.add_argument("--payload", default="", metavar="TEXT")
+    schedule.add_argument(
+        "--payload", default="", metavar="TEXT", help="replaces the payload of a task that is moved"
+    )
     schedule.add_argument(
         "--if-absent", action="store_true", help="leave a task that is already scheduled as it is"
     )
