@@ -7,7 +7,7 @@ python -m worker run examples.nightly_report:flows    # with REDIS_URL
 import time
 
 from examples.stage import working
-from worker import Recurring, Task
+from worker import DelayQueue, Recurring, Task, connect
 
 
 def make_report(task: Task) -> None:
@@ -15,8 +15,8 @@ def make_report(task: Task) -> None:
     print("report for", task.id)
 
 
-def flows(cron: str = "0 2 * * *") -> list[Recurring]:
-    return [Recurring("report", cron=cron, timezone="Europe/Berlin", handler=make_report)]
+def flows(cron: str = "0 2 * * *", name: str = "report") -> list[Recurring]:
+    return [Recurring(name, cron=cron, timezone="Europe/Berlin", handler=make_report)]
 
 
 def play(redis_url: str) -> None:
@@ -26,6 +26,8 @@ def play(redis_url: str) -> None:
     for _ in range(3):
         print("next:", night.id)
         night = nightly.schedule.after(night.due_at_ms)
-    with working(redis_url, *flows("* * * * * *")) as worker:
+    with working(redis_url, *flows("* * * * * *", "example-report")) as worker:
         while worker.counts["done"] < 2:
             time.sleep(0.05)
+    with connect(redis_url) as client:
+        DelayQueue(client, "example-report").destroy()  # the next run is scheduled there

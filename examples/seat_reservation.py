@@ -4,16 +4,17 @@ python -m examples seat_reservation
 
 A table, a flow and routes. On your own servers, with DATABASE_URL and REDIS_URL:
 
-alembic -c examples/seats/alembic.ini upgrade head
+alembic -c examples/seats/alembic.ini upgrade head    # then INSERT INTO seats (id) VALUES ('A1')
 python -m worker run examples.seat_reservation:flows
 flask --app examples.seat_reservation run
+curl -X POST 'localhost:5000/seats/A1/hold?by=ada'
 """
 
 import os
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from flask import Flask, abort
+from flask import Flask, abort, request
 
 from examples.stage import migrate, scratch_database, wait_until_empty, working
 from worker import DelayQueue, Flow, connect
@@ -26,6 +27,7 @@ seats = sa.Table(
     metadata,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("status", sa.Text, nullable=False, server_default="free"),
+    sa.Column("held_by", sa.Text),
     sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
     sa.Index("ix_seats_held", "held_until", "id", postgresql_where=HELD, sqlite_where=HELD),
 )
@@ -63,11 +65,13 @@ def create_app(engine: sa.Engine | None = None, hold_seconds: float = 600) -> Fl
 
     @app.post("/seats/<seat>/hold")
     def hold(seat: str) -> dict[str, object]:
-        return change(seat, free, status="held", held_until=records.after(hold_seconds))
+        until = records.after(hold_seconds)
+        return change(seat, free, status="held", held_by=request.args["by"], held_until=until)
 
     @app.post("/seats/<seat>/pay")
     def pay(seat: str) -> dict[str, object]:
-        return change(seat, held, status="sold")
+        """Only for whoever holds it: it may have been released meanwhile, and held by somebody else."""
+        return change(seat, held & (seats.c.held_by == request.args["by"]), status="sold")
 
     return app
 
@@ -81,7 +85,7 @@ def play(redis_url: str) -> None:
             connection.execute(seats.insert(), [{"id": "A1"}, {"id": "A2"}])
         http = create_app(engine, hold_seconds=1).test_client()
         for path in ("A1/hold", "A2/hold", "A1/hold", "A2/pay"):
-            print(path, http.post(f"/seats/{path}").status)
+            print(path, http.post(f"/seats/{path}?by=ada").status)
         with working(redis_url, holds(engine).flow()):
             wait_until_empty(DelayQueue(connect(redis_url), "seat-holds"))
         with engine.connect() as connection:

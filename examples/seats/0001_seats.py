@@ -16,6 +16,7 @@ def upgrade() -> None:
         "seats",
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("status", sa.Text, nullable=False, server_default="free"),
+        sa.Column("held_by", sa.Text),
         sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
     )
     op.create_index(

@@ -198,26 +198,28 @@ def test_seats_are_held_paid_for_and_released_by_a_real_worker(house: Theatre) -
     soon, later = house.door(1), house.door()
 
     with frozen(worker):  # the second may pass meanwhile
-        assert soon.post("/seats/A1/hold").json == {"seat": "A1", "status": "held"}
-        assert soon.post("/seats/A2/hold").status_code == 200
-        assert later.post("/seats/A3/hold").status_code == 200
-        assert later.post("/seats/A1/hold").status_code == 409
-        assert soon.post("/seats/A2/pay").json == {"seat": "A2", "status": "sold"}
+        assert soon.post("/seats/A1/hold?by=ada").json == {"seat": "A1", "status": "held"}
+        assert soon.post("/seats/A2/hold?by=ada").status_code == 200
+        assert later.post("/seats/A3/hold?by=ada").status_code == 200
+        assert later.post("/seats/A1/hold?by=ada").status_code == 409
+        assert soon.post("/seats/A2/pay?by=ada").json == {"seat": "A2", "status": "sold"}
 
     wait_until(lambda: house.statuses()["A1"] == "free", "the first seat to be free")
     wait_until(lambda: house.queue.stats().scheduled == 1, "the paid seat's task to end")
 
     assert house.statuses() == {"A1": "free", "A2": "sold", "A3": "held"}
     house.assert_each_was_freed_once(["A1"], latest_ms=bound(3000))
-    assert soon.post("/seats/A1/pay").status_code == 409
-    assert later.post("/seats/A1/hold").status_code == 200
+    assert soon.post("/seats/A1/pay?by=ada").status_code == 409
+    assert later.post("/seats/A1/hold?by=bob").status_code == 200
+    assert later.post("/seats/A1/pay?by=ada").status_code == 409, "it is bob's by now"
+    assert later.post("/seats/A1/hold").status_code == 400
 
 
 def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -> None:
     with house.engine.begin() as connection:
         connection.execute(seats.insert().values(id="A1"))
     began_ms = round(time.time() * 1000)
-    assert house.door().post("/seats/A1/hold").status_code == 200
+    assert house.door().post("/seats/A1/hold?by=ada").status_code == 200
     assert house.queue.claim(9, 1000, now_ms=began_ms + 599_000).tasks == []
     [task] = house.queue.claim(9, 1000, now_ms=began_ms + 660_000).tasks
     handler = house.holds.flow().handler
@@ -554,7 +556,7 @@ def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre)
     app = house.door().application
 
     def pay(seat: str) -> bool:
-        return app.test_client().post(f"/seats/{seat}/pay").status_code == 200
+        return app.test_client().post(f"/seats/{seat}/pay?by=ada").status_code == 200
 
     def expire(seat: str) -> bool:
         flow.handler([Task(seat)])

@@ -84,11 +84,13 @@ class Theatre:
     def hold_many(
         self, count: int, first_seconds: float, last_seconds: float, *, scheduled: bool = True
     ) -> list[str]:
-        """Hold new seats in one transaction, their deadlines spread evenly between two times from now."""
+        """Hold new seats for Ada in one transaction, their deadlines spread evenly between two times from now."""
         step = (last_seconds - first_seconds) / max(1, count - 1)
         ids = [f"seat-{number:04}" for number in range(count)]
         deadline = self.holds.after(sa.bindparam("seconds", type_=sa.Double))
-        row = seats.insert().values(id=sa.bindparam("seat"), status="held", held_until=deadline)
+        row = seats.insert().values(
+            id=sa.bindparam("seat"), status="held", held_by="ada", held_until=deadline
+        )
         with self.engine.begin() as connection:
             connection.execute(
                 row,

@@ -41,7 +41,8 @@ def documented(heading: str) -> dict[str, str | None]:
 
 
 def names_in(parameters: str) -> list[str]:
-    return [re.split("[ =]", part)[0].strip("*") for part in parameters.split(", ") if part != "…"]
+    parts = [part for part in parameters.split(", ") if part not in ("*", "…")]
+    return [re.split("[ =]", part)[0].strip("*") for part in parts]
 
 
 def parameters_of(function: Any) -> list[str]:

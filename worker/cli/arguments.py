@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 
 from ..connection import connect
-from ..errors import FlowNotFound
+from ..errors import FlowNotFound, WorkerError
 from ..flow import Flow
 from ..queue import DelayQueue
 from .factory import made
@@ -60,7 +60,14 @@ def named_flows(options: argparse.Namespace) -> str | None:
 
 def flows(options: argparse.Namespace) -> list[Flow]:
     """The flows that the command line names, or else the configured ones. Raises FlowNotFound, FlowImportFailed."""
-    return made(named_flows(options) or _configured())
+    if named := named_flows(options):
+        return made(named)
+    target = _configured()
+    try:
+        return made(target)
+    except (WorkerError, ValueError) as error:
+        error.add_note(f"pyproject.toml names {target}; for other flows pass --flows.")
+        raise
 
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except (WorkerError, ValueError) as error:
-        print(f"worker: {error}", file=sys.stderr)
+        print("worker:", error, *getattr(error, "__notes__", ()), file=sys.stderr)
     except redis.RedisError as error:
         print(f"worker: Redis: {with_advice(error)}", file=sys.stderr)
     except BrokenPipeError:  # the reader has closed the pipe, such as ... | head
