@@ -48,8 +48,7 @@ def main() -> None:
             for rate in RATES:
                 _measure(report, stage, rate, options.seconds, options.waiting)
             for rate in RATES:
-                late = orders(stage, rate, options.seconds)
-                report.add(f"orders cancelled, {rate}/s", **spread(late))
+                report.add(f"orders cancelled, {rate}/s", **orders(stage, rate, options.seconds))
             for name, measure in peers.LATENESS.items():
                 late = measure(stage, RATES[0], options.seconds)
                 report.add(f"{name}, {RATES[0]}/s", **spread(late))
@@ -96,7 +95,7 @@ def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str,
         wait_until(lambda: b'"available"' in log.read_bytes(), "the worker")
         due = due_times(rate, seconds)
         queue.schedule_many((str(uuid7()), due_at_ms, b"") for due_at_ms in due)
-        with _costs(process, client) as costs:
+        with _costs(process, client, due[0]) as costs:
             wait_until(
                 lambda: queue.stats().scheduled == waiting and queue.stats().leased == 0,
                 "all to be handled",
@@ -111,22 +110,24 @@ def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str,
     return {**spread(late), **costs}
 
 
-def orders(stage: Scene, rate: int, seconds: float) -> list[float]:
-    """How late unpaid orders are cancelled, in ms, by the database's clock."""
+def orders(stage: Scene, rate: int, seconds: float) -> dict[str, float]:
+    """How late unpaid orders are cancelled, by the database's clock, and what that costs the worker."""
     ids = stage.load(round(rate * seconds), paid_share=0)
     stage.client().flushall()
-    deadlines = dict(zip(ids, due_times(rate, seconds), strict=True))
+    due = due_times(rate, seconds)
+    deadlines = dict(zip(ids, due, strict=True))
     stage.set_deadlines(deadlines)  # before a worker runs, which would sweep them
-    with stage.workers(1, 1):
+    with stage.workers(1, 1) as [process]:
         stage.queue().schedule_many((order_id, at, b"") for order_id, at in deadlines.items())
-        wait_until(
-            lambda: stage.count("FROM orders WHERE status = 'unpaid'") == 0,
-            "all to be cancelled",
-            seconds=seconds + 60,
-            every=0.5,
-        )
+        with _costs(process, stage.client(), due[0]) as costs:
+            wait_until(
+                lambda: stage.count("FROM orders WHERE status = 'unpaid'") == 0,
+                "all to be cancelled",
+                seconds=seconds + 60,
+                every=0.5,
+            )
     stage.assert_drained()
-    return stage.lateness_ms()
+    return {**spread(stage.lateness_ms()), **costs}
 
 
 def idle(stage: Scene, seconds: float) -> dict[str, float]:
@@ -152,9 +153,13 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def _costs(process: Process, client: redis.Redis) -> Iterator[dict[str, float]]:
-    """A worker's share of one core, and its calls to Redis per second, all of them scripts."""
+def _costs(process: Process, client: redis.Redis, from_ms: float) -> Iterator[dict[str, float]]:
+    """A worker's share of one core, and its calls to Redis per second, all of them scripts.
+
+    Both from the time that the first task is due.
+    """
     costs: dict[str, float] = {}
+    time.sleep(max(0.0, from_ms / 1000 - time.time()))
     start, cpu, calls = time.perf_counter(), _cpu_seconds(process.pid), _scripts(client)
     yield costs
     seconds = time.perf_counter() - start

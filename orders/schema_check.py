@@ -35,9 +35,10 @@ def check_schema(repository: Repository, revision: str) -> None:
     if misfits := repository.misfits():
         listed = ", ".join(misfits[:5]) + (", ..." if len(misfits) > 5 else "")  # noqa: PLR2004
         raise SchemaOutdated(f"It has {revision}, of a later version: {listed}. Upgrade the code.")
-    _warn(revision)
 
 
 @cache
-def _warn(revision: str) -> None:
-    log.warning("schema of a later version", revision=revision, known=SCHEMA_VERSION)
+def warn_if_later(revision: str) -> None:
+    """Log, once in a process, that the schema of this revision belongs to a later version."""
+    if revision != SCHEMA_VERSION:
+        log.warning("schema of a later version", revision=revision, known=SCHEMA_VERSION)

@@ -43,7 +43,7 @@ from orders.errors import (
 from orders.holdings import Held, Holdings, Limits
 from orders.origin import Origin
 from orders.repository import Cancelled, Repository, Waiting
-from orders.schema_check import check_schema
+from orders.schema_check import check_schema, warn_if_later
 from orders.transactional import Transactional
 from orders.transient import first_line, retried
 
@@ -453,6 +453,7 @@ class OrderService(Transactional[Repository]):
             with self._reading() as repository:
                 state = repository.state()
                 check_schema(repository, state.revision)
+                warn_if_later(state.revision)
         except sa.exc.DBAPIError as error:
             raise SchemaOutdated(f"It cannot be read: {first_line(error)}.") from error
         if state.read_only:

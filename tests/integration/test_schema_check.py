@@ -71,7 +71,7 @@ def test_a_later_schema_that_only_adds_is_served_with_one_warning(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrated_further(database_url, tmp_path / "later", ADDITIVE, monkeypatch)
-    schema_check._warn.cache_clear()
+    schema_check.warn_if_later.cache_clear()
     with opened(database_url) as shop, capture_logs() as logs:
         shop.service.check_ready()
         shop.service.check_ready()
