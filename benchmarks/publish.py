@@ -76,7 +76,6 @@ def _lateness() -> None:
     figures = report.load("lateness").figures
     rows = {name: _medians(row) for name, row in figures.items() if "p50_ms" in row}
     soon = {name: row for name, row in rows.items() if row["p99_ms"] <= SOON_MS}
-    dark = "dark: middle 80%; " if all("p10_ms" in row for row in rows.values()) else ""
     same_rate = {name: row for name, row in rows.items() if name.endswith("100/s")}
     for name, shown in (("lateness", same_rate), ("lateness-close", soon)):
         figure, axes = plt.subplots(figsize=(8, 0.4 * len(shown) + 1.3), layout="constrained")
@@ -85,9 +84,11 @@ def _lateness() -> None:
         axes.axvline(0, color="black", linewidth=0.8)
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter("{x:,g}")
-        axes.set_xlabel(
+        # Under the whole figure: it is wider than the axes where the names of the rows are long.
+        figure.supxlabel(
             "start of the task, ms after its due time\n"
-            f"dot: median; {dark}bar: all but the latest 1%; line: earliest to latest"
+            "dot: median; dark: middle 80%; bar: all but the latest 1%; line: earliest to latest",
+            fontsize="medium",
         )
         _save(figure, axes, name)
 
@@ -95,9 +96,8 @@ def _lateness() -> None:
 def _distribution(axes: Any, row: str, quantiles: dict[str, float]) -> None:
     colour, low = _colour(row), quantiles["min_ms"]
     axes.barh([row], [quantiles["p99_ms"] - low], left=low, height=0.5, color=colour, alpha=0.4)
-    if "p10_ms" in quantiles:  # the middle 80%
-        left, width = quantiles["p10_ms"], quantiles["p90_ms"] - quantiles["p10_ms"]
-        axes.barh([row], [width], left=left, height=0.5, color=colour)
+    middle = quantiles["p90_ms"] - quantiles["p10_ms"]
+    axes.barh([row], [middle], left=quantiles["p10_ms"], height=0.5, color=colour)
     axes.plot([low, quantiles["max_ms"]], [row, row], color=colour, linewidth=1)
     axes.plot([quantiles["p50_ms"]], [row], "o", color="black", markersize=5)
 

@@ -20,7 +20,7 @@ from .tally import Tally
 log = structlog.get_logger("worker")
 
 #: Time between two heartbeats. With these, slow polls and the sweep, an idle worker sends less than one
-#: command every two seconds.
+#: command every two seconds for each of its queues.
 BEAT_SECONDS = 20.0
 #: Time between two heartbeats while tasks are handled, so that `monitor` stays current. Claims cost far more.
 BUSY_BEAT_SECONDS = 2.0
