@@ -1,12 +1,13 @@
 """What articles use a delay queue on Redis for, one use a test, written for `DelayQueue` and `Consumer`."""
 
+import itertools
 import json
 import subprocess
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -451,6 +452,8 @@ def test_a_pool_of_threads_stops_gracefully(redis_client: redis.Redis, queue: De
         loops = [threads.submit(loop, slow) for _ in range(5)]
         assert begun.wait(LONG)
         consumer.close()
+        for idle in itertools.islice(as_completed(loops, LONG), 4):
+            idle.result()
         queue.schedule("for the next consumer", 1)
         finish.set()
         for each in loops:
