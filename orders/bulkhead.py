@@ -46,9 +46,10 @@ class Bulkhead:
         """Be in all of these at once. Raises ``error`` when one of them is stalled."""
         with self._left:
             self._wait(names)
+            now = self._clock()
             for name in names:
                 self._inside[name] = self._inside.get(name, 0) + 1
-                self._moved.setdefault(name, self._clock())
+                self._moved.setdefault(name, now)
         try:
             yield
         finally:

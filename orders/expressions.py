@@ -6,7 +6,7 @@ With them the rest of the service runs the same statements on both.
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -32,10 +32,12 @@ class Instant(sa.types.TypeDecorator[datetime]):
             return value
         return epoch_ms(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None or dialect.name != "sqlite":
-            return cast("datetime | None", value)  # aware, and in UTC by the session's time zone
-        return EPOCH + timedelta(milliseconds=value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        # PostgreSQL's are aware, and in UTC by the session's time zone.
+        return super().result_processor(dialect, coltype) if dialect.name == "sqlite" else None
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        return None if value is None else EPOCH + timedelta(milliseconds=value)
 
 
 class Id(sa.types.TypeDecorator[str]):

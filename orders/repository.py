@@ -324,11 +324,11 @@ class Repository(Statements):
             if waited_for(error, orders.name):
                 raise KeyInFlight from error
             raise
-        shelf = {row.sku: stock_item(row) for row in rows}
         if not rows or rows[0].created_at is None:
-            check_basket(quantities, shelf)
+            check_basket(quantities, {row.sku: stock_item(row) for row in rows})
             raise KeyReused
-        items = tuple(Item(sku, n, shelf[sku].price_minor) for sku, n in sorted(quantities.items()))
+        prices = {row.sku: row.price_minor for row in rows}
+        items = tuple(Item(sku, n, prices[sku]) for sku, n in sorted(quantities.items()))
         created_at = rows[0].created_at
         return Order(
             id=order_id,
