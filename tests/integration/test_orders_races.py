@@ -353,7 +353,8 @@ def deadlock(shop: Shop) -> str:
         except sa.exc.OperationalError:
             ended = "stranger"
         order = placing.result()
-    assert states == ["40P01"]
+    # More than once, if the order is faster than the stranger at what it had just let go.
+    assert {*states} == {"40P01"}
     assert shop.events(order) == ["order.created"]
     return ended
 
