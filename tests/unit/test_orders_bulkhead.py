@@ -72,6 +72,19 @@ def test_whoever_leaves_lets_the_next_one_in() -> None:
         entered.result(timeout=60)
 
 
+def test_patience_counts_from_when_the_first_came_if_nobody_has_left() -> None:
+    clock = Clock()
+    bulkhead = Bulkhead(1, StockBusy, patience_seconds=5, clock=clock)
+    clock.now = 3
+    with occupied(bulkhead, {"tea"}):
+        clock.now = 8
+        with pytest.raises(StockBusy):
+            _enter(bulkhead)
+        clock.now = 7.999
+        with pytest.raises(TimeoutError):  # it would have waited
+            _enter_impatiently(bulkhead)
+
+
 def test_patience_counts_from_when_somebody_last_left() -> None:
     clock = Clock()
     bulkhead = Bulkhead(2, StockBusy, patience_seconds=5, clock=clock)
