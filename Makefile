@@ -11,26 +11,26 @@ $(VENV)/made:
 	@touch $@
 
 # What `make demo` and `make run` need: a quarter of what `make install` downloads.
-$(VENV)/demo: $(VENV)/made requirements-demo.lock
-	$(PIP) install --quiet --require-hashes -r requirements-demo.lock
+$(VENV)/demo: $(VENV)/made requirements/demo.lock
+	$(PIP) install --quiet --require-hashes -r requirements/demo.lock
 	@touch $@
 
-$(VENV)/installed: $(VENV)/made requirements-dev.lock pyproject.toml
-	$(PIP) install --quiet --require-hashes -r requirements-dev.lock
+$(VENV)/installed: $(VENV)/made requirements/dev.lock pyproject.toml
+	$(PIP) install --quiet --require-hashes -r requirements/dev.lock
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $(VENV)/demo $@
 
-$(VENV)/bench: $(VENV)/installed requirements-bench.lock
-	$(PIP) install --quiet --require-hashes -r requirements-bench.lock
+$(VENV)/bench: $(VENV)/installed requirements/bench.lock
+	$(PIP) install --quiet --require-hashes -r requirements/bench.lock
 	! command -v npm > /dev/null || npm ci --silent --prefix benchmarks/peers/graphile_worker
 	@touch $@
 
-$(VENV)/fuzz: $(VENV)/installed requirements-fuzz.lock
-	$(PIP) install --quiet --require-hashes -r requirements-fuzz.lock
+$(VENV)/fuzz: $(VENV)/installed requirements/fuzz.lock
+	$(PIP) install --quiet --require-hashes -r requirements/fuzz.lock
 	@touch $@
 
-$(VENV)/docs: $(VENV)/installed requirements-docs.lock
-	$(PIP) install --quiet --require-hashes -r requirements-docs.lock
+$(VENV)/docs: $(VENV)/installed requirements/docs.lock
+	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
 .PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new remove-orders env lock clean
@@ -67,7 +67,7 @@ wheel: $(VENV)/installed ## Try the built wheel in an empty environment: the que
 	$(BIN)/python -m devtools.try_wheel
 
 openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the API
-	$(BIN)/python -m orders.openapi
+	$(BIN)/python -m devtools.openapi
 
 EXAMPLES ?= 500
 fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json, on both databases; EXAMPLES=2000 for more
@@ -96,12 +96,12 @@ env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py
 
 lock: ## Resolve the lock files again (needs uv)
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics pyproject.toml -o requirements.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements-demo.lock pyproject.toml -o requirements-dev.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements-dev.lock pyproject.toml -o requirements-bench.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements-dev.lock pyproject.toml -o requirements-fuzz.lock
-	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements-dev.lock pyproject.toml -o requirements-docs.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics pyproject.toml -o requirements/service.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra orders --extra metrics --extra demo -c requirements/service.lock pyproject.toml -o requirements/demo.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev -c requirements/demo.lock pyproject.toml -o requirements/dev.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra bench -c requirements/dev.lock pyproject.toml -o requirements/bench.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra fuzz -c requirements/dev.lock pyproject.toml -o requirements/fuzz.lock
+	uv pip compile --quiet --universal -p 3.11 --generate-hashes --no-header --no-annotate --extra dev --extra docs -c requirements/dev.lock pyproject.toml -o requirements/docs.lock
 
 clean: ## Remove .venv, data and everything that was built
 	rm -rf $(VENV) data build *.egg-info

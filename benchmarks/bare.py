@@ -20,9 +20,9 @@ from psycopg.types.string import TextLoader
 from uuid_utils import uuid7
 
 from benchmarks import raw
-from orders.models import order_items, orders, payments, stock_items
-from orders.schemas.orders import OrderIn
-from orders.strict_json import parse_object
+from orders.http.schemas.orders import OrderIn
+from orders.http.strict_json import parse_object
+from orders.sql.tables import order_items, orders, payments, stock_items
 
 HOLD = (
     sa.update(stock_items)

@@ -21,9 +21,9 @@ from benchmarks.report import Report
 from benchmarks.scene import EARLIER, SKUS, Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
-from orders.expressions import epoch_ms
-from orders.service import OrderService, Timeouts
-from worker.queue import SLICE
+from orders.order.service import OrderService, Timeouts
+from orders.sql.expressions import epoch_ms
+from worker.queue.delay_queue import SLICE
 
 #: Creates in one turn.
 TURN = 100

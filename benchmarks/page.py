@@ -20,7 +20,7 @@ from benchmarks.dead import bury
 from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from devtools.processes import api, create_key, free_port, wait_until
-from orders.bootstrap import QUEUE
+from orders.queues import QUEUE
 
 FEW_ORDERS, FEW_LETTERS = 1000, 10
 #: Longer than any part of the page's state is cached.

@@ -17,7 +17,7 @@ from uuid_utils import uuid7
 
 from benchmarks.load import Measured, measured
 from benchmarks.scene import FINGERPRINT, Scene
-from orders import operations
+from orders.order import operations
 
 BATCH = 500
 LEASE_MS = 10_000

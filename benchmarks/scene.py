@@ -21,9 +21,9 @@ from uuid_utils import uuid7
 from devtools.postgres import Postgres
 from devtools.processes import Process, migrate, wait_until, worker
 from devtools.valkey import Valkey
-from orders.bootstrap import QUEUE
-from orders.expressions import epoch_ms
-from orders.models import metadata
+from orders.queues import QUEUE
+from orders.sql.expressions import epoch_ms
+from orders.sql.tables import metadata
 from worker import DelayQueue, connect
 
 SKUS = 1000

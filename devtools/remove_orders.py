@@ -21,7 +21,7 @@ from devtools.processes import ROOT
 KEPT = (
     *("LICENSE", "Makefile", "alembic.ini", "pyproject.toml"),
     *(".ci/run", ".editorconfig", ".gitignore", ".pre-commit-config.yaml", ".github/workflows/*"),
-    *("requirements.lock", "requirements-demo.lock", "requirements-dev.lock"),
+    *("requirements/service.lock", "requirements/demo.lock", "requirements/dev.lock"),
     *("docs/decisions.md", "docs/reference.md", "docs/writing-a-flow.md"),
     *("worker/*", "devtools/*", "examples/*", "tests/*.py"),
     *("migrations/env.py", "migrations/script.py.mako"),

@@ -12,7 +12,7 @@ from typing import Any
 from devtools import processes
 from devtools.processes import Tail
 from devtools.service import Service
-from orders.bootstrap import QUEUE
+from orders.queues import QUEUE
 from orders.timeouts import MOST_LINES
 from worker.cli.output import duration
 

@@ -17,9 +17,10 @@ from devtools import processes
 from devtools.chromium import Browser, Page, chromium
 from devtools.processes import ROOT, free_port
 from devtools.service import Service
-from orders.bootstrap import QUEUE, Services, bootstrap
+from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
-from orders.models import order_events, order_items, orders
+from orders.queues import QUEUE
+from orders.sql.tables import order_events, order_items, orders
 from worker import DelayQueue
 
 CLIENTS = ("mugs-and-more", "teahouse", "nordlicht")

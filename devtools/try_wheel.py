@@ -1,6 +1,6 @@
 """``make wheel``: tries the built wheel in an empty environment and an empty folder.
 
-First the queue alone, then the service. The packages of requirements.lock come from the network or
+First the queue alone, then the service. The packages of requirements/service.lock come from the network or
 from pip's cache.
 """
 
@@ -36,7 +36,7 @@ class Installed:
         self.env = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
         self.env["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         venv.create(folder / "venv", with_pip=True)
-        lock = (ROOT / "requirements.lock").read_text()
+        lock = (ROOT / "requirements/service.lock").read_text()
         #: The lock's versions without hashes: pip wants hashes for all packages or for none, and the
         #: wheel has none.
         self.versions = folder / "versions.txt"

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-from orders.signatures import signed
+from orders.webhooks.signatures import signed
 
 #: Seconds after each failed attempt. A real provider keeps trying for days.
 DELAYS = (0.2, 0.5, 1.0, 2.0, 4.0)

@@ -9,7 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from orders.errors import SignatureInvalid
-from orders.signatures import verify
+from orders.webhooks.signatures import verify
 
 
 class Receiver(BaseHTTPRequestHandler):

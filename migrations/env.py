@@ -12,7 +12,7 @@ from alembic import context
 LOCK = 7_281_500
 #: On PostgreSQL the table's primary key does its work.
 SQLITE_ONLY = "ix_order_events_order"
-#: Alembic cannot compare it; see `orders.models`.
+#: Alembic cannot compare it; see `orders.sql.tables`.
 NOT_COMPARED = "ix_stock_items_sku"
 
 

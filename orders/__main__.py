@@ -3,7 +3,7 @@
 from flask.cli import FlaskGroup
 
 from orders.app import create_app
-from orders.migrate import migrate
+from orders.sql.migrate import migrate
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The Flask application."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from multiprocessing import parent_process
 from pathlib import Path
@@ -14,20 +15,22 @@ from flask.cli import ScriptInfo
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from orders import cli, door, measured, openapi, problems
-from orders.bootstrap import Services, bootstrap, bootstrap_process, tracing
+from orders import cli
+from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from orders.http import headers, openapi, problems
+from orders.http.responses import Json, WholeResponse
+from orders.http.routes.health import health
+from orders.http.routes.orders import orders
+from orders.http.routes.payments import payments
+from orders.http.routes.providers import providers
+from orders.http.routes.queue import queue
+from orders.http.routes.stock import stock
+from orders.http.routes.webhooks import webhooks
+from orders.http.strict_json import StrictRequest
 from orders.ops import routes as ops
-from orders.rendered import Json, WholeResponse
-from orders.routes.health import health
-from orders.routes.orders import orders
-from orders.routes.payments import payments
-from orders.routes.providers import providers
-from orders.routes.queue import queue
-from orders.routes.stock import stock
-from orders.routes.webhooks import webhooks
-from orders.strict_json import StrictRequest
+from orders.watch.shared_counts import DIRECTORY, prepared
 
 MAX_BODY_BYTES = 16 * 1024
 
@@ -66,10 +69,10 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     if proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=proxies, x_proto=0)  # type: ignore[method-assign]
     if settings is None and tracing(os.environ).on:
-        from orders import traced_requests  # noqa: PLC0415  optional
+        from orders.http import request_spans  # noqa: PLC0415  optional
 
-        traced_requests.install(app)
-    door.install(app)
+        request_spans.install(app)
+    headers.install(app)
     problems.install(app)
     openapi.install(app)
     for blueprint in (orders, payments, providers, stock, webhooks, queue, health):
@@ -87,9 +90,11 @@ def _from_environment(app: APIFlask) -> Services:
     with one line.
     """
     try:
-        if measured.wanted(os.environ):
-            return measured.bootstrap_measured(app, os.environ)
-        return bootstrap_process(os.environ)
+        settings = process_settings(os.environ)
+        # A flask command does not serve metrics.
+        if settings.metrics_port and os.environ.get("FLASK_RUN_FROM_CLI") != "true":
+            return _bootstrap_counting(app, settings)
+        return bootstrap(settings)
     except SettingsInvalid as error:
         context = click.get_current_context(silent=True)
         if context and context.find_object(ScriptInfo):  # a flask command, not a server
@@ -97,6 +102,21 @@ def _from_environment(app: APIFlask) -> Services:
         if parent_process():  # granian's worker: its process ends with this line and status 1
             raise SystemExit(f"Error: {error}") from error
         raise
+
+
+def _bootstrap_counting(app: APIFlask, settings: Settings) -> Services:
+    """Wire the service, and serve its metrics. Raises SettingsInvalid."""
+    default = Path(tempfile.gettempdir()) / f"order-timeout-metrics-{settings.metrics_port}"
+    os.environ[DIRECTORY] = str(prepared(Path(settings.metrics_dir or default)))
+    try:
+        from orders.watch.metrics import ApiMetrics  # noqa: PLC0415  reads the variable
+    except ModuleNotFoundError as error:
+        raise SettingsInvalid("METRICS_PORT needs prometheus-client.") from error
+    services = bootstrap(settings, counting())
+    metrics = ApiMetrics(settings, services.engine, services.watching)
+    metrics.install(app)
+    serve_metrics(settings, metrics.page)
+    return services
 
 
 def docs_asset(name: str) -> ResponseReturnValue:

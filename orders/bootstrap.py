@@ -8,30 +8,27 @@ import redis
 import sqlalchemy as sa
 import structlog
 
-from orders.bulkhead import Bulkhead
-from orders.clients import Clients
+from orders.clients.rate_limits import RateLimits
+from orders.clients.service import Clients
 from orders.config import Settings
-from orders.database import create_engine, create_watching_engine
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy
-from orders.holdings import Limits
-from orders.providers import Providers
-from orders.queues import Queues
-from orders.rate_limits import RateLimits
-from orders.service import Observer, OrderService, Timeouts, nobody
-from orders.stock import StockService
-from orders.traces import NO_TRACES, Traces
-from orders.webhooks import WebhookPolicy, Webhooks
+from orders.order.bulkhead import Bulkhead
+from orders.order.holdings import Limits
+from orders.order.ports import Observer, nobody
+from orders.order.repository import read_order
+from orders.order.service import OrderService, Timeouts
+from orders.providers.service import Providers
+from orders.queues import QUEUE, WEBHOOK_QUEUE, Queues
+from orders.sql.database import create_engine, create_watching_engine
+from orders.stock.service import StockService
+from orders.watch.traces import NO_TRACES, Traces
+from orders.webhooks.service import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
-from worker.logs import configure_logging
-from worker.monitoring import MonitoringServer, Page, PortUnavailable, Reply
-from worker.tracing import TracingUnavailable, configure_tracing, wanted
+from worker.watch.logs import configure_logging
+from worker.watch.monitoring import MonitoringServer, Page, PortUnavailable, Reply
+from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
 
 log = structlog.get_logger("orders")
-
-#: The queue of the checks on unpaid orders. An order's id is its check's id.
-QUEUE = "order-timeout"
-#: The queue of webhook deliveries. A delivery's id is its task's id.
-WEBHOOK_QUEUE = "webhooks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Services:
 
     settings: Settings
     engine: sa.Engine
-    #: For metrics and the operators' page: see `orders.database.create_watching_engine`.
+    #: For metrics and the operators' page: see `orders.sql.database.create_watching_engine`.
     watching: sa.Engine
     redis: redis.Redis
     scheduler: BatchScheduler
@@ -106,7 +103,9 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
         receiving=Bulkhead(half, ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
-        webhooks=Webhooks(engine, webhook_scheduler, _webhook_policy(settings), observe),
+        webhooks=Webhooks(
+            engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
+        ),
         queues=Queues(client, (QUEUE, WEBHOOK_QUEUE)),
     )
 
@@ -138,14 +137,6 @@ def _webhook_policy(settings: Settings) -> WebhookPolicy:
     )
 
 
-def bootstrap_process(environ: Mapping[str, str]) -> Services:
-    """Wire a process that is starting: settings, logging and tracing come from the environment.
-
-    Raises SettingsInvalid.
-    """
-    return bootstrap(process_settings(environ))
-
-
 def process_settings(environ: Mapping[str, str]) -> Settings:
     """Set up the logging and tracing of a process that is starting, and return its settings.
 
@@ -164,7 +155,7 @@ def counting() -> Observer:
     """An observer that counts for Prometheus; without prometheus-client, one that counts nothing."""
     try:
         # Not at the top: an API process first sets where its counts are shared.
-        from orders.counters import count  # noqa: PLC0415
+        from orders.watch.counters import count  # noqa: PLC0415
     except ModuleNotFoundError:
         return nobody
     return count
@@ -174,7 +165,7 @@ def tracing(environ: Mapping[str, str]) -> Traces:
     """What this process adds to traces: nothing, unless OpenTelemetry is configured and installed."""
     if wanted(environ):
         with suppress(ModuleNotFoundError):
-            from orders.tracing import OpenTelemetryTraces  # noqa: PLC0415  optional
+            from orders.watch.opentelemetry import OpenTelemetryTraces  # noqa: PLC0415  optional
 
             return OpenTelemetryTraces()
     return NO_TRACES

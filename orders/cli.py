@@ -8,11 +8,13 @@ import click
 from flask.cli import AppGroup
 from pydantic import TypeAdapter, ValidationError
 
-from orders.domain import ORDER_ID, ApiKey, ProviderEndpoint
+from orders.clients.domain import ApiKey
 from orders.errors import OrderError
-from orders.routes.shared import services
-from orders.schemas.stock import StockIn
-from orders.schemas.types import SKU, Provider
+from orders.http.auth import services
+from orders.http.schemas.stock import StockIn
+from orders.http.schemas.types import SKU, Provider
+from orders.providers.domain import ProviderEndpoint
+from orders.sql.ids import ORDER_ID
 
 #: The length of the column.
 MAX_NAME = 100

@@ -10,7 +10,12 @@ import redis
 
 from orders.errors import DeadLetterNotFound, QueueUnavailable
 from worker import DelayQueue, Letter, Stats
-from worker.queue import LETTERS
+from worker.queue.delay_queue import LETTERS
+
+#: The queue of the checks on unpaid orders. An order's id is its check's id.
+QUEUE = "order-timeout"
+#: The queue of webhook deliveries. A delivery's id is its task's id.
+WEBHOOK_QUEUE = "webhooks"
 
 
 @contextmanager

@@ -8,15 +8,16 @@ from functools import partial
 
 import structlog
 
-from orders.bootstrap import QUEUE, bootstrap, counting, tracing
+from orders.bootstrap import bootstrap, counting, tracing
 from orders.config import Settings
-from orders.doctor import Doctor
-from orders.domain import is_order_id
+from orders.deliveries import webhook_flow
+from orders.order.domain import Cancelled
+from orders.order.service import OrderService, Report
 from orders.outages import outages
-from orders.repository import Cancelled
-from orders.service import OrderService, Report
-from orders.traces import NO_TRACES, Traces
-from orders.webhooks_flow import webhook_flow
+from orders.queues import QUEUE
+from orders.sql.ids import is_order_id
+from orders.watch.doctor import Doctor
+from orders.watch.traces import NO_TRACES, Traces
 from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")

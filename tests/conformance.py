@@ -8,7 +8,7 @@ from apiflask import APIFlask
 from jsonschema import Draft202012Validator, FormatChecker
 from werkzeug.test import TestResponse
 
-from orders import openapi
+from orders.http import openapi
 
 #: Of every response, or of the server's own.
 COMMON = {"Content-Type", "Content-Length", "X-Content-Type-Options"}

@@ -29,14 +29,14 @@ from devtools.processes import LOGS, ROOT, log_end
 from devtools.valkey import Valkey
 from orders.app import create_app
 from orders.bootstrap import Services
-from orders.clients import Clients
+from orders.clients.service import Clients
 from orders.config import Settings
-from orders.database import create_engine
-from orders.domain import Order
-from orders.expressions import later, now
-from orders.models import TERMINAL, metadata, order_events, order_items, orders, stock_items
-from orders.service import OrderService, Paid, Timeouts
-from orders.stock import StockService
+from orders.order.domain import Order
+from orders.order.service import OrderService, Paid, Timeouts
+from orders.sql.database import create_engine
+from orders.sql.expressions import later, now
+from orders.sql.tables import TERMINAL, metadata, order_events, order_items, orders, stock_items
+from orders.stock.service import StockService
 from tests.conformance import Conformance
 from worker import connect
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 from devtools.processes import free_port
-from orders.signatures import verify
+from orders.webhooks.signatures import verify
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ The engine knows flows and tasks, but nothing about what they do.
 """
 
 from . import events
-from .async_queue import AsyncDelayQueue
 from .backoff import Backoff, BackoffFunction, Delays
-from .connection import connect, connect_async
-from .consumer import Consumer, Taken
 from .errors import (
     ConsumerClosed,
     FlowImportFailed,
@@ -32,8 +29,9 @@ from .flow import (
     Task,
     one_at_a_time,
 )
-from .liveness import FlowHealth, WorkerHealth
-from .queue import (
+from .queue.async_queue import AsyncDelayQueue
+from .queue.connection import connect, connect_async
+from .queue.delay_queue import (
     Cancelled,
     Claim,
     DelayQueue,
@@ -47,9 +45,11 @@ from .queue import (
     TaskState,
     WorkerStatus,
 )
-from .recurring import Recurring
-from .scheduler import BatchScheduler
-from .worker import Worker
+from .queue.scheduler import BatchScheduler
+from .runtime.consumer import Consumer, Taken
+from .runtime.liveness import FlowHealth, WorkerHealth
+from .runtime.recurring import Recurring
+from .runtime.worker import Worker
 
 __all__ = [
     "AsyncDelayQueue",

@@ -53,7 +53,7 @@ from sqlalchemy.sql.visitors import replacement_traverse
 
 from .errors import FAILURES, Unavailable, described
 from .flow import MAX_SECONDS, DeadLetter, Due, Flow, Limits, Outcome, Retry, Task
-from .queue import DelayQueue, Scheduled
+from .queue.delay_queue import DelayQueue, Scheduled
 
 log = structlog.get_logger("worker")
 

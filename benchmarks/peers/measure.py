@@ -94,7 +94,7 @@ def _prepare(peer: Peer, stage: Scene, env: Mapping[str, str]) -> dict[str, str]
     """Empty Valkey and the peer's tables. Returns the environment of the peer's processes."""
     if peer.library and importlib.util.find_spec(peer.library) is None:
         raise SystemExit(
-            f"{peer.library} is not installed: make bench, or pip install -r requirements-bench.lock"
+            f"{peer.library} is not installed: make bench, or pip install -r requirements/bench.lock"
         )
     stage.client().flushall()
     env = {"REDIS_URL": stage.redis_url, "DATABASE_URL": stage.dsn, **env, **peer.env}

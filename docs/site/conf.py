@@ -40,7 +40,7 @@ navigation = {
         "README </README>",
         "README, 简体中文 </README.zh-CN>",
         "CONTRIBUTING",
-        "SECURITY",
+        ".github/SECURITY",
         "CHANGELOG",
         "tests/README",
         "tests/faults/README",

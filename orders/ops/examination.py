@@ -6,10 +6,10 @@ from dataclasses import asdict
 from functools import cached_property
 
 from orders.bootstrap import Services
-from orders.doctor import Doctor
+from orders.deliveries import webhook_flow
 from orders.errors import DoctorBusy
 from orders.timeouts import timeout_flow
-from orders.webhooks_flow import webhook_flow
+from orders.watch.doctor import Doctor
 from worker import Flow
 from worker.doctor import examine
 

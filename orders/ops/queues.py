@@ -7,11 +7,10 @@ from typing import Any
 
 import redis
 
-from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
 from orders.ops.shared import Shared
-from orders.queues import LetterSummary, Queues, answering
+from orders.queues import QUEUE, WEBHOOK_QUEUE, LetterSummary, Queues, answering
 from worker import DelayQueue, WorkerStatus
-from worker.queue import LETTERS
+from worker.queue.delay_queue import LETTERS
 
 Json = dict[str, Any]
 

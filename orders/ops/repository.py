@@ -8,9 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.domain import Position
-from orders.expressions import Instant, later, ms_until, now, one_of
-from orders.models import (
+from orders.order.operations import client_of
+from orders.order.repository import OrderRepository
+from orders.sql.expressions import Instant, later, ms_until, now, one_of
+from orders.sql.statements import FIRST, Position, after_last
+from orders.sql.tables import (
     EXPIRED,
     REFUND_DUE,
     UNPAID,
@@ -20,8 +22,6 @@ from orders.models import (
     webhook_deliveries,
     webhook_subscriptions,
 )
-from orders.operations import client_of
-from orders.repository import FIRST, Repository, after_last
 
 p = sa.bindparam
 
@@ -132,8 +132,8 @@ LIST_DELIVERIES = (
 )
 
 
-class OpsRepository(Repository):
-    """These statements and those of `Repository`, on one connection."""
+class OpsRepository(OrderRepository):
+    """These statements and those of `OrderRepository`, on one connection."""
 
     def count_unpaid(self, most: int) -> int:
         """How many orders are unpaid, counted up to ``most``."""

@@ -12,7 +12,6 @@ from apiflask import APIBlueprint, APIFlask
 from flask import Response, current_app, g, make_response, request, send_from_directory
 
 from orders.bootstrap import Services
-from orders.contract import raises
 from orders.errors import (
     AlreadyRefunded,
     DoctorBusy,
@@ -27,10 +26,13 @@ from orders.errors import (
     StorageUnavailable,
     TooManyRequests,
 )
+from orders.http.auth import log_operator, page, services
+from orders.http.contract import raises
+from orders.http.schemas.payments import RefundIn
 from orders.ops import sessions
 from orders.ops.examination import Examination
+from orders.ops.lookups import ShownRecords, refund_due
 from orders.ops.queues import ShownQueues
-from orders.ops.records import ShownRecords, refund_due
 from orders.ops.schemas import (
     LetterQuery,
     LettersIn,
@@ -41,8 +43,6 @@ from orders.ops.schemas import (
     SearchQuery,
 )
 from orders.ops.sessions import COOKIE, Session
-from orders.routes.shared import log_operator, page, services
-from orders.schemas.payments import RefundIn
 
 STATIC = Path(__file__).parent / "static"
 #: Only the page's own files and routes, nothing inline, and not in a frame.

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
-from orders.domain import Position
-from orders.schemas.paging import Query, cursor
-from orders.schemas.queue import MAX_TASK_ID, QueueName
-from orders.schemas.types import In
+from orders.http.schemas.paging import Query, cursor
+from orders.http.schemas.queue import MAX_TASK_ID, QueueName
+from orders.http.schemas.types import In
+from orders.sql.statements import Position
 
 #: Dead letters that one request requeues or purges.
 MOST_IDS = 300

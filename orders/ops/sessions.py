@@ -12,9 +12,10 @@ from typing import Self
 
 from itsdangerous import BadSignature, Signer
 
-from orders.clients import Clients
-from orders.domain import Client, ValidKey, is_order_id
+from orders.clients.domain import Client, ValidKey
+from orders.clients.service import Clients
 from orders.errors import Forbidden
+from orders.sql.ids import is_order_id
 
 COOKIE = "ops_session"
 #: One shift. Using the page does not prolong it.

@@ -56,7 +56,7 @@ def attempts(
     before: int = 0,
     cancelled: bool = False,
 ) -> str:
-    """What is stored of a task's attempts: see ``worker/lua/include/attempts.lua``."""
+    """What is stored of a task's attempts: see ``worker/queue/lua/include/attempts.lua``."""
     counts = (span, due, due if appointment is None else appointment, failures, deliveries, before)
     return token + " ".join(map(str, counts)) + (" cancelled" if cancelled else "")
 

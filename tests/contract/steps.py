@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from worker import DelayQueue, Task
-from worker.queue import Put
+from worker.queue.delay_queue import Put
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import redis
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts
 from worker import DelayQueue
-from worker.queue import Letter
+from worker.queue.delay_queue import Letter
 
 MANY = 2600
 

@@ -10,8 +10,8 @@ import redis
 
 from tests.contract.conftest import SERVERS
 from worker import DelayQueue
-from worker.queue import Keys
-from worker.scripts import INCLUDE, ScriptFile, scripts
+from worker.queue.delay_queue import Keys
+from worker.queue.scripts import INCLUDE, ScriptFile, scripts
 
 FOLDER = Path(str(files("worker"))) / "lua"
 SCRIPTS = {script.name: script for script in scripts()}

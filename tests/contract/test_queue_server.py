@@ -15,7 +15,7 @@ from tests.contract.conftest import SERVERS, every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
-from worker.queue import Put
+from worker.queue.delay_queue import Put
 
 MANY = 100_000
 REAL = [name for name in SERVERS if name != "fakeredis"]

@@ -21,7 +21,7 @@ from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
-from orders.signatures import new_secret, verify
+from orders.webhooks.signatures import new_secret, verify
 from tests.clock import bound
 from tests.e2e.pages import OPERATIONS, the_block
 

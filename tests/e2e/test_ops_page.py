@@ -12,14 +12,15 @@ from devtools import processes
 from devtools.chromium import Browser, Page, chromium
 from devtools.processes import free_port
 from devtools.service import Service
-from orders.bootstrap import QUEUE, Services, bootstrap
+from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
-from orders.expressions import later, now
-from orders.models import orders
+from orders.queues import QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.tables import orders
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.integration.workers import frozen
 from worker import DelayQueue
-from worker.queue import Put
+from worker.queue.delay_queue import Put
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import redis
 import sqlalchemy as sa
 
-from orders.models import (
+from orders.sql.tables import (
     order_events,
     order_items,
     orders,

@@ -29,13 +29,15 @@ from flask import Flask
 from redis.commands.core import Script
 
 from orders import app
-from orders.bootstrap import QUEUE, bootstrap
+from orders.bootstrap import bootstrap
 from orders.config import Settings
-from orders.service import Scheduler
+from orders.deliveries import webhook_flow
+from orders.order.ports import Scheduler
+from orders.queues import QUEUE
 from orders.timeouts import timeout_flow
-from orders.webhooks_flow import webhook_flow
-from worker import DelayQueue, Flow, Outcome, Task, lane
-from worker.scripts import scripts
+from worker import DelayQueue, Flow, Outcome, Task
+from worker.queue.scripts import scripts
+from worker.runtime import lane
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))

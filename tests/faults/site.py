@@ -21,18 +21,12 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import Process, log_end, wait_until
 from devtools.valkey import Valkey
-from orders.bootstrap import QUEUE, Services, bootstrap
+from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
-from orders.expressions import later, now
-from orders.models import (
-    api_clients,
-    metadata,
-    order_events,
-    order_items,
-    orders,
-    stock_items,
-)
-from orders.repository import new_id
+from orders.queues import QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.ids import new_id
+from orders.sql.tables import api_clients, metadata, order_events, order_items, orders, stock_items
 from tests.conftest import upgrade
 from tests.faults.checker import History, Response, Violation, read, violations
 from tests.faults.failpoints import REDIS_CLOCK_OFFSET

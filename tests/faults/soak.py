@@ -27,7 +27,7 @@ import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.models import order_events, orders, webhook_deliveries
+from orders.sql.tables import order_events, orders, webhook_deliveries
 from tests.faults.checker import Violation, read, violations
 from tests.faults.load import Load
 from tests.faults.proxy import Mode, Proxy

@@ -8,15 +8,16 @@ import pytest
 import redis
 import sqlalchemy as sa
 
-from orders.bootstrap import QUEUE, Services
-from orders.domain import CancelReason, Payment
-from orders.expressions import now
-from orders.models import order_events, orders, payments, stock_items, webhook_deliveries
+from orders.bootstrap import Services
+from orders.order.domain import CancelReason, Payment
+from orders.queues import QUEUE
+from orders.sql.expressions import now
+from orders.sql.tables import order_events, orders, payments, stock_items, webhook_deliveries
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
 from worker import DelayQueue, Due, LeaseLost
-from worker.scripts import scripts
+from worker.queue.scripts import scripts
 
 STOCKED = dict.fromkeys(SKUS, ON_HAND)
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import sqlalchemy as sa
 
-from orders.models import orders
+from orders.sql.tables import orders
 from tests.faults.conftest import Build
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import HURRIED

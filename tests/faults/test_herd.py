@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from devtools.processes import wait_until
-from orders.repository import new_id
+from orders.sql.ids import new_id
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.site import Site

@@ -20,8 +20,9 @@ from devtools.valkey import Valkey, private_valkey
 from tests.faults.pauses import last
 from tests.faults.proxy import Mode, Proxy
 from tests.integration.workers import running, tasks
-from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker, lane
-from worker.sweep import SILENCE_SECONDS
+from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker
+from worker.runtime import lane
+from worker.runtime.sweep import SILENCE_SECONDS
 
 NAME = "silent"
 WORKERS = 4
@@ -96,7 +97,7 @@ def test_a_sweep_runs_nothing_that_is_dead_put_off_or_running_while_redis_is_sil
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not handed_out:  # on a busy machine the silence may seem to be longer than it is
-        monkeypatch.setattr("worker.sweep.SILENCE_SECONDS", 10 * SILENCE_SECONDS)
+        monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 10 * SILENCE_SECONDS)
     go_on = threading.Event()
 
     def block(_run: int) -> None:

@@ -15,7 +15,7 @@ import redis
 
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey, valkey_server
-from orders.bootstrap import QUEUE
+from orders.queues import QUEUE
 from tests.clock import bound, bound_of_waking
 from tests.faults.site import Site
 from tests.integration.workers import running
@@ -179,7 +179,7 @@ def _orders_survive(site: Site, doomed: Valkey) -> None:
 # </orders>
 def _a_consumer_survives(url: str, doomed: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill the primary under a consumer that waits, and that looks only when it is woken."""
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
     heard = Heard()
     with (
         connect(url, timeout_seconds=2, reconnect=True) as producer,

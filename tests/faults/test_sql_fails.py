@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.models import metadata
+from orders.sql.tables import metadata
 from tests.clock import bound
 from tests.faults.checker import violations
 from tests.faults.load import Load

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import Process, wait_until
 from devtools.valkey import Valkey
-from orders.expressions import later
-from orders.models import webhook_deliveries
+from orders.sql.expressions import later
+from orders.sql.tables import webhook_deliveries
 from tests.conftest import Api, serving
 from tests.receiver import Received, Receiver, receiving
 

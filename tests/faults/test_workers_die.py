@@ -7,12 +7,12 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import Process, wait_until
-from orders.models import SCHEMA_VERSION
+from orders.sql.tables import SCHEMA_VERSION
 from tests.clock import bound
 from tests.faults.conftest import Build, on_postgresql, on_sqlite
 from tests.faults.failpoints import MOMENTS, REPEAT
 from tests.faults.site import HURRIED, LEASE_SECONDS, Site
-from worker.worker import DRAIN_SECONDS
+from worker.runtime.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
 #: For how long workers are killed again and again, at least.

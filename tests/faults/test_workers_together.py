@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.postgres import Postgres
-from orders.models import orders
+from orders.sql.tables import orders
 from tests.faults.conftest import Build, on_postgresql
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import PATIENT

@@ -14,8 +14,8 @@ from schemathesis import Case, CheckContext, Response
 from schemathesis.core.failures import Failure
 from schemathesis.core.parameters import ParameterLocation
 
-from orders.problems import NAMES
-from orders.signatures import signed
+from orders.http.problems import NAMES
+from orders.webhooks.signatures import signed
 from tests.fuzz import SKUS
 
 SKU = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"

@@ -8,18 +8,8 @@ from typing import Any
 
 import redis
 
-from worker import (
-    Backoff,
-    Due,
-    Flow,
-    Recurring,
-    Task,
-    Unavailable,
-    connect,
-    lane,
-    one_at_a_time,
-    outages,
-)
+from worker import Backoff, Due, Flow, Recurring, Task, Unavailable, connect, one_at_a_time
+from worker.runtime import lane, outages
 
 HANDLED = "handled"
 DOWN = "down"

@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse, create_environ
 from werkzeug.wrappers import Response
 
 from devtools.valkey import Valkey
-from orders.schemas.paging import encoded
+from orders.http.schemas.paging import encoded
 from tests.conftest import Api, serving, upgrade
 from tests.unit.test_orders_schemas import ODDITIES
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
-from orders.models import stock_items
-from orders.rate_limits import WRONG_KEYS_BURST
+from orders.clients.rate_limits import WRONG_KEYS_BURST
+from orders.sql.tables import stock_items
 from tests.conftest import Api, serving
 
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -102,8 +102,8 @@ def test_guessing_keys_ends_in_refusals_that_cost_no_query(
     migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However busy the machine: guessing is faster than what is left grows, and a key stays cached.
-    monkeypatch.setattr("orders.rate_limits.WRONG_KEYS_PER_SECOND", 1)
-    monkeypatch.setattr("orders.clients.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.clients.rate_limits.WRONG_KEYS_PER_SECOND", 1)
+    monkeypatch.setattr("orders.clients.service.CACHE_SECONDS", 600.0)
     with serving(migrated_url, valkey.url, trusted_proxies=1) as api:
         assert api.send("GET", "/v1/orders").status_code == 200
         asked = 0

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from devtools.valkey import Valkey
-from orders.models import api_keys, metadata
-from orders.schemas.types import rfc3339
-from orders.signatures import signed
+from orders.http.schemas.types import rfc3339
+from orders.sql.tables import api_keys, metadata
+from orders.webhooks.signatures import signed
 from tests.conftest import Api, serving
 from tests.unit.test_openapi import OPERATIONS, Operation, resolved
 

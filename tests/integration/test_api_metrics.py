@@ -17,9 +17,9 @@ from devtools import processes
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from orders.errors import SettingsInvalid
-from orders.measured import prepared
+from orders.watch.shared_counts import prepared
 from tests.conftest import upgrade
-from worker.monitoring import ask
+from worker.watch.monitoring import ask
 
 Samples = dict[str, float]
 

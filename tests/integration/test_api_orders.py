@@ -11,8 +11,8 @@ import redis
 from werkzeug.test import TestResponse
 
 from devtools.valkey import Valkey
-from orders.schemas.orders import MAX_METADATA_BYTES
-from orders.schemas.types import rfc3339
+from orders.http.schemas.orders import MAX_METADATA_BYTES
+from orders.http.schemas.types import rfc3339
 from tests.conftest import Api, serving
 from tests.integration.test_api_routes import content, expire, problem, until_scheduled
 

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
-from orders.bootstrap import QUEUE
+from orders.queues import QUEUE
 from tests.clock import bound
 from tests.conftest import Api, serving, upgrade
 from worker import DelayQueue, connect

@@ -9,17 +9,17 @@ from structlog.testing import capture_logs
 from werkzeug.test import TestResponse
 
 from devtools.processes import free_port, wait_until
-from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
-from orders.expressions import later, now
-from orders.models import orders
-from orders.schemas.paging import encoded
-from orders.schemas.queue import MAX_TASK_ID
+from orders.http.schemas.paging import encoded
+from orders.http.schemas.queue import MAX_TASK_ID
+from orders.queues import QUEUE, WEBHOOK_QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.tables import orders
 from orders.timeouts import timeout_flow
 from tests.conftest import Api, serving
 from tests.integration.test_api_routes import MOMENT, content, problem
 from tests.integration.workers import running
 from worker import DelayQueue, Worker
-from worker.queue import Put
+from worker.queue.delay_queue import Put
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import redis
 from werkzeug.test import TestResponse
 
 from devtools.processes import wait_until
-from orders.bootstrap import QUEUE
-from orders.expressions import later, now
-from orders.models import orders
+from orders.queues import QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.tables import orders
 from tests.conftest import Api
 from worker import DelayQueue
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 from werkzeug.test import TestResponse
 
-from orders.domain import MAX_INT
-from orders.schemas.paging import encoded
+from orders.http.schemas.paging import encoded
+from orders.stock.domain import MAX_INT
 from tests.conftest import Api
 from tests.integration.test_api_routes import MOMENT, content, expire, problem
 

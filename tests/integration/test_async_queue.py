@@ -82,7 +82,7 @@ async def held_up(client: redis.Redis) -> AsyncIterator[Callable[[int], Awaitabl
 def test_a_consumer_that_waits_for_a_far_task_is_woken_by_an_earlier_one(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
     queue.schedule("far", delay_ms=DAY)
     heard, late = Heard(), []
 

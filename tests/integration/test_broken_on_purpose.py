@@ -20,13 +20,13 @@ from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import ROOT, Process, wait_until
 from devtools.valkey import Valkey, private_valkey
-from orders.expressions import now
-from orders.models import webhook_deliveries
+from orders.sql.expressions import now
+from orders.sql.tables import webhook_deliveries
 from orders.timeouts import flows as order_flows
 from tests.conftest import DURABLE, Api, serving, upgrade
 from tests.receiver import receiving
 from worker import DelayQueue, Flow, Task
-from worker.queue import WorkerStatus
+from worker.queue.delay_queue import WorkerStatus
 
 FLOWS = f"{__name__}:flows"
 #: Of the flow whose handler never returns: a call may take three of them before the doctor calls it stuck.

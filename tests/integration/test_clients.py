@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orders.clients import CACHE_SECONDS, Clients
-from orders.domain import ApiKey
+from orders.clients.domain import ApiKey
+from orders.clients.service import CACHE_SECONDS, Clients
 from orders.errors import KeyNotFound, StorageUnavailable
-from orders.models import api_keys
+from orders.sql.tables import api_keys
 from tests.conftest import Shop, client_id
 from tests.races import together
 
@@ -26,7 +26,7 @@ def clients(shop: Shop) -> Clients:
 def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock by which keys are remembered."""
     now = [100.0]
-    monkeypatch.setattr("orders.clients.monotonic", lambda: now[0])
+    monkeypatch.setattr("orders.clients.service.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -133,7 +133,7 @@ def test_a_rotation_that_fails_leaves_the_old_key(
         raise StorageUnavailable
 
     key = clients.create_key("new", ["orders"])
-    monkeypatch.setattr("orders.client_repository.ClientRepository.add_successor", failing)
+    monkeypatch.setattr("orders.clients.repository.ClientRepository.add_successor", failing)
     with pytest.raises(StorageUnavailable):
         clients.rotate(id_of(key), timedelta(0))
     assert clients.authenticate(key)

@@ -38,7 +38,7 @@ from worker import (
     UnsafeServer,
     events,
 )
-from worker.lane import Batch
+from worker.runtime.lane import Batch
 
 #: What only ends a hang, on the busiest machine.
 LONG = 60.0
@@ -103,7 +103,7 @@ def consumer(redis_client: redis.Redis) -> Iterator[Consumer]:
 @pytest.fixture
 def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a wait ends for, it was woken for."""
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
 
 
 # -- waiting -------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_wait_costs_nothing_but_the_slow_poll(
 ) -> None:
     with waiting.consumer.take(0):
         waiting.listens(redis_client)
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.2)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 0.2)
     with waiting.consumer.take(0.1):  # what the subscription woke is over
         redis_client.config_resetstat()
     waiting.heard.clear()
@@ -288,7 +288,7 @@ def test_an_outcome_raised_in_a_block_means_what_it_means_in_a_handler_and_ends_
 def test_an_outage_counts_nothing_and_rests_the_queue_for_a_while(
     queue: DelayQueue, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.outages.PROBE", Backoff(base_seconds=3, cap_seconds=3))
+    monkeypatch.setattr("worker.runtime.outages.PROBE", Backoff(base_seconds=3, cap_seconds=3))
     queue.schedule("a", 1)
     with waiting.consumer.take():
         raise Unavailable("the mail server")
@@ -575,7 +575,7 @@ def test_what_redis_did_not_take_is_settled_when_the_consumer_is_closed(
 def test_a_wait_survives_a_firewall(
     valkey: Valkey, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 0.1)
     proxy = Proxy(valkey.port)
     waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0", "q")
     taken = waiting.take(None)
@@ -596,7 +596,7 @@ def test_a_wait_survives_a_firewall(
 def test_a_wait_survives_a_firewall_that_forgets_idle_connections(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.waker.LISTEN_SECONDS", 0.5)
+    monkeypatch.setattr("worker.runtime.waker.LISTEN_SECONDS", 0.5)
     proxy = Proxy(valkey.port)
     waiting = Waiting(f"redis://127.0.0.1:{proxy.port}/0?health_check_interval=1", "q")
     taken = waiting.take(LONG)
@@ -645,7 +645,7 @@ def test_three_queues_are_taken_from_in_strict_order_while_others_offer(
 def test_a_wait_and_an_ack_survive_a_restart_of_redis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 0.1)
     always = (*DURABLE[:3], "always")
     with private_valkey(tmp_path, *always) as server:
         waiting = Waiting(server.url, "q")

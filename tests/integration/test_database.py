@@ -3,8 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
-from orders.database import LightCursor, reading
-from orders.models import stock_items
+from orders.sql.database import LightCursor, reading
+from orders.sql.tables import stock_items
 from tests.conftest import Shop
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

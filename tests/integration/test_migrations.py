@@ -16,16 +16,16 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from devtools.processes import ROOT, run, wait_until
-from orders.clients import Clients
+from orders.clients.service import Clients
 from orders.config import Settings
-from orders.database import create_engine
 from orders.errors import EndpointNotFound, KeyReused
-from orders.models import SCHEMA_VERSION, metadata
-from orders.providers import Providers
-from orders.repository import new_id
-from orders.service import OrderService, Placed, Timeouts
-from orders.stock import StockService
-from orders.transient import LOCK_NOT_AVAILABLE, sqlstate
+from orders.order.service import OrderService, Placed, Timeouts
+from orders.providers.service import Providers
+from orders.sql.database import create_engine
+from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
+from orders.sql.ids import new_id
+from orders.sql.tables import SCHEMA_VERSION, metadata
+from orders.stock.service import StockService
 from tests.conftest import RecordingScheduler
 
 

@@ -19,7 +19,7 @@ from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.conftest import serving, upgrade
 from tests.unit.test_monitoring import PAGE, PROMETHEUS, RECORDED, metrics_in, queries, rules
-from worker.monitoring import ask
+from worker.watch.monitoring import ask
 
 #: What Prometheus itself makes of a scrape, and of an alert.
 GIVEN = {"up", "ALERTS"}

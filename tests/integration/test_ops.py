@@ -14,13 +14,13 @@ from werkzeug.test import TestResponse
 
 from devtools.processes import free_port, wait_until
 from orders.app import create_app
-from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
 from orders.config import Settings
-from orders.expressions import later, now
-from orders.models import orders
+from orders.http.schemas.queue import QueueName
 from orders.ops import sessions
 from orders.ops.routes import POLICY
-from orders.schemas.queue import QueueName
+from orders.queues import QUEUE, WEBHOOK_QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.tables import orders
 from tests.conftest import Api, serving
 from tests.integration.test_api_queue import bury
 from worker import DelayQueue

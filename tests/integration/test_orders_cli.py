@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from click.testing import Result
 
-from orders.signatures import signed
+from orders.webhooks.signatures import signed
 from tests.conftest import Api
 
 

@@ -17,9 +17,9 @@ from devtools.postgres import Postgres
 from devtools.processes import ROOT
 from devtools.valkey import Valkey
 from orders.config import Settings
-from orders.database import create_engine, writing
-from orders.doctor import Doctor, Found
-from orders.models import orders, payments, stock_items
+from orders.sql.database import create_engine, writing
+from orders.sql.tables import orders, payments, stock_items
+from orders.watch.doctor import Doctor, Found
 from tests.conftest import Shop, opened, upgrade
 from worker import DelayQueue
 
@@ -138,7 +138,7 @@ def test_a_database_without_statistics(
     forget = "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass"
     execute(on_postgresql.engine, forget)
     assert "sql.statistics" not in found(on_postgresql.engine), "a small table needs none"
-    monkeypatch.setattr("orders.doctor_repository.SMALL_BYTES", 0)
+    monkeypatch.setattr("orders.watch.doctor_repository.SMALL_BYTES", 0)
     finding = found(on_postgresql.engine)["sql.statistics"]
     assert finding.level == "warning"
     assert finding.summary == "no statistics on orders"
@@ -154,7 +154,7 @@ def test_a_table_that_is_not_vacuumed(on_postgresql: Shop) -> None:
 def test_a_transaction_that_is_open_for_long(
     on_postgresql: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.doctor.LONG_SECONDS", 0.0)
+    monkeypatch.setattr("orders.watch.doctor.LONG_SECONDS", 0.0)
     with other_session(on_postgresql) as connection:
         pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
         finding = found(on_postgresql.engine)["sql.transactions"]
@@ -191,7 +191,7 @@ def test_stock_that_does_not_add_up(busy: Shop, change: int) -> None:
 def test_with_more_unpaid_orders_than_are_read_only_too_little_is_told(
     busy: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 2)
+    monkeypatch.setattr("orders.watch.doctor_repository.MOST_UNPAID", 2)
     busy.place(tea=5)
     busy.place(tea=5)
     assert "orders.stock" not in found(busy.engine)

@@ -12,8 +12,6 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from orders.database import reading
-from orders.domain import Order, OrderStatus
 from orders.errors import (
     AlreadyPaid,
     OrderCancelled,
@@ -21,10 +19,13 @@ from orders.errors import (
     PreconditionFailed,
     TimeoutOutOfRange,
 )
-from orders.expressions import later, now
-from orders.models import order_events, orders
-from orders.repository import Repository, new_id
-from orders.schemas.types import rfc3339
+from orders.http.schemas.types import rfc3339
+from orders.order.domain import Order, OrderStatus
+from orders.order.repository import OrderRepository
+from orders.sql.database import reading
+from orders.sql.expressions import later, now
+from orders.sql.ids import new_id
+from orders.sql.tables import order_events, orders
 from tests.clock import bound
 from tests.conftest import Api, Shop, opened
 from tests.integration.test_orders_races import RACES, cancel, expire, pay, place_overdue
@@ -184,18 +185,18 @@ def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
-        assert Repository(other).cancel(order.id, shop.customer)
+        assert OrderRepository(other).cancel(order.id, shop.customer)
     assert isinstance(found[0], OrderCancelled)
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
         both = {"versions": " 1 ", "bounds_ms": (0, 10**9)}
-        assert Repository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+        assert OrderRepository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
     assert isinstance(found[0], PreconditionFailed)
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline, 1, 2)) as (other, found):
-        Repository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+        OrderRepository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
     assert found[0].version == 3
     assert [kind for kind, _ in events(shop, order)] == ["order.created", *["order.extended"] * 2]
 

@@ -17,7 +17,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from orders.domain import Expected, Order
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
@@ -26,6 +25,8 @@ from orders.errors import (
     ReferenceReused,
     StockReserved,
 )
+from orders.order.domain import Order
+from orders.stock.domain import Expected
 from tests.conftest import Shop, opened, upgrade
 
 SKUS = ["cup", "tea"]

@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import wait_until
-from orders import holdings
-from orders.domain import Order
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
-from orders.holdings import Limits
-from orders.models import orders
-from orders.service import OrderService, Timeouts
+from orders.order import holdings
+from orders.order.domain import Order
+from orders.order.holdings import Limits
+from orders.order.service import OrderService, Timeouts
+from orders.sql.tables import orders
 from tests.conftest import RecordingScheduler, Shop, opened
 from tests.races import together
 

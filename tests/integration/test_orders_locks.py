@@ -12,11 +12,11 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import wait_until
-from orders.database import PING_SECONDS
 from orders.errors import KeyInFlight, StorageUnavailable
-from orders.models import orders, stock_items
-from orders.repository import Repository
-from orders.service import LOOK_AGAIN_MS, Placed
+from orders.order.repository import OrderRepository
+from orders.order.service import LOOK_AGAIN_MS, Placed
+from orders.sql.database import PING_SECONDS
+from orders.sql.tables import orders, stock_items
 from tests.clock import bound
 from tests.conftest import Shop, opened
 
@@ -91,7 +91,7 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
         return hurried.service.place(hurried.customer, timeout_seconds=None, **request)
 
     with hurried.engine.begin() as other:  # one of another version, which takes its time
-        order = Repository(other).place(
+        order = OrderRepository(other).place(
             hurried.customer, key="one", fingerprint="f", quantities={"cup": 1}, timeout_ms=1000
         )
         with bounded(), pytest.raises(KeyInFlight):
@@ -201,7 +201,7 @@ def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_h
         return plain_wait(*args)
 
     # Longer than a busy machine takes from the query to the ping.
-    monkeypatch.setattr("orders.database.FRESH_SECONDS", FRESH)
+    monkeypatch.setattr("orders.sql.database.FRESH_SECONDS", FRESH)
     driver.autocommit = reads  # as a look leaves it, or a change
     driver.execute("SELECT 1")
     driver.rollback()

@@ -6,11 +6,13 @@ import pytest
 import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
 
-from orders.database import reading
 from orders.errors import AlreadyPaid, OutOfStock
-from orders.metrics import Figures
-from orders.models import payments
-from orders.repository import RefundsDue, Repository, new_id
+from orders.order.domain import RefundsDue
+from orders.order.repository import OrderRepository
+from orders.sql.database import reading
+from orders.sql.ids import new_id
+from orders.sql.tables import payments
+from orders.watch.metrics import Figures
 from tests.conftest import Shop
 
 Counted = list[tuple[str, str, int]]
@@ -80,12 +82,12 @@ def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted
 
 def oldest_overdue_ms(shop: Shop) -> int:
     with reading(shop.engine) as connection:
-        return Repository(connection).oldest_overdue_ms()
+        return OrderRepository(connection).oldest_overdue_ms()
 
 
 def refunds_due(shop: Shop, most: int = 10) -> dict[str, RefundsDue]:
     with reading(shop.engine) as connection:
-        found = Repository(connection).refunds_due(most)
+        found = OrderRepository(connection).refunds_due(most)
     return {due.currency: due for due in found}
 
 

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
-from orders.domain import MAX_MINOR, Item, Order, OrderStatus, Position
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
@@ -20,7 +19,10 @@ from orders.errors import (
     TotalTooLarge,
     UnknownSku,
 )
-from orders.models import order_events, orders
+from orders.order.domain import Item, Order, OrderStatus
+from orders.sql.statements import Position
+from orders.sql.tables import order_events, orders
+from orders.stock.domain import MAX_MINOR
 from tests.conftest import Shop
 
 

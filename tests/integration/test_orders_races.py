@@ -15,14 +15,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from devtools.processes import wait_until
-from orders import operations
-from orders.database import reading
-from orders.domain import Order
 from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailable
-from orders.models import orders, stock_items
-from orders.repository import Repository, new_id
-from orders.service import Placed
-from orders.transient import sqlstate
+from orders.order import operations
+from orders.order.domain import Order
+from orders.order.repository import OrderRepository
+from orders.order.service import Placed
+from orders.sql.database import reading
+from orders.sql.errors import sqlstate
+from orders.sql.ids import new_id
+from orders.sql.tables import orders, stock_items
 from tests.conftest import Shop, opened
 from tests.races import duels, together
 
@@ -40,7 +41,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
     """Orders whose deadline is past already, in one transaction."""
     with shop.engine.begin() as connection:
         return [
-            Repository(connection).place(
+            OrderRepository(connection).place(
                 shop.customer, key=new_id(), fingerprint="", quantities=basket, timeout_ms=-60_000
             )
             for basket in baskets

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from orders.domain import Order, OrderStatus, Payment, Position
 from orders.errors import (
     AlreadyPaid,
     AlreadyRefunded,
@@ -16,8 +15,10 @@ from orders.errors import (
     PaymentNotFound,
     ReferenceReused,
 )
-from orders.models import order_events
-from orders.repository import new_id
+from orders.order.domain import Order, OrderStatus, Payment
+from orders.sql.ids import new_id
+from orders.sql.statements import Position
+from orders.sql.tables import order_events
 from tests.conftest import Shop
 from tests.races import together
 

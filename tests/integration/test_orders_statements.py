@@ -18,14 +18,14 @@ import sqlalchemy as sa
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from devtools.processes import wait_until
-from orders import operations
-from orders.domain import Order
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
-from orders.expressions import clock
-from orders.models import order_events, orders, stock_items
-from orders.repository import Repository
-from orders.service import Paid, Placed
-from orders.transient import sqlstate
+from orders.order import operations
+from orders.order.domain import Order
+from orders.order.repository import OrderRepository
+from orders.order.service import Paid, Placed
+from orders.sql.errors import sqlstate
+from orders.sql.expressions import clock
+from orders.sql.tables import order_events, orders, stock_items
 from tests.conftest import Shop
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
@@ -176,7 +176,7 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
 def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
     shop.stock("tea", 1)
     with waiting(shop, lambda: replay(shop, "one")) as (other, found):
-        order = Repository(other).place(
+        order = OrderRepository(other).place(
             shop.customer, key="one", fingerprint="f", quantities={"tea": 1}, timeout_ms=1000
         )
     assert found[0] == Placed(order, replayed=True)
@@ -199,14 +199,14 @@ def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_
     shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order)) as (other, found):
-        assert Repository(other).cancel(order.id, shop.customer)
+        assert OrderRepository(other).cancel(order.id, shop.customer)
     assert found[0].payment.reason == "order_cancelled"
     assert shop.events(order) == ["order.created", "order.cancelled", "payment.refund_due"]
     assert shop.shelf() == (100, 0)
 
 
 def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> Any:
-    return Repository(connection).pay(
+    return OrderRepository(connection).pay(
         order.id,
         shop.customer,
         provider="bank",
@@ -309,5 +309,5 @@ def test_nobody_waits_for_another_customers_payment(shop: Shop) -> None:
     theirs, mine = shop.place(shop.other, cup=1), shop.place()
     with shop.engine.begin() as other:
         row = {"provider": "bank", "reference": "pi_42", "amount_minor": 250, "currency": "EUR"}
-        assert Repository(other).pay(theirs.id, shop.other, **row)  # type: ignore[arg-type]
+        assert OrderRepository(other).pay(theirs.id, shop.other, **row)  # type: ignore[arg-type]
         assert shop.pay(mine, "pi_42").payment.status == "applied"

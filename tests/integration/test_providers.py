@@ -16,11 +16,11 @@ from devtools.postgres import Postgres
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.app import MAX_BODY_BYTES
+from orders.clients.rate_limits import WRONG_KEYS_BURST
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
-from orders.models import metadata, provider_secrets
-from orders.providers import CACHE_SECONDS, Providers
-from orders.rate_limits import WRONG_KEYS_BURST
-from orders.signatures import TOLERANCE_SECONDS, new_secret, signed
+from orders.providers.service import CACHE_SECONDS, Providers
+from orders.sql.tables import metadata, provider_secrets
+from orders.webhooks.signatures import TOLERANCE_SECONDS, new_secret, signed
 from tests.conftest import Api, serving, upgrade
 from tests.races import together
 
@@ -81,7 +81,7 @@ def order_id(api: Api) -> str:
 def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock by which endpoints are cached."""
     now = [100.0]
-    monkeypatch.setattr("orders.providers.monotonic", lambda: now[0])
+    monkeypatch.setattr("orders.providers.service.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -221,7 +221,7 @@ def test_a_type_that_is_not_known_is_acknowledged_and_logged_once(
 def test_types_without_end_are_not_remembered_without_end(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.providers.MAX_TYPES", 3)
+    monkeypatch.setattr("orders.providers.service.MAX_TYPES", 3)
     with capture_logs() as logs:
         for number in range(5):
             assert outcome(provider.report(f"type.{number}")) == "ignored"
@@ -398,7 +398,7 @@ def test_whatever_is_wrong_the_same_work_is_done(
         return ""
 
     monkeypatch.setattr(Providers, "_look_up", looked_up)
-    monkeypatch.setattr("orders.signatures._signature", digest)
+    monkeypatch.setattr("orders.webhooks.signatures._signature", digest)
     headers = {"webhook-id": "m-1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
     now = {"now": 0.0, "old": 10_000.0}
     known, unknown = provider.endpoint.id, str(uuid4())
@@ -496,7 +496,7 @@ def test_an_old_secret_is_cached_no_longer_than_it_lasts(
     tick: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orders.providers.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.providers.service.CACHE_SECONDS", 600.0)
     elsewhere = Providers(api.services.engine)
     elsewhere.rotate(provider.endpoint.id, timedelta(seconds=60))
     assert outcome(provider.paid(order_id)) == "applied"
@@ -608,6 +608,6 @@ def test_each_wrong_signature_counts(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_an_unknown_endpoint_no_body_is_read(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orders.strict_json.StrictRequest.whole_body", pytest.fail)
+    monkeypatch.setattr("orders.http.strict_json.StrictRequest.whole_body", pytest.fail)
     refused = api.send("POST", f"/v1/providers/{uuid4()}/webhook", {}, key=None)
     assert problem(refused) == (401, "signature_invalid")

@@ -79,7 +79,7 @@ def start_proxy(folder: Path, port: int, api_port: int, ops_port: int) -> Proces
         "SITE_ADDRESS": "",
     }
     env |= {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    command = [caddy(), "run", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"]
+    command = [caddy(), "run", "--config", str(ROOT / "deploy/Caddyfile"), "--adapter", "caddyfile"]
     return Process(command, folder / "caddy.log", env)
 
 
@@ -224,7 +224,7 @@ def _listens(port: int) -> bool:
 
 def test_a_domain_is_served_over_https() -> None:
     adapted = subprocess.run(
-        [caddy(), "adapt", "--config", str(ROOT / "Caddyfile"), "--adapter", "caddyfile"],
+        [caddy(), "adapt", "--config", str(ROOT / "deploy/Caddyfile"), "--adapter", "caddyfile"],
         env={"SITE_ADDRESS": "orders.example.org"},
         capture_output=True,
         check=True,

@@ -13,9 +13,9 @@ import redis
 
 from tests.unit.engine import station_of
 from worker import DelayQueue, Recurring, Task
-from worker.cron import Cron, Occurrence
-from worker.isolation import handle
-from worker.recurring import Recurrence
+from worker.runtime.cron import Cron, Occurrence
+from worker.runtime.isolation import handle
+from worker.runtime.recurring import Recurrence
 
 BERLIN = "Europe/Berlin"
 HOUR_MS = 3_600_000

@@ -17,9 +17,9 @@ from devtools.postgres import Postgres, binary
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.config import Settings
-from orders.database import create_engine, reading
-from orders.models import orders
-from orders.stock import StockService
+from orders.sql.database import create_engine, reading
+from orders.sql.tables import orders
+from orders.stock.service import StockService
 from tests.conftest import Shop
 from tests.e2e.pages import OPERATIONS, the_block
 

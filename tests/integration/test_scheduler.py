@@ -20,8 +20,8 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from worker import BatchScheduler, DelayQueue, Due, connect
-from worker.queue import SLICE
-from worker.scheduler import MAX_WAITING
+from worker.queue.delay_queue import SLICE
+from worker.queue.scheduler import MAX_WAITING
 
 QUEUE = "q"
 DUE_AT_MS = 4_000_000_000_000
@@ -75,7 +75,7 @@ def test_what_is_changed_while_it_lingers_goes_in_one_call(
         lingering.set()
         assert enough.wait(60)
 
-    monkeypatch.setattr("worker.scheduler.sleep", sleep)
+    monkeypatch.setattr("worker.queue.scheduler.sleep", sleep)
     scheduler.schedule("first", DUE_AT_MS)
     assert lingering.wait(60)
     before = calls(redis_client)
@@ -205,8 +205,8 @@ def test_a_delay_counts_from_the_call_and_not_from_when_it_is_sent(
         nonlocal now
         now = waited_ms / 1000  # as if Redis had been silent for ten minutes
 
-    monkeypatch.setattr("worker.scheduler.monotonic", lambda: now)
-    monkeypatch.setattr("worker.scheduler.sleep", sleep)
+    monkeypatch.setattr("worker.queue.scheduler.monotonic", lambda: now)
+    monkeypatch.setattr("worker.queue.scheduler.sleep", sleep)
     delays_ms = {"ahead": HOUR_MS, "overdue by now": 60_000, "overdue already": -1000}
     before = now_ms(redis_client)
     with scheduler._changed:  # so that all go in one call
@@ -341,7 +341,7 @@ def test_what_has_piled_up_is_sent_at_once_a_slice_in_a_call(
         sizes.append(len(due))
         plain(due)
 
-    monkeypatch.setattr("worker.scheduler.sleep", sleep)
+    monkeypatch.setattr("worker.queue.scheduler.sleep", sleep)
     monkeypatch.setattr(queue, "schedule_many", schedule_many)
     quick.set()
     wait_until(lambda: queue.stats().scheduled == 1 + 4 * SLICE, "all to be sent")

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from devtools.processes import ROOT
-from orders import schema_check
-from orders.clients import Clients
+from orders.clients.service import Clients
 from orders.config import Settings
-from orders.database import create_engine
-from orders.doctor import Doctor
 from orders.errors import SchemaOutdated
-from orders.migrate import config, migrate
-from orders.models import SCHEMA_VERSION
-from orders.schema_check import known_revisions
+from orders.sql import schema as schema_check
+from orders.sql.database import create_engine
+from orders.sql.migrate import config, migrate
+from orders.sql.schema import known_revisions
+from orders.sql.tables import SCHEMA_VERSION
+from orders.watch.doctor import Doctor
 from tests.conftest import Shop, opened
 
 MIGRATION = """

@@ -82,7 +82,9 @@ def test_without_a_delay_tasks_come_in_the_order_in_which_they_were_offered(
 def test_a_consumer_blocks_on_an_empty_queue_until_something_is_offered(
     redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)  # it is woken
+    monkeypatch.setattr(
+        "worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX
+    )  # it is woken
     with ThreadPoolExecutor(1) as thread, Consumer(redis_client, "q") as consumer:
         ids = thread.submit(lambda: next(task.id for task in consumer))
         channel = queue.keys.wake

@@ -19,9 +19,6 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.postgres import Postgres
-from orders.database import reading, writing
-from orders.doctor_repository import DoctorRepository
-from orders.domain import Answer, Expected, Message, Position
 from orders.errors import (
     KeyReused,
     OutOfStock,
@@ -30,9 +27,16 @@ from orders.errors import (
     SignatureInvalid,
     TimeoutOutOfRange,
 )
-from orders.expressions import Instant, later, now
-from orders.holdings import Held
-from orders.models import (
+from orders.ops.repository import SAMPLE, OpsRepository
+from orders.order.domain import Cancelled
+from orders.order.holdings import Held
+from orders.order.repository import OrderRepository, read_order
+from orders.providers.service import Providers
+from orders.sql.database import reading, writing
+from orders.sql.expressions import Instant, later, now
+from orders.sql.ids import new_id
+from orders.sql.statements import Position
+from orders.sql.tables import (
     metadata,
     order_events,
     order_items,
@@ -46,11 +50,11 @@ from orders.models import (
     webhook_interests,
     webhook_subscriptions,
 )
-from orders.ops.repository import SAMPLE, OpsRepository
-from orders.providers import Providers
-from orders.repository import Cancelled, Repository, new_id
-from orders.signatures import signed
-from orders.webhooks import WebhookPolicy, Webhooks
+from orders.stock.domain import Expected
+from orders.watch.doctor_repository import DoctorRepository
+from orders.webhooks.domain import Answer, Message
+from orders.webhooks.service import WebhookPolicy, Webhooks
+from orders.webhooks.signatures import signed
 from tests.conftest import Shop, opened, upgrade
 from tests.integration.reads import COUNT, watched
 
@@ -373,7 +377,7 @@ def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -
 def test_what_metrics_read_is_bounded_without_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
-            repository = Repository(connection)
+            repository = OrderRepository(connection)
             assert repository.oldest_overdue_ms() > 0
             repository.refunds_due(10_000)
 
@@ -469,7 +473,9 @@ def fill_deliveries(shop: Shop, subscription_id: str) -> None:
 
 
 def webhooks(shop: Shop) -> Webhooks:
-    return Webhooks(shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 5.0, keep_days=1))
+    return Webhooks(
+        shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 5.0, keep_days=1), read_order
+    )
 
 
 def test_webhooks_are_written_with_events_without_statistics(
@@ -545,8 +551,8 @@ def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
 def test_the_doctor_reads_no_table_from_end_to_end(
     pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.doctor_repository.MOST_UNPAID", 500)
-    monkeypatch.setattr("orders.doctor_repository.MOST_PENDING", 500)
+    monkeypatch.setattr("orders.watch.doctor_repository.MOST_UNPAID", 500)
+    monkeypatch.setattr("orders.watch.doctor_repository.MOST_PENDING", 500)
 
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:

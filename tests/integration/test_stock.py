@@ -11,8 +11,6 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from sqlalchemy.dialects import postgresql
 
 from devtools.postgres import Postgres
-from orders import stock_repository
-from orders.domain import ANYTHING, Expected, Order, StockItem
 from orders.errors import (
     AlreadyPaid,
     KeyReused,
@@ -22,10 +20,13 @@ from orders.errors import (
     PreconditionRequired,
     StockReserved,
 )
-from orders.models import stock_adjustments, stock_items
-from orders.repository import new_id
-from orders.stock import Adjusted
-from orders.stock_repository import StockRepository
+from orders.order.domain import Order
+from orders.sql.ids import new_id
+from orders.sql.tables import stock_adjustments, stock_items
+from orders.stock import repository as stock_repository
+from orders.stock.domain import ANYTHING, Expected, StockItem
+from orders.stock.repository import StockRepository
+from orders.stock.service import Adjusted
 from tests.conftest import Shop, opened, upgrade
 from tests.integration.test_orders_statements import waiting
 from tests.races import together

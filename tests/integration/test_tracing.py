@@ -17,22 +17,22 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 
 from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey
-from orders import traced_requests
 from orders.app import create_app
-from orders.bootstrap import QUEUE
+from orders.deliveries import webhook_flow
 from orders.errors import SettingsInvalid
-from orders.models import orders
-from orders.origin import Origin
+from orders.http import request_spans
+from orders.order.origin import Origin
+from orders.queues import QUEUE
+from orders.sql.tables import orders
 from orders.timeouts import MOST_LINES, timeout_flow
-from orders.tracing import OpenTelemetryTraces
-from orders.webhooks_flow import webhook_flow
+from orders.watch.opentelemetry import OpenTelemetryTraces
 from tests.conftest import Api, serving
 from tests.contract.state import state
 from tests.integration.test_order_logs import all_due
 from tests.integration.workers import running
 from tests.receiver import receiving
 from worker import DelayQueue, Flow, Outcome, Retry, Task, Worker
-from worker.tracing import TracingUnavailable, configure_tracing, traced
+from worker.watch.tracing import TracingUnavailable, configure_tracing, traced
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 #: What a caller who traces sends along.
@@ -48,7 +48,7 @@ class Traced:
         self.exporter = InMemorySpanExporter()
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        traced_requests.install(api.app, self.provider)
+        request_spans.install(api.app, self.provider)
         traces = OpenTelemetryTraces(self.provider)
         services = api.services
         self.timeouts = timeout_flow(services.orders, services.settings, traces=traces)
@@ -281,7 +281,7 @@ import sys
 import orders.app, orders.timeouts, worker.cli, worker.cli.run
 orders.timeouts.flows()
 orders.app.create_app()
-for name in ("opentelemetry.sdk.trace", "orders.tracing", "orders.traced_requests"):
+for name in ("opentelemetry.sdk.trace", "orders.watch.opentelemetry", "orders.http.request_spans"):
     print(name in sys.modules)
 """
 

@@ -13,14 +13,15 @@ import redis
 import sqlalchemy as sa
 
 from devtools.valkey import Valkey
-from orders import webhooks_flow
-from orders.bootstrap import WEBHOOK_QUEUE
-from orders.domain import WEBHOOK_TYPES
-from orders.expressions import later, now
-from orders.models import order_events, orders, webhook_deliveries, webhook_interests
-from orders.routes.webhooks import ROLES
-from orders.webhooks import MAX_SUBSCRIPTIONS, RETRY_SECONDS
-from orders.webhooks_flow import Turns, webhook_flow
+from orders import deliveries
+from orders.deliveries import webhook_flow
+from orders.http.routes.webhooks import ROLES
+from orders.queues import WEBHOOK_QUEUE
+from orders.sql.expressions import later, now
+from orders.sql.tables import order_events, orders, webhook_deliveries, webhook_interests
+from orders.webhooks.domain import WEBHOOK_TYPES
+from orders.webhooks.service import MAX_SUBSCRIPTIONS, RETRY_SECONDS
+from orders.webhooks.turns import Turns
 from tests.conftest import Api, serving
 from tests.receiver import Receiver, receiving
 from worker import DelayQueue, Retry, Task
@@ -349,8 +350,8 @@ def test_old_deliveries_are_deleted_when_later_ones_are_sent_unless_they_wait(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more of them than are deleted at once."""
-    monkeypatch.setattr("orders.webhooks.SLICE", 2)
-    monkeypatch.setattr(webhooks_flow, "PRUNE_SECONDS", 0)
+    monkeypatch.setattr("orders.webhooks.service.SLICE", 2)
+    monkeypatch.setattr(deliveries, "PRUNE_SECONDS", 0)
     for _ in range(5):
         hooked.place()
     set_delivery(hooked, status="delivered")
@@ -442,7 +443,7 @@ def test_a_paused_subscription_keeps_its_deliveries_for_later(hooked: Hooked) ->
 
 def test_resuming_comes_by_itself_too(hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
     """When there is more than one request brings forward."""
-    monkeypatch.setattr("orders.webhooks.SLICES", 0)
+    monkeypatch.setattr("orders.webhooks.service.SLICES", 0)
     hooked.change(paused=True)
     hooked.place()
     hooked.send_due()
@@ -571,7 +572,7 @@ def test_an_event_that_nobody_tries_to_send_holds_up_later_ones_for_a_day(hooked
 def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks_flow, "body_of", lambda _: 1 / 0)
+    monkeypatch.setattr(deliveries, "body_of", lambda _: 1 / 0)
     hooked.place()
     hooked.send_due()
     [delivery] = hooked.deliveries(status="pending")

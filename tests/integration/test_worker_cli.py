@@ -356,7 +356,7 @@ def test_all_that_records_list_is_rebuilt(
     records: dict[str, float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.rebuild.MOST_LOST", 1000)
+    monkeypatch.setattr("worker.runtime.rebuild.MOST_LOST", 1000)
     queue = DelayQueue(redis_client, "operated")
     kept = [Due(task_id, delay) for task_id, delay in records.items() if int(task_id) % 2]
     queue.schedule_many(kept)

@@ -229,7 +229,7 @@ def test_a_worker_that_is_stuck_in_a_handler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("worker.doctor.queues.STUCK_SECONDS", 0.3)
-    monkeypatch.setattr("worker.heartbeat.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("worker.runtime.heartbeat.BEAT_SECONDS", 0.1)
     release = threading.Event()
 
     def handler(_tasks: Sequence[Task]) -> None:

@@ -54,7 +54,7 @@ def test_a_key_of_another_type_in_one_queue_does_not_stop_another(
     valkey: Valkey, redis_client: redis.Redis, pool: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whatever the worker does, it was woken for.
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
     served: list[str] = []
 
     def serve(batch: Sequence[Task]) -> None:
@@ -86,7 +86,7 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
     pool: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.outages.HANGS_SECONDS", 0.1)
+    monkeypatch.setattr("worker.runtime.outages.HANGS_SECONDS", 0.1)
     go_on = threading.Event()
     seen: list[events.Event] = []
     flows = [
@@ -294,7 +294,7 @@ def test_three_workers_in_one_process_leave_no_connection_and_no_thread_behind(
 def test_each_worker_says_that_it_lives_and_what_it_holds_and_signs_off(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.heartbeat.BEAT_SECONDS", 0.0)  # at each of its looks
+    monkeypatch.setattr("worker.runtime.heartbeat.BEAT_SECONDS", 0.0)  # at each of its looks
     go_on = threading.Event()
     flow = Flow(name="beating", handler=lambda _: _wait(go_on), batch_size=1)
     queue = DelayQueue(redis_client, "beating")

@@ -20,7 +20,7 @@ from devtools.valkey import Valkey
 from tests.faults.site import Site
 from tests.integration.workers import running
 from worker import DelayQueue, Flow, Worker, events
-from worker.monitoring import ask
+from worker.watch.monitoring import ask
 
 
 class Health(NamedTuple):
@@ -160,7 +160,7 @@ def test_a_thread_that_ended_silently_fails(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     redis_client.ping()
-    monkeypatch.setattr("worker.waker.Waker.run", lambda _: None)
+    monkeypatch.setattr("worker.runtime.waker.Waker.run", lambda _: None)
     worker = Worker([Flow(name="a", handler=lambda _: None)], valkey.url)
     with running(worker):
         wait_until(lambda: worker.health().status == "failing", "the report")
@@ -170,8 +170,8 @@ def test_a_thread_that_ended_silently_fails(
 def test_claims_that_are_stuck_although_work_is_due_fail(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.lane.STALLED_SECONDS", 0.2)
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 0.2)
+    monkeypatch.setattr("worker.runtime.lane.STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 0.2)
     stick, go_on = threading.Event(), threading.Event()
 
     def listener(event: events.Event) -> None:
@@ -200,7 +200,7 @@ def test_a_worker_that_is_frozen_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     redis_client.ping()
-    monkeypatch.setattr("worker.monitoring.ASK_SECONDS", 0.5)
+    monkeypatch.setattr("worker.watch.monitoring.ASK_SECONDS", 0.5)
     port = free_port()
     env = {"REDIS_URL": valkey.url, "METRICS_PORT": str(port)}
     worker = python(

@@ -78,7 +78,7 @@ def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
 @pytest.fixture
 def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker waits for ever that nothing wakes: whatever it does, it was woken for."""
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
 
 
 @pytest.mark.usefixtures("no_slow_poll")

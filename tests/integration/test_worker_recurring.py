@@ -16,7 +16,7 @@ from tests.integration.flows import HANDLED
 from tests.integration.workers import running, tasks
 from worker import DeadLetter, DelayQueue, Flow, Recurring, Task, Worker
 from worker.cli import main
-from worker.recurring import Recurrence
+from worker.runtime.recurring import Recurrence
 
 NEW_YEAR, MIDSUMMER = "0 0 1 1 *", "0 0 21 6 *"
 

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from worker import DelayQueue, Flow, events
-from worker.outages import Health
-from worker.station import ServerCheck, Station
+from worker.runtime.outages import Health
+from worker.runtime.station import ServerCheck, Station
 
 E = TypeVar("E", bound=events.Event)
 

@@ -34,7 +34,7 @@ class Rule:
 
 # <orders>
 #: Where the service meets the engine.
-FLOWS = ("orders.timeouts", "orders.webhooks_flow", "orders.outages")
+FLOWS = ("orders.timeouts", "orders.deliveries", "orders.outages")
 #: What operators see of the engine.
 WATCHING = ("orders.queues", "orders.ops.queues", "orders.ops.examination")
 # </orders>
@@ -54,29 +54,33 @@ RULES = [
     # The log is one listener of many: what happens does not depend on it.
     Rule(
         "worker.*",
-        never=("worker.logs",),
-        but_not=("worker.worker", "worker.consumer", "worker.cli.*"),
+        never=("worker.watch.logs",),
+        but_not=("worker.worker", "worker.runtime.consumer", "worker.cli.*"),
     ),
     # Whoever has no prometheus-client does without metrics, and without nothing else.
-    Rule("worker.*", never=("prometheus_client",), but_not=("worker.metrics",)),
-    Rule("worker.*", never=("worker.metrics",), but_not=("worker.exposure",)),
-    Rule("worker.*", never=("worker.exposure",), but_not=("worker.cli.run",)),
-    Rule("worker.metrics", never=_worker("worker", "lane", "station", "sweep", "logs")),
+    Rule("worker.*", never=("prometheus_client",), but_not=("worker.watch.metrics",)),
+    Rule("worker.*", never=("worker.watch.metrics",), but_not=("worker.watch.exposure",)),
+    Rule("worker.*", never=("worker.watch.exposure",), but_not=("worker.cli.run",)),
+    Rule("worker.watch.metrics", never=_worker("worker", "lane", "station", "sweep", "logs")),
     # The API serves its metrics with it, too.
-    Rule("worker.monitoring", only=(STANDARD, "structlog", "worker.errors")),
+    Rule("worker.watch.monitoring", only=(STANDARD, "structlog", "worker.errors")),
     # It looks, and nothing that works knows of it.
-    Rule("worker.liveness", only=(STANDARD, *_worker("lane", "outages", "station", "sweep"))),
+    Rule(
+        "worker.runtime.liveness", only=(STANDARD, *_worker("lane", "outages", "station", "sweep"))
+    ),
     Rule(
         "worker.*",
-        never=("worker.liveness",),
+        never=("worker.runtime.liveness",),
         but_not=_worker("__init__", "worker", "metrics", "exposure"),
     ),
     # <orders>
     Rule("orders.*", never=("worker",), but_not=("orders.bootstrap", *FLOWS, *WATCHING)),
     # The page looks at the service, and nothing of the service knows of it.
     Rule("orders.*", never=("orders.ops",), but_not=("orders.app", "orders.ops.*")),
-    Rule("orders.ops.routes", never=("redis", "sqlalchemy", "orders.models", "orders.repository")),
-    Rule("orders.ops.records", never=(*WEB, "redis", "orders.ops.queues")),
+    Rule(
+        "orders.ops.routes", never=("redis", "sqlalchemy", "orders.sql.tables", "orders.repository")
+    ),
+    Rule("orders.ops.lookups", never=(*WEB, "redis", "orders.ops.queues")),
     Rule("orders.ops.repository", never=(*WEB, "redis", "orders.service")),
     Rule("orders.ops.queues", never=(*WEB, *SQL)),
     Rule("orders.ops.shared", only=(STANDARD,)),
@@ -88,10 +92,13 @@ RULES = [
     # Of the engine it knows the queue, and of the service only how it says that something is wrong.
     Rule("orders.queues", only=(STANDARD, "redis", "worker", "orders.errors")),
     # What an endpoint is sent, and how, is decided without a database, and nothing else calls one.
-    Rule("orders.webhook_urls", only=(STANDARD, "orders.errors")),
-    Rule("orders.webhook_sender", never=(*WEB, *SQL, "redis", "worker", "orders.webhooks")),
-    Rule("orders.*", never=("httpcore",), but_not=("orders.webhook_sender",)),
-    Rule("orders.webhooks", never=(*WEB, "redis", "worker", "orders.routes", "orders.schemas")),
+    Rule("orders.webhooks.urls", only=(STANDARD, "orders.errors")),
+    Rule("orders.webhooks.sender", never=(*WEB, *SQL, "redis", "worker", "orders.webhooks")),
+    Rule("orders.*", never=("httpcore",), but_not=("orders.webhooks.sender",)),
+    Rule(
+        "orders.webhooks",
+        never=(*WEB, "redis", "worker", "orders.http.routes", "orders.http.schemas"),
+    ),
     # </orders>
     Rule("worker.*", never=("worker.cli",), but_not=("worker.__main__", "worker.cli.*")),
     Rule("worker.*", never=("worker.worker",), but_not=_worker("__init__", "cli.run", "exposure")),
@@ -108,98 +115,119 @@ RULES = [
             *_worker("doctor", "errors", "findings", "flow", "queue", "scripts"),
         ),
     ),
-    Rule("worker.rebuild", only=(STANDARD, *_worker("flow", "queue"))),
+    Rule("worker.runtime.rebuild", only=(STANDARD, *_worker("flow", "queue"))),
     Rule("worker.findings", only=(STANDARD,)),
-    Rule("worker.tally", only=(STANDARD, "worker.events")),
+    Rule("worker.runtime.tally", only=(STANDARD, "worker.events")),
     # Whoever has no OpenTelemetry does without traces, and without nothing else.
-    Rule("worker.*", never=("opentelemetry",), but_not=("worker.tracing",)),
-    Rule("worker.*", never=("worker.tracing",), but_not=("worker.cli.run",)),
-    Rule("worker.tracing", only=(STANDARD, "opentelemetry", *_worker("errors", "flow"))),
+    Rule("worker.*", never=("opentelemetry",), but_not=("worker.watch.tracing",)),
+    Rule("worker.*", never=("worker.watch.tracing",), but_not=("worker.cli.run",)),
+    Rule("worker.watch.tracing", only=(STANDARD, "opentelemetry", *_worker("errors", "flow"))),
     # <orders>
-    Rule("orders.*", never=("prometheus_client",), but_not=("orders.counters", "orders.metrics")),
-    # Both are imported only when somebody may ask, and not before it is known where they count.
-    Rule("orders.*", never=("orders.counters",), but_not=("orders.bootstrap",)),
-    Rule("orders.*", never=("orders.metrics",), but_not=("orders.measured",)),
-    Rule("orders.counters", only=("prometheus_client",)),
     Rule(
-        "orders.*", never=("opentelemetry",), but_not=("orders.tracing", "orders.traced_requests")
+        "orders.*",
+        never=("prometheus_client",),
+        but_not=("orders.watch.counters", "orders.metrics"),
+    ),
+    # Both are imported only when somebody may ask, and not before it is known where they count.
+    Rule("orders.*", never=("orders.watch.counters",), but_not=("orders.bootstrap",)),
+    Rule("orders.*", never=("orders.metrics",), but_not=("orders.watch.measured",)),
+    Rule("orders.watch.counters", only=("prometheus_client",)),
+    Rule(
+        "orders.*",
+        never=("opentelemetry",),
+        but_not=("orders.watch.opentelemetry", "orders.http.request_spans"),
     ),
     # Both are imported only when traces were asked for.
     Rule(
         "orders.*",
-        never=("orders.tracing",),
-        but_not=("orders.bootstrap", "orders.traced_requests"),
+        never=("orders.watch.opentelemetry",),
+        but_not=("orders.bootstrap", "orders.http.request_spans"),
     ),
-    Rule("orders.*", never=("orders.traced_requests",), but_not=("orders.app",)),
-    Rule("orders.tracing", never=(*WEB, *SQL, "redis", "worker")),
-    Rule("orders.traces", never=(*WEB, *SQL, "redis", "worker")),
-    Rule("orders.origin", only=(STANDARD,)),
-    Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config", "orders.origin")),
+    Rule("orders.*", never=("orders.http.request_spans",), but_not=("orders.app",)),
+    Rule("orders.watch.opentelemetry", never=(*WEB, *SQL, "redis", "worker")),
+    Rule("orders.watch.traces", never=(*WEB, *SQL, "redis", "worker")),
+    Rule("orders.order.origin", only=(STANDARD,)),
+    Rule("orders.domain", only=(STANDARD, "orders.errors", "orders.config", "orders.order.origin")),
     Rule("orders.errors", only=(STANDARD, "orders.domain", "orders.config")),
     Rule("orders.config", only=(STANDARD, "orders.domain", "orders.errors")),
-    Rule("orders.service", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
-    Rule("orders.providers", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
-    Rule("orders.signatures", only=(STANDARD, "orders.errors")),
-    Rule("orders.stock", never=(*WEB, "redis", "worker", "orders.routes", "orders.service")),
-    Rule("orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.routes")),
+    Rule("orders.service", never=(*WEB, "redis", "worker", "orders.http.routes", "orders.app")),
+    Rule("orders.providers", never=(*WEB, "redis", "worker", "orders.http.routes", "orders.app")),
+    Rule("orders.webhooks.signatures", only=(STANDARD, "orders.errors")),
+    Rule("orders.stock", never=(*WEB, "redis", "worker", "orders.http.routes", "orders.service")),
     Rule(
-        "orders.stock_repository", never=(*WEB, "redis", "worker", "orders.stock", "orders.routes")
+        "orders.repository", never=(*WEB, "redis", "worker", "orders.service", "orders.http.routes")
     ),
     Rule(
-        "orders.operations", never=(*WEB, "redis", "worker", "orders.repository", "orders.service")
+        "orders.stock.repository",
+        never=(*WEB, "redis", "worker", "orders.stock", "orders.http.routes"),
     ),
-    Rule("orders.doctor", never=(*WEB, "redis", "worker", "orders.routes", "orders.app")),
-    Rule("orders.doctor_repository", never=(*WEB, "redis", "worker", "orders.service")),
-    Rule("orders.steps", only=(STANDARD, "sqlalchemy", "orders.expressions")),
     Rule(
-        "orders.routes.*",
+        "orders.order.operations",
+        never=(*WEB, "redis", "worker", "orders.repository", "orders.service"),
+    ),
+    Rule(
+        "orders.watch.doctor", never=(*WEB, "redis", "worker", "orders.http.routes", "orders.app")
+    ),
+    Rule("orders.watch.doctor_repository", never=(*WEB, "redis", "worker", "orders.service")),
+    Rule("orders.sql.steps", only=(STANDARD, "sqlalchemy", "orders.sql.expressions")),
+    Rule(
+        "orders.http.routes.*",
         never=(
-            *("redis", "sqlalchemy", "orders.models", "orders.operations"),
-            *("orders.repository", "orders.stock_repository"),
+            *("redis", "sqlalchemy", "orders.sql.tables", "orders.order.operations"),
+            *("orders.repository", "orders.stock.repository"),
         ),
     ),
-    Rule("orders.schemas.*", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")),
+    Rule(
+        "orders.http.schemas.*", never=("flask", "redis", "sqlalchemy", "worker", "orders.service")
+    ),
     # </orders>
     Rule("worker.errors", only=(STANDARD,)),
     Rule("worker.backoff", only=(STANDARD,)),
-    Rule("worker.scripts", only=(STANDARD,)),
-    Rule("worker.advice", only=(STANDARD, "redis")),
-    Rule("worker.connection", only=(STANDARD, "redis")),
+    Rule("worker.queue.scripts", only=(STANDARD,)),
+    Rule("worker.queue.advice", only=(STANDARD, "redis")),
+    Rule("worker.queue.connection", only=(STANDARD, "redis")),
     Rule("worker.flow", only=(STANDARD, *_worker("backoff", "errors", "findings"))),
-    Rule("worker.isolation", only=(STANDARD, "worker.errors", "worker.flow")),
+    Rule("worker.runtime.isolation", only=(STANDARD, "worker.errors", "worker.flow")),
     Rule("worker.queue", only=(STANDARD, "redis", *_worker("errors", "flow", "scripts"))),
     # A thin shell: what is sent, and what comes back, is the queue's.
-    Rule("worker.async_queue", only=(STANDARD, "redis", *_worker("flow", "queue", "scripts"))),
-    Rule("worker.*", never=("worker.async_queue",), but_not=("worker.__init__",)),
+    Rule(
+        "worker.queue.async_queue", only=(STANDARD, "redis", *_worker("flow", "queue", "scripts"))
+    ),
+    Rule("worker.*", never=("worker.queue.async_queue",), but_not=("worker.__init__",)),
     # For whoever schedules; whoever works off tasks has no use for it.
     Rule("worker.*", never=("worker.scheduler",), but_not=("worker.__init__",)),
     Rule(
         "worker.scheduler",
         only=(STANDARD, "redis", "structlog", *_worker("errors", "flow", "queue")),
     ),
-    Rule("worker.cron", only=(STANDARD, "cronsim")),
+    Rule("worker.runtime.cron", only=(STANDARD, "cronsim")),
     Rule(
-        "worker.recurring", only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue"))
+        "worker.runtime.recurring",
+        only=(STANDARD, *_worker("backoff", "cron", "events", "flow", "queue")),
     ),
     Rule("worker.events", only=(STANDARD, "structlog", *_worker("errors", "flow"))),
     Rule(
-        "worker.logs",
+        "worker.watch.logs",
         only=(STANDARD, "structlog", *_worker("advice", "errors", "events", "repeats")),
     ),
-    Rule("worker.repeats", only=(STANDARD,)),
-    Rule("worker.waker", only=(STANDARD, "redis", "structlog", *_worker("advice", "errors"))),
-    Rule("worker.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))),
-    Rule("worker.renewal", never=_worker("station", "outages", "settling")),
-    Rule("worker.settling", never=_worker("station", "outages", "renewal")),
+    Rule("worker.watch.repeats", only=(STANDARD,)),
+    Rule(
+        "worker.runtime.waker", only=(STANDARD, "redis", "structlog", *_worker("advice", "errors"))
+    ),
+    Rule(
+        "worker.runtime.outages", only=(STANDARD, *_worker("backoff", "errors", "events", "flow"))
+    ),
+    Rule("worker.runtime.renewal", never=_worker("station", "outages", "settling")),
+    Rule("worker.runtime.settling", never=_worker("station", "outages", "renewal")),
     # What a flow has in this process is put together here, and the threads that use it know only that.
-    Rule("worker.station", never=_worker("lane", "heartbeat", "sweep", "waker")),
+    Rule("worker.runtime.station", never=_worker("lane", "heartbeat", "sweep", "waker")),
     Rule("worker.*", never=_worker("lane"), but_not=_worker("worker", "consumer", "liveness")),
-    Rule("worker.lane", never=_worker("heartbeat", "sweep", "waker")),
+    Rule("worker.runtime.lane", never=_worker("heartbeat", "sweep", "waker")),
     # It puts the same parts together as the worker does.
-    Rule("worker.*", never=("worker.consumer",), but_not=("worker.__init__",)),
-    Rule("worker.consumer", never=_worker("heartbeat", "sweep", "worker")),
-    Rule("worker.sweep", never=_worker("connection", "heartbeat", "waker")),
-    Rule("worker.heartbeat", never=_worker("connection", "settling", "sweep", "waker")),
+    Rule("worker.*", never=("worker.runtime.consumer",), but_not=("worker.__init__",)),
+    Rule("worker.runtime.consumer", never=_worker("heartbeat", "sweep", "worker")),
+    Rule("worker.runtime.sweep", never=_worker("connection", "heartbeat", "waker")),
+    Rule("worker.runtime.heartbeat", never=_worker("connection", "settling", "sweep", "waker")),
     Rule(
         "worker.records",
         only=(STANDARD, "sqlalchemy", "structlog", *_worker("backoff", "errors", "flow", "queue")),
@@ -281,64 +309,67 @@ def test_every_import_follows_the_arrows() -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("worker/queue.py", "import orders"),
+        ("worker/queue/delay_queue.py", "import orders"),
         ("worker/flow.py", "from worker.worker import Worker"),
-        ("worker/queue.py", "from worker import lane"),
-        ("worker/queue.py", "from . import lane"),
-        ("worker/isolation.py", "from .queue import DelayQueue"),
-        ("worker/cron.py", "from .queue import DelayQueue"),
-        ("worker/recurring.py", "from .station import Station"),
-        ("worker/lane.py", "from .logs import log_event"),
-        ("worker/async_queue.py", "from .connection import connect_async"),
-        ("worker/consumer.py", "from .async_queue import AsyncDelayQueue"),
-        ("worker/lane.py", "from .sweep import Sweeper"),
+        ("worker/queue/delay_queue.py", "from worker import lane"),
+        ("worker/queue/delay_queue.py", "from . import lane"),
+        ("worker/runtime/isolation.py", "from .queue import DelayQueue"),
+        ("worker/runtime/cron.py", "from .queue import DelayQueue"),
+        ("worker/runtime/recurring.py", "from .station import Station"),
+        ("worker/runtime/lane.py", "from .logs import log_event"),
+        ("worker/queue/async_queue.py", "from .connection import connect_async"),
+        ("worker/runtime/consumer.py", "from .async_queue import AsyncDelayQueue"),
+        ("worker/runtime/lane.py", "from .sweep import Sweeper"),
         ("worker/events.py", "from .queue import Claim"),
-        ("worker/settling.py", "from .outages import Health"),
-        ("worker/settling.py", "from .scheduler import BatchScheduler"),
-        ("worker/scheduler.py", "from .lane import Lane"),
-        ("worker/station.py", "from .lane import Lane"),
-        ("worker/heartbeat.py", "from .lane import Lane"),
-        ("worker/lane.py", "from .consumer import Consumer"),
-        ("worker/consumer.py", "from .sweep import Sweeper"),
-        ("worker/worker.py", "from .cli import main"),
+        ("worker/runtime/settling.py", "from .outages import Health"),
+        ("worker/runtime/settling.py", "from .scheduler import BatchScheduler"),
+        ("worker/queue/scheduler.py", "from .lane import Lane"),
+        ("worker/runtime/station.py", "from .lane import Lane"),
+        ("worker/runtime/heartbeat.py", "from .lane import Lane"),
+        ("worker/runtime/lane.py", "from .consumer import Consumer"),
+        ("worker/runtime/consumer.py", "from .sweep import Sweeper"),
+        ("worker/runtime/worker.py", "from .cli import main"),
         ("worker/cli/stats.py", "from rich.table import Table"),
         ("worker/cli/stats.py", "from .terminal import Terminal"),
         ("worker/cli/stats.py", "from ..worker import Worker"),
-        ("worker/station.py", "from .doctor import examine"),
+        ("worker/runtime/station.py", "from .doctor import examine"),
         ("worker/doctor/flows.py", "from ..worker import Worker"),
-        ("worker/worker.py", "import sqlalchemy.orm"),
-        ("worker/lane.py", "import prometheus_client"),
-        ("worker/worker.py", "from .metrics import Metrics"),
-        ("worker/lane.py", "from .liveness import Liveness"),
-        ("worker/monitoring.py", "from .worker import Worker"),
+        ("worker/runtime/worker.py", "import sqlalchemy.orm"),
+        ("worker/runtime/lane.py", "import prometheus_client"),
+        ("worker/runtime/worker.py", "from .metrics import Metrics"),
+        ("worker/runtime/lane.py", "from .liveness import Liveness"),
+        ("worker/watch/monitoring.py", "from .worker import Worker"),
         ("worker/__init__.py", "from . import records"),
         ("worker/__init__.py", "from .records import Records"),
         ("worker/records.py", "from .sweep import Sweeper"),
         ("worker/records.py", "import psycopg"),
-        ("worker/sweep.py", "def late() -> None:\n    from flask import Flask"),
+        ("worker/runtime/sweep.py", "def late() -> None:\n    from flask import Flask"),
         # <orders>
-        ("orders/domain.py", "import pydantic"),
-        ("orders/domain.py", "from orders.models import orders"),
-        ("orders/service.py", "from worker import DelayQueue"),
-        ("orders/service.py", "from worker import BatchScheduler"),
-        ("orders/service.py", "import redis"),
-        ("orders/service.py", "from flask import g"),
-        ("orders/routes/orders.py", "import worker.queue"),
-        ("orders/providers.py", "from flask import request"),
+        ("orders/order/domain.py", "import pydantic"),
+        ("orders/order/domain.py", "from orders.models import orders"),
+        ("orders/order/service.py", "from worker import DelayQueue"),
+        ("orders/order/service.py", "from worker import BatchScheduler"),
+        ("orders/order/service.py", "import redis"),
+        ("orders/order/service.py", "from flask import g"),
+        ("orders/http/routes/orders.py", "import worker.queue"),
+        ("orders/providers/service.py", "from flask import request"),
         ("orders/queues.py", "from orders.ops.shared import Shared"),
-        ("orders/routes/queue.py", "from worker import DelayQueue"),
-        ("orders/signatures.py", "import time\nfrom orders.models import provider_secrets"),
-        ("orders/webhooks.py", "from worker import Flow"),
-        ("orders/webhooks.py", "import httpcore"),
-        ("orders/webhook_sender.py", "import sqlalchemy"),
-        ("orders/webhook_urls.py", "import socket, httpcore"),
-        ("orders/service.py", "from orders.counters import count"),
-        ("orders/service.py", "import prometheus_client"),
-        ("orders/service.py", "from orders.tracing import OpenTelemetryTraces"),
+        ("orders/http/routes/queue.py", "from worker import DelayQueue"),
+        (
+            "orders/webhooks/signatures.py",
+            "import time\nfrom orders.models import provider_secrets",
+        ),
+        ("orders/webhooks/service.py", "from worker import Flow"),
+        ("orders/webhooks/service.py", "import httpcore"),
+        ("orders/webhooks/sender.py", "import sqlalchemy"),
+        ("orders/webhooks/urls.py", "import socket, httpcore"),
+        ("orders/order/service.py", "from orders.counters import count"),
+        ("orders/order/service.py", "import prometheus_client"),
+        ("orders/order/service.py", "from orders.tracing import OpenTelemetryTraces"),
         ("orders/timeouts.py", "from opentelemetry import trace"),
         # </orders>
-        ("worker/worker.py", "from opentelemetry import trace"),
-        ("worker/lane.py", "from .tracing import traced"),
+        ("worker/runtime/worker.py", "from opentelemetry import trace"),
+        ("worker/runtime/lane.py", "from .tracing import traced"),
     ],
 )
 def test_an_import_against_the_arrows_is_found(tmp_path: Path, file: str, line: str) -> None:

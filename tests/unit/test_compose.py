@@ -11,7 +11,7 @@ import redis
 from devtools.make_env import write_env
 from devtools.processes import GRANIAN, ROOT
 from devtools.valkey import Valkey
-from orders.bootstrap import QUEUE, WEBHOOK_QUEUE
+from orders.queues import QUEUE, WEBHOOK_QUEUE
 from worker import DelayQueue, connect
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text()

@@ -1,4 +1,4 @@
-"""ops/monitoring: rules that promtool accepts, a dashboard, and a page that says what to do."""
+"""deploy/monitoring: rules that promtool accepts, a dashboard, and a page that says what to do."""
 
 import json
 import re
@@ -153,9 +153,9 @@ def test_nothing_of_it_is_public_or_needs_a_secret() -> None:
 def test_files_that_containers_mount_exist() -> None:
     mounted = re.findall(r"^ +- \./(\S+?):(\S+):ro$", COMPOSE, re.MULTILINE)
     assert {path for path, _ in mounted} == {
-        "ops/monitoring/prometheus",
-        "ops/monitoring/grafana/provisioning",
-        "ops/monitoring/grafana/dashboards",
+        "deploy/monitoring/prometheus",
+        "deploy/monitoring/grafana/provisioning",
+        "deploy/monitoring/grafana/dashboards",
     }
     assert all((ROOT / path).is_dir() for path, _ in mounted)
     for _, path in mounted:

@@ -11,11 +11,12 @@ from jsonschema import Draft202012Validator, FormatChecker
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from devtools.processes import ROOT
-from orders import contract, errors, openapi, problems
-from orders.contract import Undeclared
-from orders.domain import Client
+from orders import errors
+from orders.clients.domain import Client
 from orders.errors import OrderError
-from orders.providers import Sender
+from orders.http import contract, openapi, problems
+from orders.http.contract import Undeclared
+from orders.providers.service import Sender
 from tests.conftest import Api
 
 TEXT = (ROOT / "docs" / "openapi.json").read_text()

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from devtools.processes import wait_until
-from orders.bulkhead import Bulkhead
 from orders.errors import StockBusy
+from orders.order.bulkhead import Bulkhead
 
 #: Nobody here waits for so long.
 FOR_EVER = 1e6

@@ -5,16 +5,6 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from orders import errors
-from orders.domain import (
-    MAX_MINOR,
-    Item,
-    Order,
-    OrderStatus,
-    StockItem,
-    check_basket,
-    is_order_id,
-    total_minor,
-)
 from orders.errors import (
     MixedCurrencies,
     OrderError,
@@ -23,9 +13,12 @@ from orders.errors import (
     TotalTooLarge,
     UnknownSku,
 )
-from orders.expressions import epoch_ms
-from orders.problems import RETRY_AFTER, STATUS
-from orders.service import Timeouts
+from orders.http.problems import RETRY_AFTER, STATUS
+from orders.order.domain import Item, Order, OrderStatus, check_basket, total_minor
+from orders.order.service import Timeouts
+from orders.sql.expressions import epoch_ms
+from orders.sql.ids import is_order_id
+from orders.stock.domain import MAX_MINOR, StockItem
 
 NOW = datetime(2024, 2, 29, 12, 0, tzinfo=UTC)
 ORDER = Order(

@@ -10,7 +10,7 @@ from flask import abort
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException, default_exceptions
 
-from orders import problems
+from orders.http import problems
 
 #: What clients were promised. Only ever added to.
 CODES = {

@@ -3,9 +3,9 @@
 import pytest
 import throttled.utils
 
-from orders import rate_limits
+from orders.clients import rate_limits
+from orders.clients.rate_limits import RateLimits
 from orders.errors import TooManyRequests
-from orders.rate_limits import RateLimits
 
 MOST = rate_limits.WRONG_KEYS_BURST
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
 
-from orders.domain import Order, OrderStatus, Position
-from orders.schemas.orders import EventsQuery, OrderIn, OrdersQuery
-from orders.schemas.paging import encoded
-from orders.schemas.types import rfc3339
-from orders.strict_json import MAX_DEPTH, parse_object
+from orders.http.schemas.orders import EventsQuery, OrderIn, OrdersQuery
+from orders.http.schemas.paging import encoded
+from orders.http.schemas.types import rfc3339
+from orders.http.strict_json import MAX_DEPTH, parse_object
+from orders.order.domain import Order, OrderStatus
+from orders.sql.statements import Position
 
 ODDITIES: dict[str, bytes] = {
     "nothing": b"",

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from orders import signatures
 from orders.errors import SignatureInvalid
-from orders.signatures import MAX_SIGNATURES, TOLERANCE_SECONDS, new_secret, signed, verify
+from orders.webhooks import signatures
+from orders.webhooks.signatures import MAX_SIGNATURES, TOLERANCE_SECONDS, new_secret, signed, verify
 
 NOW = 1_614_265_330.7
 BODY = b'{"test": 2432232314}'

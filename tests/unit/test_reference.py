@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import worker
-import worker.metrics
 import worker.records
-import worker.tracing
+import worker.watch.metrics
+import worker.watch.tracing
 from devtools.processes import ROOT
 from worker import events
 
@@ -85,23 +85,25 @@ def test_records_are_documented_with_their_parameters() -> None:
 
 
 def test_what_traces_are_made_with_is_documented() -> None:
-    for name, parameters in documented("name in `worker.tracing`").items():
-        made = getattr(worker.tracing, name)
+    for name, parameters in documented("name in `worker.watch.tracing`").items():
+        made = getattr(worker.watch.tracing, name)
         assert parameters is None or names_in(parameters) == parameters_of(made)
-    public = {name for name, each in vars(worker.tracing).items() if is_of_tracing(name, each)}
-    assert {*documented("name in `worker.tracing`")} == public
+    public = {
+        name for name, each in vars(worker.watch.tracing).items() if is_of_tracing(name, each)
+    }
+    assert {*documented("name in `worker.watch.tracing`")} == public
 
 
 def is_of_tracing(name: str, each: Any) -> bool:
-    return not name.startswith("_") and getattr(each, "__module__", "") == "worker.tracing"
+    return not name.startswith("_") and getattr(each, "__module__", "") == "worker.watch.tracing"
 
 
 def test_metrics_are_documented_with_their_parameters() -> None:
-    [(name, parameters)] = documented("name in `worker.metrics`").items()
-    assert names_in(parameters or "") == parameters_of(getattr(worker.metrics, name))
+    [(name, parameters)] = documented("name in `worker.watch.metrics`").items()
+    assert names_in(parameters or "") == parameters_of(getattr(worker.watch.metrics, name))
     methods = {
         name: parameters_of(method)
-        for name, method in vars(worker.metrics.Metrics).items()
+        for name, method in vars(worker.watch.metrics.Metrics).items()
         if inspect.isfunction(method) and not name.startswith("_")
     }
     written = documented("method of `Metrics`")

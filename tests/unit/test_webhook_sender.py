@@ -12,8 +12,8 @@ import httpcore
 import pytest
 
 from orders.errors import WebhookUrlNotAllowed
-from orders.webhook_sender import MAX_RESPONSE_BYTES, Sender
-from orders.webhook_urls import is_public, parsed
+from orders.webhooks.sender import MAX_RESPONSE_BYTES, Sender
+from orders.webhooks.urls import is_public, parsed
 from tests.receiver import Receiver, receiving
 
 BODY = b'{"type":"order.paid"}'

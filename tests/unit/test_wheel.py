@@ -50,7 +50,7 @@ def test_the_wheel_has_every_file_of_both_packages_and_no_other(wheel: Path) -> 
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert packed == sources
-    assert {"worker/lua/claim.lua", "orders/migrations/env.py", "worker/py.typed"} <= packed
+    assert {"worker/queue/lua/claim.lua", "orders/migrations/env.py", "worker/py.typed"} <= packed
     assert "orders/migrations/versions/0001_first_tables.py" in packed
 
 

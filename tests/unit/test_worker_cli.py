@@ -8,7 +8,7 @@ import pytest
 
 from worker import Flow, FlowImportFailed, FlowNotFound, cli
 from worker.cli import arguments, dead, output
-from worker.queue import Letter
+from worker.queue.delay_queue import Letter
 
 
 def flows() -> list[Flow]:

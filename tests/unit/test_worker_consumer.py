@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker import Consumer, ConsumerClosed, Task
-from worker.isolation import Results
+from worker.runtime.isolation import Results
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from worker.cron import MOST_REPEATED, Cron, Occurrence
+from worker.runtime.cron import MOST_REPEATED, Cron, Occurrence
 
 BERLIN = "Europe/Berlin"
 HOUR_MS = 3_600_000

@@ -8,9 +8,9 @@ import redis
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
 from worker import Flow, Task, events
-from worker.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
-from worker.outages import HANGS_SECONDS, HangDetector
-from worker.tally import Tally
+from worker.runtime.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
+from worker.runtime.outages import HANGS_SECONDS, HangDetector
+from worker.runtime.tally import Tally
 
 
 class Patient:

@@ -20,7 +20,7 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
-from worker.isolation import Results, handle
+from worker.runtime.isolation import Results, handle
 
 
 def _run(

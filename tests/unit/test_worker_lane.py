@@ -22,11 +22,11 @@ from worker import (
     events,
     one_at_a_time,
 )
-from worker.isolation import Results
-from worker.lane import SLOW_POLL_SECONDS, Lane
-from worker.queue import Claim
-from worker.renewal import SHARE_SECONDS
-from worker.station import RECONNECT, ServerCheck, Station
+from worker.queue.delay_queue import Claim
+from worker.runtime.isolation import Results
+from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
+from worker.runtime.renewal import SHARE_SECONDS
+from worker.runtime.station import RECONNECT, ServerCheck, Station
 
 GONE = redis.ConnectionError("gone")
 

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.engine import Clock, ClockedQueue, station_of
 from worker import Flow, Task
-from worker.lane import STALLED_SECONDS, Lane
-from worker.liveness import GRACE_SECONDS, Liveness, Watched, WorkerHealth
-from worker.outages import HANGS_SECONDS
-from worker.station import Station
-from worker.sweep import Sweeper
+from worker.runtime.lane import STALLED_SECONDS, Lane
+from worker.runtime.liveness import GRACE_SECONDS, Liveness, Watched, WorkerHealth
+from worker.runtime.outages import HANGS_SECONDS
+from worker.runtime.station import Station
+from worker.runtime.sweep import Sweeper
 
 MAX_RUNTIME_SECONDS = 60.0
 

@@ -22,7 +22,8 @@ from orders.config import Settings
 from orders.errors import SettingsInvalid
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
-from worker.logs import EVENTS, LEVELS, configure_logging, log_event
+from worker.runtime.event_log import EVENTS, log_event
+from worker.watch.logs import LEVELS, configure_logging
 
 #: Would start a line, colour it, clear the screen, and write from right to left.
 NASTY = "a\r\nb\x1b[31m\x9b2J\u202e\x7f \u00fc"

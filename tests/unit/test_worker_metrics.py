@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from tests.unit.engine import EVENT_KINDS, Clock
 from worker import Stats, Task, WorkerStatus, events
-from worker.metrics import SECONDS, SIZES, Histogram, Metrics, add_lateness, page
+from worker.watch.metrics import SECONDS, SIZES, Histogram, Metrics, add_lateness, page
 
 NOWHERE = "redis://127.0.0.1:1/0"
 ERROR = ValueError("bad")
@@ -55,7 +55,7 @@ class Scraped:
 @pytest.fixture
 def scraped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scraped]:
     clock = Clock(monkeypatch)
-    monkeypatch.setattr("worker.metrics.time", clock)
+    monkeypatch.setattr("worker.watch.metrics.time", clock)
     made = Scraped(clock)
     yield made
     made.metrics.close()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.engine import Clock, Heard, Wait
 from worker import Flow, Unavailable, events
-from worker.outages import HANGS_SECONDS, PROBE, HangDetector, Health
+from worker.runtime.outages import HANGS_SECONDS, PROBE, HangDetector, Health
 
 DOWN = Unavailable("no answer")
 

@@ -21,10 +21,10 @@ from worker import (
     Unavailable,
     events,
 )
-from worker.isolation import Results, handle
-from worker.lane import SLOW_POLL_SECONDS, Lane
-from worker.recurring import Recurrence
-from worker.station import Station
+from worker.runtime.isolation import Results, handle
+from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
+from worker.runtime.recurring import Recurrence
+from worker.runtime.station import Station
 
 DAY = 86_400
 POLL = Recurrence.SLOW_POLL_SECONDS

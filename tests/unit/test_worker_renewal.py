@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
 from worker import Flow, Task, events, one_at_a_time
-from worker.isolation import Results
-from worker.renewal import CHECK_EVERY, SHARE_SECONDS, Held, Renewer
+from worker.runtime.isolation import Results
+from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, Held, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from worker.repeats import MOST_ERRORS, VARYING, WINDOW_SECONDS, Repeats
+from worker.watch.repeats import MOST_ERRORS, VARYING, WINDOW_SECONDS, Repeats
 
 
 class Log:

@@ -28,9 +28,9 @@ from worker import (
     one_at_a_time,
 )
 from worker.flow import MAX_DELAY_MS
-from worker.isolation import Results
-from worker.outages import HANGS_SECONDS
-from worker.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.runtime.isolation import Results
+from worker.runtime.outages import HANGS_SECONDS
+from worker.runtime.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
 
 GONE = redis.ConnectionError("gone")
 

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
-from worker.heartbeat import Heartbeat
-from worker.outages import HangDetector
-from worker.station import ServerCheck
-from worker.tally import Tally
+from worker.runtime.heartbeat import Heartbeat
+from worker.runtime.outages import HangDetector
+from worker.runtime.station import ServerCheck
+from worker.runtime.tally import Tally
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.
@@ -60,7 +60,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
     monkeypatch.setattr("worker.worker.connect", made)
     monkeypatch.setattr(ServerCheck, "check", lambda _: None)
     # So that a wake-up which does not come is noticed.
-    monkeypatch.setattr("worker.lane.SLOW_POLL_SECONDS", 3600)
+    monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 3600)
     return made
 
 
@@ -329,12 +329,12 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
 @pytest.mark.parametrize(
     ("target", "name"),
     [
-        ("worker.waker.Waker.run", "waker"),
-        ("worker.sweep.Sweeper.run", "sweep a"),
-        ("worker.outages.Health._probe", "probe a"),
-        ("worker.lane.Lane.run", "a 1"),
-        ("worker.renewal.Renewer.run", "renewer a"),
-        ("worker.heartbeat.Heartbeat.run", "heartbeat"),
+        ("worker.runtime.waker.Waker.run", "waker"),
+        ("worker.runtime.sweep.Sweeper.run", "sweep a"),
+        ("worker.runtime.outages.Health._probe", "probe a"),
+        ("worker.runtime.lane.Lane.run", "a 1"),
+        ("worker.runtime.renewal.Renewer.run", "renewer a"),
+        ("worker.runtime.heartbeat.Heartbeat.run", "heartbeat"),
     ],
 )
 @pytest.mark.usefixtures("clients")
@@ -393,7 +393,7 @@ def test_a_worker_that_was_stopped_before_it_runs_ends_at_once() -> None:
 def test_a_stopping_worker_waits_for_a_handler_also_one_that_a_sweep_called(
     clients: Clients, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.sweep.SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
     began, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def handler(_tasks: Sequence[Task]) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import redis
 
-from ..connection import connect
 from ..errors import FlowNotFound, WorkerError
 from ..flow import Flow
-from ..queue import DelayQueue
+from ..queue.connection import connect
+from ..queue.delay_queue import DelayQueue
 from .factory import made
 
 

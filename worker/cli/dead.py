@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ..findings import quantity
-from ..queue import DelayQueue, Letter
+from ..queue.delay_queue import DelayQueue, Letter
 from . import arguments
 from .commands import Commands
 from .output import confirmed, duration, print_json, print_table, progress, shown, terminal

@@ -5,7 +5,7 @@ import os
 import sys
 from http import HTTPStatus
 
-from ..monitoring import ask
+from ..watch.monitoring import ask
 from . import arguments
 from .commands import Commands
 

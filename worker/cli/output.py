@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..logs import visible
+from ..watch.logs import visible
 
 if TYPE_CHECKING:
     from .terminal import Terminal

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import redis
 
-from ..advice import with_advice
 from ..errors import WorkerError
+from ..queue.advice import with_advice
 from . import dead, doctor, health, monitor, rebuild, run, stats, tasks
 from .commands import Commands
 

@@ -2,10 +2,10 @@
 
 import argparse
 
-from .. import rebuild as engine
 from ..findings import quantity
 from ..flow import Flow
-from ..queue import DelayQueue
+from ..queue.delay_queue import DelayQueue
+from ..runtime import rebuild as engine
 from . import arguments
 from .commands import Commands
 from .output import print_json, progress

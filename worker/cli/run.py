@@ -6,10 +6,10 @@ import signal
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from ..errors import WorkerError, described
-from ..exposure import exposed
-from ..logs import configure_logging
-from ..tracing import configure_tracing, traced
-from ..worker import Worker
+from ..runtime.worker import Worker
+from ..watch.exposure import exposed
+from ..watch.logs import configure_logging
+from ..watch.tracing import configure_tracing, traced
 from . import arguments
 from .commands import Commands
 

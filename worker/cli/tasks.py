@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable
 
-from ..queue import Cancelled, DelayQueue, Scheduled
+from ..queue.delay_queue import Cancelled, DelayQueue, Scheduled
 from . import arguments
 from .commands import Commands
 from .output import print_json, shown

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..queue import DelayQueue, Stats, WorkerStatus
+from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
 from .output import duration
 
 #: The period of which throughput and lateness are shown.

@@ -11,7 +11,7 @@ import redis
 from ..errors import FAILURES, described
 from ..findings import Finding, failure
 from ..flow import Flow
-from ..queue import DelayQueue
+from ..queue.delay_queue import DelayQueue
 from .flows import application_findings, flow_findings
 from .queues import queue_findings
 from .server import server_findings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ..errors import FAILURES, described
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
-from ..queue import DelayQueue
+from ..queue.delay_queue import DelayQueue
 
 #: A task that is overdue by less is probably being handled.
 LATE_SECONDS = 5.0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
-from ..queue import DelayQueue, Stats, WorkerStatus
+from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000

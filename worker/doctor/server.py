@@ -6,8 +6,8 @@ from typing import Any
 import redis
 
 from ..findings import Finding, clock_finding, failure, ok, quantity, warning
-from ..queue import DelayQueue
-from ..scripts import scripts
+from ..queue.delay_queue import DelayQueue
+from ..queue.scripts import scripts
 
 #: The scripts need this version.
 OLDEST_VERSION = (6, 2)

@@ -1,0 +1,180 @@
+"""Clients and their API keys: who calls, and what each key may do."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from time import monotonic
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from orders.clients.domain import ApiKey, Client, ValidKey
+from orders.clients.repository import ClientRepository
+from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
+from orders.sql.ids import is_order_id
+from orders.sql.transactions import Transactional
+
+#: How long a key is cached. A look-up for each request would cost half as much as reading an order.
+#: A revoked key may work for this much longer in other processes.
+CACHE_SECONDS = 5.0
+#: A key's last use is recorded at most this often.
+USE_IS_NOTED_EVERY = timedelta(minutes=1)
+#: How long a key still works after it was rotated, by default.
+OVERLAP = timedelta(hours=24)
+
+
+class _Cached(NamedTuple):
+    """What was found, and until when it may be used."""
+
+    key: ValidKey
+    until: float
+
+
+class Clients(Transactional[ClientRepository]):
+    """A client owns orders and has any number of keys. A key is ``ID.SECRET``.
+
+    Only a hash of the secret is stored.
+
+    Raises StorageUnavailable from every method while the database does not answer.
+    """
+
+    _repository = ClientRepository
+
+    def __init__(self, engine: sa.Engine) -> None:
+        super().__init__(engine)
+        #: By the ids of keys.
+        self._cached: dict[str, _Cached] = {}
+
+    def create_key(
+        self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None
+    ) -> str:
+        """Make a key for the client of this name, and the client if it is new; return the key."""
+        secret = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            key_id = repository.add_key(
+                name,
+                _hashed(secret),
+                sorted(scopes),
+                None if expires_in is None else _ms(expires_in),
+            )
+        return f"{key_id}.{secret}"
+
+    def list_keys(self, name: str | None = None) -> list[ApiKey]:
+        """The keys of one client, or of all, in the order in which they were made."""
+        with self._reading() as repository:
+            return repository.keys(name)
+
+    def revoke(self, key_id: str) -> ApiKey:
+        """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
+        self._find(key_id)
+        key = self._expire(key_id, timedelta(0))
+        with self._writing() as repository:
+            repository.forget_secret(key_id)
+        return key
+
+    def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
+        """Make a new key with this one's scopes and lifetime; this one expires after ``overlap`` at
+        most.
+
+        Raises KeyNotFound, also for one that has expired.
+        """
+        self._find(key_id)
+        secret = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            successor = repository.add_successor(key_id, _hashed(secret))
+        if successor is None:
+            raise KeyNotFound("This one has expired.")
+        self._expire(key_id, overlap)
+        return f"{successor}.{secret}"
+
+    def _find(self, key_id: str) -> ApiKey:
+        with self._reading() as repository:
+            key = repository.key(key_id) if is_order_id(key_id) else None
+        if key is None:
+            raise KeyNotFound
+        return key
+
+    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
+        """Make a key expire this long from now, unless it expires sooner."""
+        with self._writing() as repository:
+            key = repository.expire_key(key_id, _ms(after))
+        self._cached.pop(key_id, None)
+        return key
+
+    def id_of(self, name: str) -> str:
+        """The id of the client of this name. Raises ClientNotFound."""
+        with self._reading() as repository:
+            client_id = repository.client_id(name)
+        if client_id is None:
+            raise ClientNotFound
+        return client_id
+
+    def authenticate(self, api_key: str) -> Client | None:
+        """The client whose key this is, with what the key may do."""
+        return self.recall(api_key) or self._authenticate(api_key)
+
+    def recall(self, api_key: str) -> Client | None:
+        """The client whose key this is, if the key is cached."""
+        key_id, _, secret = api_key.partition(".")
+        known = self.recall_key(key_id)
+        return known.client if known and _is(secret, known.secret_hash) else None
+
+    def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
+        """A valid key, by its id alone: the caller must still prove that it has the secret.
+
+        With ``stale``, an expired cache entry is good enough while the database does not answer.
+        """
+        try:
+            return self.recall_key(key_id) or self._look_up(key_id)
+        except StorageUnavailable:
+            cached = self._cached.get(key_id)
+            if stale and cached:
+                return cached.key
+            raise
+
+    def recall_key(self, key_id: str) -> ValidKey | None:
+        """`known_key`, if the key is cached."""
+        cached = self._cached.get(key_id)
+        return cached.key if cached and monotonic() <= cached.until else None
+
+    def _authenticate(self, api_key: str) -> Client | None:
+        key_id, _, secret = api_key.partition(".")
+        found = self._look_up(key_id)
+        if found is None or not _is(secret, found.secret_hash):
+            return None
+        if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
+            self._note_use(key_id)
+        return found.client
+
+    def _look_up(self, key_id: str) -> ValidKey | None:
+        if not is_order_id(key_id):  # PostgreSQL would refuse it
+            return None
+        now = monotonic()
+        with self._reading() as repository:
+            found = repository.valid_key(key_id)
+        if found is None:
+            self._cached.pop(key_id, None)
+            return None
+        seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
+        self._cached[key_id] = _Cached(found, now + seconds)
+        return found
+
+    def _note_use(self, key_id: str) -> None:
+        with suppress(StorageUnavailable), self._writing() as repository:
+            repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _is(secret: str, secret_hash: str) -> bool:
+    return hmac.compare_digest(secret_hash, _hashed(secret))
+
+
+def _hashed(secret: str) -> str:
+    # A fast hash will do: nobody can guess 256 random bits.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,118 @@
+"""Pages of a list: keyset cursors, and the query parameters that all lists take."""
+
+import base64
+import re
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+from werkzeug.exceptions import BadRequest
+
+from orders.http.schemas.types import Shown, rfc3339
+from orders.sql.ids import is_order_id
+from orders.sql.statements import Position
+
+T = TypeVar("T")
+
+PAGE_SIZE = 50
+MAX_PAGE_SIZE = 100
+#: Longer than any of our cursors.
+MAX_CURSOR = 200
+
+#: What `rfc3339` writes.
+MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
+
+
+def _like(pattern: str, what: str) -> BeforeValidator:
+    """Accepts only text of this form. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
+    known = re.compile(pattern)
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and not known.fullmatch(value):
+            raise ValueError(f"it is not {what}")
+        return value
+
+    return BeforeValidator(check)
+
+
+Limit = Annotated[
+    int,
+    Field(ge=1, le=MAX_PAGE_SIZE, description="How many to return at most.", examples=[20]),
+    _like("[0-9]{1,3}", "a whole number"),
+]
+Instant = Annotated[
+    AwareDatetime,
+    _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "an RFC 3339 time"),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-22T09:30:00Z"]}),
+]
+Cursor = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
+    # Without an example, because the documentation page would send it.
+    Field(description="The next_cursor of the previous page. Opaque: do not parse it."),
+]
+#: What a list returns.
+Page = Annotated[
+    list[T], Field(description="The page.", json_schema_extra={"maxItems": MAX_PAGE_SIZE})
+]
+NextCursor = Annotated[
+    Annotated[str, Shown(Cursor)] | None,
+    Field(description="The cursor of the page that follows; null on the last one."),
+]
+
+
+class Query(BaseModel):
+    """What every list takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    limit: Limit = PAGE_SIZE
+    cursor: Cursor | None = None
+
+    def position(self, of: str) -> Position | None:
+        """Where the page before ended. Raises BadRequest for a cursor of another list."""
+        if self.cursor is None:
+            return None
+        word, _, position = decoded(self.cursor).partition(" ")
+        at, _, last_id = position.partition(" ")
+        if word != of or not MOMENT.fullmatch(at) or not is_order_id(last_id):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        try:
+            return Position(datetime.fromisoformat(at), last_id)
+        except ValueError as error:
+            raise BadRequest("This cursor is not one of ours.") from error
+
+    def name(self, of: str, pattern: str) -> str | None:
+        """Likewise in a list sorted by a name or a number, which matches ``pattern``."""
+        if self.cursor is None:
+            return None
+        word, _, name = decoded(self.cursor).partition(" ")
+        if word != of or not re.fullmatch(pattern, name):
+            raise BadRequest("This cursor is not from a list with these filters.")
+        return name
+
+
+def cursor(of: str, at: datetime, last_id: str) -> str:
+    """The cursor of the page that follows this row in a list sorted by time."""
+    return encoded(f"{of} {rfc3339(at)} {last_id}")
+
+
+def encoded(position: str | int) -> str:
+    """A cursor: opaque, so that no client relies on its content."""
+    return base64.urlsafe_b64encode(str(position).encode()).decode().rstrip("=")
+
+
+def decoded(cursor: str) -> str:
+    """What `encoded` was given. Raises BadRequest."""
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+    except ValueError as error:
+        raise BadRequest("This cursor is not one of ours.") from error

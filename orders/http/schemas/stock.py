@@ -1,0 +1,141 @@
+"""Stock and its adjustments."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from orders.http.schemas.paging import NextCursor, Page, Query, encoded
+from orders.http.schemas.types import (
+    SKU_PATTERN,
+    Count,
+    CountOut,
+    CurrencyOut,
+    In,
+    Moment,
+    Out,
+    Price,
+    PriceCurrency,
+    PriceOut,
+    Shown,
+    SkuOut,
+)
+from orders.stock.domain import MAX_INT, Adjustment, StockItem
+
+OnHand = Field(
+    description="How many pieces there are, including those held by unpaid orders.", examples=[10]
+)
+
+
+class StockIn(In):
+    """A SKU's stock, including what unpaid orders hold, and its price."""
+
+    on_hand: Annotated[Count, OnHand]
+    price_minor: Price
+    currency: PriceCurrency
+
+
+def _not_zero(delta: int) -> int:
+    if delta == 0:
+        raise ValueError("it changes nothing")
+    return delta
+
+
+#: Neither control characters nor those that end a line or turn its direction.
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
+
+Delta = Annotated[
+    int,
+    Field(
+        ge=-MAX_INT,
+        le=MAX_INT,
+        description="How many pieces to add; negative to remove some.",
+        examples=[-3],
+        json_schema_extra={"not": {"const": 0}},
+    ),
+    AfterValidator(_not_zero),
+]
+Reason = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
+    Field(description="The reason, for people to read.", examples=["3 broken in transit"]),
+]
+
+
+class AdjustmentIn(In):
+    """How many pieces to add to what is on hand, negative to remove some, and why."""
+
+    delta: Delta
+    reason: Reason
+
+
+class StockQuery(Query):
+    """Which SKUs."""
+
+    @property
+    def after(self) -> str | None:
+        """Where the page before ended. Raises BadRequest."""
+        return self.name("sku", SKU_PATTERN)
+
+    def cursor_after(self, item: StockItem) -> str:
+        """The cursor of the page that follows this SKU."""
+        return encoded(f"sku {item.sku}")
+
+
+class AdjustmentsQuery(Query):
+    """Which of a SKU's adjustments."""
+
+    @property
+    def before_id(self) -> int | None:
+        """Where the page before ended. Raises BadRequest."""
+        number = self.name("adjustment", "[0-9]{1,18}")  # as a bigint holds
+        return None if number is None else int(number)
+
+    def cursor_after(self, adjustment: Adjustment) -> str:
+        """The cursor of the page that follows this adjustment."""
+        return encoded(f"adjustment {adjustment.id}")
+
+
+class StockOut(Out):
+    """A SKU's stock; on_hand includes reserved."""
+
+    sku: SkuOut
+    on_hand: Annotated[CountOut, OnHand]
+    reserved: Annotated[CountOut, Field(description="How many of these pieces unpaid orders hold.")]
+    price_minor: PriceOut
+    currency: CurrencyOut
+
+
+class StocksOut(Out):
+    """A page of SKUs, in byte order."""
+
+    data: Page[StockOut]
+    next_cursor: NextCursor
+
+
+class AdjustmentOut(Out):
+    """A change of a SKU's stock on hand that no order made."""
+
+    id: Annotated[
+        int,
+        Field(
+            description="Its number, greater than any earlier one.",
+            examples=[17],
+            json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
+        ),
+    ]
+    sku: SkuOut
+    client: Annotated[
+        Annotated[str, Field(json_schema_extra={"maxLength": 100})] | None,
+        Field(description="Whose key it was; null when it came from the command line."),
+    ]
+    delta: Annotated[int, Shown(Delta)]
+    reason: Annotated[str, Shown(Reason)]
+    on_hand: Annotated[CountOut, Field(description="How many there were afterwards.", examples=[7])]
+    at: Annotated[Moment, Field(description="When it was made.")]
+
+
+class AdjustmentsOut(Out):
+    """A page of adjustments, newest first."""
+
+    data: Page[AdjustmentOut]
+    next_cursor: NextCursor

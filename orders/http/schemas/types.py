@@ -1,0 +1,205 @@
+"""The types that the schemas are made of.
+
+Each kind of value is described once, with its bounds and an example. Requests are checked against
+it. Responses are only documented by it (`Shown`): a stored value was checked when it arrived, and
+is shown even if the bounds are narrower now.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema
+
+from orders.errors import SkuNotFound
+from orders.http.schemas.currencies import CURRENCIES
+from orders.stock.domain import MAX_INT, MAX_MINOR
+
+#: A list of entity tags, or * for any: RFC 9110.
+IF_MATCH = r'^(\*|(W/)?"[!#-~]*"([ \t]*,[ \t]*(W/)?"[!#-~]*")*)$'
+MAX_IF_MATCH = 1000
+
+#: Matches every SKU that exists.
+SKU_PATTERN = "[A-Za-z0-9._-]{1,64}"
+#: A new SKU must not be "." or "..", which clients resolve in a URL before they send it.
+Sku = Annotated[
+    str,
+    StringConstraints(
+        min_length=1,
+        max_length=64,
+        pattern=r"^([A-Za-z0-9_-]|\.[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])[A-Za-z0-9._-]*$",
+    ),
+    Field(description="The shop's own name for what it sells.", examples=["mug"]),
+]
+SKU = TypeAdapter(Sku)
+Quantity = Annotated[int, Field(ge=1, le=MAX_INT, description="How many pieces.", examples=[2])]
+Count = Annotated[int, Field(ge=0, le=MAX_INT, description="How many pieces.", examples=[0])]
+Amount = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=MAX_MINOR,
+        description="In the currency's minor units: 2500 is EUR 25.00.",
+        examples=[2500],
+    ),
+]
+Price = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_MINOR,
+        description="In the currency's minor units: 1250 is EUR 12.50.",
+        examples=[1250],
+    ),
+]
+Currency = Annotated[
+    str,
+    StringConstraints(min_length=3, max_length=3, pattern=r"^[A-Z]{3}$"),
+    Field(description="ISO 4217", examples=["EUR"]),
+]
+
+
+def _known(currency: str) -> str:
+    if currency not in CURRENCIES:
+        raise ValueError("it is not a currency of ISO 4217")
+    return currency
+
+
+#: The currencies of prices. Orders and payments may be in a currency that has been withdrawn since.
+PriceCurrency = Annotated[
+    Currency, AfterValidator(_known), Field(json_schema_extra={"enum": sorted(CURRENCIES)})
+]
+Provider = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=50, pattern=r"^[A-Za-z0-9._-]+$"),
+    Field(description="Who took the money.", examples=["bank"]),
+]
+Reference = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=255, pattern=r"^[!-~]+$"),
+    Field(
+        description="The provider's own name for it: unique, printable ASCII.", examples=["tx-1"]
+    ),
+]
+
+
+class Shown:
+    """Documents a field as another type does, and checks nothing."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), **TypeAdapter(self._kind).json_schema()}
+
+
+SkuOut = Annotated[str, Shown(Sku)]
+QuantityOut = Annotated[int, Shown(Quantity)]
+CountOut = Annotated[int, Shown(Count)]
+AmountOut = Annotated[int, Shown(Amount)]
+PriceOut = Annotated[int, Shown(Price)]
+CurrencyOut = Annotated[str, Shown(Currency)]
+ProviderOut = Annotated[str, Shown(Provider)]
+ReferenceOut = Annotated[str, Shown(Reference)]
+
+#: Ids are ours, so they need no check.
+Id = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "uuid",
+            "description": "Its id.",
+            "examples": ["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
+        }
+    ),
+]
+Version = Annotated[
+    int,
+    Field(
+        json_schema_extra={"minimum": 1, "maximum": MAX_INT},
+        description="Increases by one with each change.",
+        examples=[1],
+    ),
+]
+
+
+class In(BaseModel):
+    """Accepts JSON's own types only, and no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Out(BaseModel):
+    """Made of the attributes of a domain object."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+def rfc3339(moment: datetime) -> str:
+    """In UTC, to the millisecond."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+#: RFC 3339, whose fractions of a second may have any number of digits.
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _timestamp(value: object) -> object:
+    if not (isinstance(value, str) and TIMESTAMP.fullmatch(value)):
+        raise ValueError("it is not an RFC 3339 time")
+    return value
+
+
+def _to_the_millisecond(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+#: A moment in a body, rounded down to the millisecond.
+Deadline = Annotated[
+    AwareDatetime,
+    BeforeValidator(_timestamp),
+    AfterValidator(_to_the_millisecond),
+    Field(
+        strict=False,
+        description="When the order is cancelled unless it is paid, rounded down to the millisecond.",
+        examples=["2030-01-31T12:30:00Z"],
+    ),
+]
+
+Moment = Annotated[
+    datetime,
+    PlainSerializer(rfc3339, when_used="json"),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "format": "date-time",
+            "description": "RFC 3339, in UTC, to the millisecond.",
+            "examples": ["2026-11-22T09:30:00.000Z"],
+        }
+    ),
+]
+
+
+def checked_sku(text: str) -> str:
+    """A SKU from a path. Raises SkuNotFound for what cannot be one."""
+    try:
+        return SKU.validate_python(text)
+    except ValidationError as error:
+        raise SkuNotFound("A SKU is 1 to 64 of A-Z a-z 0-9 . _ -") from error

@@ -1,0 +1,162 @@
+"""Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
+
+from statistics import median
+from typing import Any
+
+import sqlalchemy as sa
+
+from orders.errors import OrderNotFound, PaymentNotFound, StorageUnavailable
+from orders.http.schemas.orders import EventOut, OrderOut
+from orders.http.schemas.payments import PaymentOut
+from orders.http.schemas.types import Out, rfc3339
+from orders.http.schemas.webhooks import DeliveryOut
+from orders.ops.repository import OpsRepository
+from orders.ops.shared import Shared
+from orders.order.domain import Order
+from orders.sql.ids import is_order_id
+from orders.sql.statements import Position
+from orders.sql.transactions import Transactional
+from orders.webhooks.repository import delivery_of
+
+Json = dict[str, Any]
+
+#: How long each half of `ShownRecords.state` is shared by all who ask this process.
+FRESH_SECONDS, SLOW_SECONDS = 1.0, 5.0
+#: Counts stop here.
+MOST_UNPAID, MOST_OVERDUE, MOST_REFUNDS = 10_000, 1000, 1000
+#: The maximum lengths of the lists.
+NEXT, LATEST, FOUND, LISTED = 12, 12, 20, 100
+#: References are searched in the orders of this many clients.
+MOST_CLIENTS = 10_000
+
+
+class ShownRecords(Transactional[OpsRepository]):
+    """Raises StorageUnavailable from every method but ``state`` while the database does not answer."""
+
+    _repository = OpsRepository
+
+    def __init__(self, engine: sa.Engine) -> None:
+        super().__init__(engine)
+        self._fresh = Shared(self._read_fresh, FRESH_SECONDS)
+        self._slow = Shared(self._read_slow, SLOW_SECONDS)
+
+    def state(self) -> Json:
+        """Counts, lists and lateness; or that the database does not answer."""
+        fresh = self._fresh.get()
+        return fresh | self._slow.get() if fresh["answers"] else fresh
+
+    def _read_fresh(self) -> Json:
+        try:
+            with self._reading() as repository:
+                overdue = repository.count_overdue(MOST_OVERDUE)
+                upcoming = repository.next_to_expire(NEXT)
+                latest = repository.latest_expired(LATEST)
+        except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
+            return {"answers": False}
+        oldest_ms = -upcoming[0].expires_in_ms if upcoming else 0
+        return {
+            "answers": True,
+            "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": max(0, oldest_ms)},
+            "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
+            "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
+        }
+
+    def _read_slow(self) -> Json:
+        try:
+            with self._reading() as repository:
+                unpaid = repository.count_unpaid(MOST_UNPAID)
+                refunds = repository.refunds_due(MOST_REFUNDS)
+                lateness = repository.lateness()
+        except (StorageUnavailable, sa.exc.DBAPIError):
+            return {}  # these reads may time out while the others succeed
+        return {
+            "unpaid": {"count": unpaid, "most": MOST_UNPAID},
+            "refunds": {"sums": [each._asdict() for each in refunds], "most": MOST_REFUNDS},
+            "lateness": [_minute(late) for late in lateness],
+        }
+
+    def refunds_due(self, page_size: int, after: Position | None) -> list[sa.Row[Any]]:
+        """All clients' payments that have to be refunded, oldest first."""
+        with self._reading() as repository:
+            return [*repository.list_refunds_due(page_size, after)]
+
+    def payer(self, payment_id: str) -> str:
+        """The id of the client that a payment belongs to. Raises PaymentNotFound."""
+        with self._reading() as repository:
+            payer = repository.payer(payment_id)
+        if payer is None:
+            raise PaymentNotFound
+        return payer
+
+    def find(self, text: str) -> list[Json]:
+        """Orders with this id or reference, newest first."""
+        order_id = text.lower()
+        with self._reading() as repository:
+            if is_order_id(order_id):
+                order = repository.order(order_id, None)
+                if order is not None:
+                    return [_shown(order)]
+            rows = repository.with_reference(text, most_clients=MOST_CLIENTS, most=FOUND)
+        return [_shown(row) for row in rows]
+
+    def story(self, order_id: str) -> Json:
+        """An order with its events, payments and webhook deliveries. Raises OrderNotFound."""
+        with self._reading() as repository:
+            order = repository.order(order_id, None)
+            if order is None:
+                raise OrderNotFound
+            events = repository.events(order_id, 0, LISTED)
+            payments = repository.payments_of_order(order_id, page_size=LISTED, after=None)
+            deliveries = repository.list_deliveries(order_id, LISTED)
+        return {
+            "order": _dumped(OrderOut, order),
+            "events": [_dumped(EventOut, each) for each in events],
+            "payments": [_dumped(PaymentOut, each) for each in payments],
+            "deliveries": [_delivery(row) for row in deliveries],
+        }
+
+
+def _dumped(schema: type[Out], found: object) -> Json:
+    return schema.model_validate(found).model_dump(mode="json")
+
+
+def _shown(order: Order | sa.Row[Any]) -> Json:
+    """An order in a list."""
+    return {
+        "id": order.id,
+        "client": order.client,
+        "client_reference": order.client_reference,
+        "status": order.status,
+        "total_minor": order.total_minor,
+        "currency": order.currency,
+        "expires_at": rfc3339(order.expires_at),
+    }
+
+
+def refund_due(row: sa.Row[Any]) -> Json:
+    """A payment that has to be refunded, in a list."""
+    return {
+        "id": row.id,
+        "order_id": row.order_id,
+        "client": row.client,
+        "provider": row.provider,
+        "reference": row.reference,
+        "amount_minor": row.amount_minor,
+        "currency": row.currency,
+        "reason": row.reason,
+        "created_at": rfc3339(row.created_at),
+        "due_for_ms": max(0, -row.ms),
+    }
+
+
+def _delivery(row: sa.Row[Any]) -> Json:
+    """A webhook delivery, with the URL that it is sent to."""
+    shown = DeliveryOut.model_validate(delivery_of(row))
+    return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
+
+
+def _minute(late: list[int]) -> Json:
+    """How late the cancellations in one minute were."""
+    if not late:
+        return {"count": 0, "median_ms": None, "most_ms": None}
+    return {"count": len(late), "median_ms": round(median(late)), "most_ms": max(late)}

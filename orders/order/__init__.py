@@ -1,0 +1,1 @@
+"""An order: its rules, its statements, and what can be done with it."""

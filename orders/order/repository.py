@@ -1,0 +1,548 @@
+"""Every SQL statement of the service, each with a name and a sentence.
+
+Those of several steps are in `orders.order.operations`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from orders.errors import (
+    KeyInFlight,
+    KeyReused,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+)
+from orders.order import operations
+from orders.order.domain import (
+    Cancelled,
+    Event,
+    Item,
+    Order,
+    OrderStatus,
+    Payment,
+    PaymentStatus,
+    RefundsDue,
+    Waiting,
+    check_basket,
+    total_minor,
+)
+from orders.order.holdings import Held
+from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
+from orders.order.origin import Origin
+from orders.sql.errors import waited_for
+from orders.sql.expressions import Instant, ids, ms_until, now, one_of
+from orders.sql.ids import new_id
+from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
+from orders.sql.steps import Operation
+from orders.sql.tables import (
+    REFUND_DUE,
+    UNPAID,
+    order_events,
+    order_items,
+    orders,
+    payments,
+)
+from orders.stock.domain import StockItem
+
+p = sa.bindparam
+
+
+class Known(NamedTuple):
+    """What an idempotency key was used for before: the order as it was placed."""
+
+    fingerprint: str
+    order: Order
+
+    def is_for(self, fingerprint: str, quantities: Mapping[str, int]) -> bool:
+        """Whether this was the same request. If another version made the fingerprint, the items decide."""
+        if self.fingerprint.rpartition(":")[0] == fingerprint.rpartition(":")[0]:
+            return self.fingerprint == fingerprint
+        return {item.sku: item.quantity for item in self.order.items} == dict(quantities)
+
+
+class Extended(NamedTuple):
+    """An order whose deadline was moved, and the milliseconds until then."""
+
+    order: Order
+    expires_in_ms: int
+
+
+class Expired(NamedTuple):
+    """How many of a batch of orders were cancelled, and those that are still unpaid."""
+
+    cancelled: int
+    #: Each that was cancelled, if asked for.
+    details: list[Cancelled]
+    #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
+    #: is locked.
+    unpaid: dict[str, int]
+
+
+# Unpaid orders by deadline.
+UNPAID_BY_DEADLINE = by_due(orders.c.expires_at, orders.c.status == UNPAID)
+
+#: After any row.
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+# One order of one customer, a row for each item.
+GET_ORDER = with_items(orders, *OWN)
+# One order of any customer, a row for each item.
+GET_ANY_ORDER = with_items(orders, orders.c.id == p("for_id"))
+# The order that was placed with a key, a row for each item.
+GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
+# A page of all customers' orders in the order of their ids, which is that of their creation.
+LIST_ALL_ORDERS = (
+    sa.select(orders, client_of(orders.c.customer_id))
+    .where(orders.c.id < p("last_id", type_=orders.c.id.type))
+    .order_by(orders.c.id.desc())
+    .limit(p("page_size"))
+)
+_pieces = sa.select(sa.func.sum(order_items.c.quantity)).where(
+    order_items.c.order_id == orders.c.id
+)
+_unpaid = (
+    sa.select(sa.func.coalesce(orders.c.pieces, _pieces.scalar_subquery()).label("pieces"))
+    # As a range, so that the sweep's partial index does not qualify: it has the orders of all
+    # customers.
+    .where(orders.c.customer_id == p("for_customer"), orders.c.status.between(UNPAID, UNPAID))
+    .limit(p("most"))
+    .subquery()
+)
+# How many unpaid orders a customer has, up to a number, and the pieces that those hold.
+COUNT_HELD = sa.select(
+    sa.func.count().label("unpaid"),
+    sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
+).select_from(_unpaid)
+# The items of a set of orders.
+GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
+# An order's events, oldest first, from a page's end on.
+LIST_EVENTS = (
+    sa.select(order_events)
+    .where(order_events.c.order_id == p("for_id"), order_events.c.id > p("after_id"))
+    .order_by(order_events.c.id)
+    .limit(p("page_size"))
+)
+
+# The payment that a customer's provider knows by this reference.
+GET_PAYMENT = sa.select(payments).where(
+    payments.c.customer_id == p("for_customer"),
+    payments.c.provider == p("for_provider"),
+    payments.c.reference == p("for_reference"),
+)
+
+# One payment of one customer.
+GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
+_oldest_first = (payments.c.created_at, payments.c.id)
+_payments = (
+    sa.select(payments)
+    .where(after_last(*_oldest_first))
+    .order_by(*_oldest_first)
+    .limit(p("page_size"))
+)
+# A customer's payments of one status, oldest first, from a page's end on.
+LIST_PAYMENTS = _payments.where(
+    payments.c.customer_id == p("for_customer"), payments.c.status == p("for_status")
+)
+# An order's payments, likewise, of any customer.
+LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
+
+# The deadline that passed longest ago, of an unpaid order: the first entry of a partial index.
+OLDEST_OVERDUE = (
+    sa.select(ms_until(orders.c.expires_at).label("ms"))
+    .where(orders.c.status == UNPAID, orders.c.expires_at <= now())
+    .order_by(orders.c.expires_at, orders.c.id)
+    .limit(1)
+)
+_some_due = (
+    sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
+    # The bound is for planners: with it they search the index instead of reading all of it.
+    .where(payments.c.status == REFUND_DUE, payments.c.created_at > sa.literal(FIRST.at, Instant))
+    .order_by(payments.c.created_at, payments.c.id)
+    .limit(p("most"))
+    .subquery()
+)
+# What is due back in each currency, of the oldest payments up to a number.
+SUM_REFUNDS_DUE = sa.select(
+    _some_due.c.currency,
+    sa.func.count().label("payments"),
+    sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
+    ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
+).group_by(_some_due.c.currency)
+
+
+class OrderRepository(Statements):
+    """The statements, on one connection."""
+
+    def __init__(self, connection: sa.Connection, *, reminders: bool = False) -> None:
+        """``reminders`` says whether webhooks remind of deadlines."""
+        super().__init__(connection)
+        self._reminders = reminders
+        #: The webhook deliveries that the statements so far have made.
+        self.deliveries: list[str] = []
+
+    def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
+        """Run an operation, and add the webhook deliveries it made to `deliveries`."""
+        rows = operation(self._connection, **values)
+        self.deliveries += (rows[0].deliveries if rows else None) or ()
+        return rows
+
+    # -- orders --
+
+    def place(
+        self,
+        customer_id: str,
+        *,
+        key: str,
+        fingerprint: str,
+        quantities: Mapping[str, int],
+        timeout_ms: int,
+        client_reference: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        origin: Origin = Origin(),  # noqa: B008  a tuple
+    ) -> Order:
+        """Place an order.
+
+        Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
+        TotalTooLarge whether or not it was; KeyInFlight when another request is still using it.
+        """
+        order_id = new_id()
+        try:
+            rows = self._do(
+                operations.place,
+                order_id=order_id,
+                for_customer=customer_id,
+                for_key=key,
+                for_fingerprint=fingerprint,
+                for_ms=timeout_ms,
+                for_reference=client_reference,
+                for_metadata=metadata,
+                for_origin=str(origin) or None,
+                quantities=quantities,
+                skus=len(quantities),
+                reminders=self._reminders,
+            )
+        except sa.exc.OperationalError as error:
+            if waited_for(error, orders.name):
+                raise KeyInFlight from error
+            raise
+        if not rows or rows[0].created_at is None:
+            check_basket(quantities, {row.sku: _stock_item(row) for row in rows})
+            raise KeyReused
+        prices = {row.sku: row.price_minor for row in rows}
+        items = tuple(Item(sku, n, prices[sku]) for sku, n in sorted(quantities.items()))
+        created_at = rows[0].created_at
+        return Order(
+            id=order_id,
+            status=OrderStatus.UNPAID if rows[0].paid_at is None else OrderStatus.PAID,
+            currency=rows[0].currency,
+            total_minor=total_minor(items),
+            items=items,
+            created_at=created_at,
+            expires_at=created_at + timedelta(milliseconds=timeout_ms),
+            paid_at=rows[0].paid_at,
+            client=rows[0].client,
+            client_reference=client_reference,
+            metadata=metadata,
+        )
+
+    def known(self, customer_id: str, key: str) -> Known | None:
+        """What a key was used for before."""
+        rows = self._run(GET_ORDER_OF_KEY, for_customer=customer_id, for_key=key).all()
+        return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
+
+    def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
+        """Cancel the orders that are unpaid past their deadline."""
+        operation = operations.expire_in_detail if in_detail else operations.expire
+        rows = operation(self._connection, ids=order_ids)
+        self.deliveries += [row.id for row in rows if row.ms is None]
+        [cancelled] = (row.ms for row in rows if row.id is None)
+        known = [row for row in rows if row.id is not None and row.ms is not None]
+        details = [
+            Cancelled(row.id, row.ms, Origin.parse(row.origin))
+            for row in known
+            if row.origin is not None
+        ]
+        unpaid = {row.id: row.ms for row in known if row.origin is None}
+        return Expired(cancelled, details, unpaid)
+
+    def cancel(self, order_id: str, customer_id: str) -> Order | None:
+        """Cancel an unpaid order; None if there is none."""
+        rows = self._do(operations.cancel, for_id=order_id, for_customer=customer_id)
+        return _order(rows[0], rows) if rows else None
+
+    def extend(
+        self,
+        order_id: str,
+        customer_id: str,
+        *,
+        versions: str,
+        expires_at: datetime,
+        bounds_ms: tuple[int, int],
+    ) -> Extended | None:
+        """Move the deadline of an unpaid order that has one of these versions; None if there is
+        none.
+
+        ``versions`` has each between spaces, or is "*" for any.
+        """
+        rows = self._do(
+            operations.extend,
+            for_id=order_id,
+            for_customer=customer_id,
+            for_versions=versions,
+            for_deadline=expires_at,
+            for_min_ms=bounds_ms[0],
+            for_max_ms=bounds_ms[1],
+            reminders=self._reminders,
+        )
+        return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
+
+    def order(self, order_id: str, customer_id: str | None) -> Order | None:
+        """An order of one customer, or of any."""
+        rows = self._order_rows(order_id, customer_id)
+        return _order(rows[0], rows) if rows else None
+
+    def order_as_placed(self, order_id: str, customer_id: str | None) -> Order | None:
+        """The same order, as it was placed."""
+        rows = self._order_rows(order_id, customer_id)
+        return _as_placed(rows) if rows else None
+
+    def _order_rows(self, order_id: str, customer_id: str | None) -> Sequence[sa.Row[Any]]:
+        if customer_id is None:
+            return self._run(GET_ANY_ORDER, for_id=order_id).all()
+        return self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+
+    def held(self, customer_id: str, most: int) -> Held:
+        """How many unpaid orders a customer has, and what they hold; counts ``most`` orders at most."""
+        row = self._run(COUNT_HELD, for_customer=customer_id, most=most).one()
+        return Held(row.unpaid, row.pieces)
+
+    def orders(
+        self,
+        customer_id: str,
+        *,
+        page_size: int,
+        status: str | None = None,
+        created_after: datetime | None = None,
+        expires_before: datetime | None = None,
+        client_reference: str | None = None,
+        after: Position | None = None,
+    ) -> list[Order]:
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first.
+
+        No more than one of ``expires_before`` and ``client_reference``.
+
+        Each status is read from an index in the order of the list, so that a page costs the same
+        however many orders there are, with or without statistics.
+        """
+        moment = orders.c.created_at if expires_before is None else orders.c.expires_at
+        bounds = [orders.c.customer_id == p("for_customer")]
+        if created_after is not None:
+            bounds.append(orders.c.created_at > created_after)
+        if expires_before is not None:
+            bounds.append(orders.c.expires_at < expires_before)
+        if client_reference is not None:
+            bounds.append(orders.c.client_reference == client_reference)
+        if created_after is not None and expires_before is not None:
+            bounds.append(orders.c.expires_at > created_after)  # true of all of these
+        if after is not None:
+            last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, orders.c.id.type))
+            bounds.append(sa.tuple_(moment, orders.c.id) < last)
+        pages = [
+            sa.select(orders)
+            .where(*bounds, orders.c.status == one)
+            .order_by(moment.desc(), orders.c.id.desc())
+            .limit(p("page_size"))
+            .subquery()
+            for one in ([status] if status else OrderStatus)
+        ]
+        found = sa.union_all(*map(sa.select, pages)).subquery()
+        query = (
+            sa.select(found, client_of(p("for_customer", type_=orders.c.id.type)))
+            .order_by(found.c[moment.name].desc(), found.c.id.desc())
+            .limit(p("page_size"))
+        )
+        rows = self._run(query, for_customer=customer_id, page_size=page_size)
+        return self._orders(rows.all())
+
+    def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
+        """All customers' orders, newest first by the clocks of the hosts that placed them."""
+        last_id = LAST_ID if after is None else after.id
+        return self._orders(self._run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
+
+    def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
+        items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
+        for item in self._run(GET_ITEMS, ids=list(items)):
+            items[item.order_id].append(item)
+        return [_order(row, items[row.id]) for row in rows]
+
+    def unpaid(
+        self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
+    ) -> list[Waiting]:
+        """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
+        position = FIRST if last is None else Position(last.expires_at, last.id)
+        rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
+        return [Waiting(row.id, row.expires_at, row.ms) for row in rows]
+
+    # -- payments --
+
+    def pay(
+        self,
+        order_id: str,
+        customer_id: str,
+        *,
+        provider: str,
+        reference: str,
+        amount_minor: int,
+        currency: str,
+    ) -> Payment | None:
+        """Record a payment, and the order as paid if it is good; None if the reference is known.
+
+        Raises OrderNotFound.
+        """
+        rows = self._do(
+            operations.pay,
+            payment_id=new_id(),
+            for_id=order_id,
+            for_customer=customer_id,
+            for_provider=provider,
+            for_reference=reference,
+            for_amount=amount_minor,
+            for_currency=currency,
+        )
+        if not rows:
+            raise OrderNotFound
+        return None if rows[0].id is None else _payment(rows[0])
+
+    def payment(self, customer_id: str, provider: str, reference: str) -> Payment:
+        """The payment that a provider knows by this reference. Raises PaymentNotFound."""
+        values = {"for_customer": customer_id, "for_provider": provider}
+        row = self._run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
+        if row is None:
+            raise PaymentNotFound
+        return _payment(row)
+
+    def own_payment(self, payment_id: str, customer_id: str) -> Payment | None:
+        row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_customer=customer_id).one_or_none()
+        return None if row is None else _payment(row)
+
+    def payments(
+        self, customer_id: str, *, status: str, page_size: int, after: Position | None
+    ) -> list[Payment]:
+        """A customer's payments of one status, oldest first."""
+        at, last_id = after or FIRST
+        values = {"for_customer": customer_id, "for_status": status, "page_size": page_size}
+        rows = self._run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
+        return [_payment(row) for row in rows]
+
+    def payments_of_order(
+        self, order_id: str, *, page_size: int, after: Position | None
+    ) -> list[Payment]:
+        """An order's payments, oldest first."""
+        at, last_id = after or FIRST
+        values = {"for_order": order_id, "page_size": page_size}
+        rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
+        return [_payment(row) for row in rows]
+
+    def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
+        """Record a refund; None if no refund of the payment is due. Raises ReferenceReused."""
+        try:
+            rows = self._do(
+                operations.refund,
+                for_id=payment_id,
+                for_customer=customer_id,
+                for_reference=reference,
+            )
+        except sa.exc.IntegrityError as error:
+            raise ReferenceReused from error
+        return _payment(rows[0]) if rows else None
+
+    # -- for metrics --
+
+    def oldest_overdue_ms(self) -> int:
+        """How long the oldest overdue order has been overdue; 0 if none is."""
+        row = self._run(OLDEST_OVERDUE).one_or_none()
+        return 0 if row is None else -row.ms
+
+    def refunds_due(self, most: int) -> list[RefundsDue]:
+        """What has to be refunded, by currency, of the oldest payments up to a number."""
+        return [
+            RefundsDue(row.currency, row.payments, row.amount_minor, max(0, -row.ms))
+            for row in self._run(SUM_REFUNDS_DUE, most=most)
+        ]
+
+    # -- events --
+
+    def events(self, order_id: str, after_id: int, page_size: int) -> list[Event]:
+        """An order's events, oldest first."""
+        rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
+        return [Event(row.id, row.type, row.at, row.data) for row in rows]
+
+
+def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
+    return Order(
+        id=row.id,
+        status=OrderStatus(row.status),
+        currency=row.currency,
+        total_minor=row.total_minor,
+        items=tuple(
+            Item(item.sku, item.quantity, item.unit_price_minor)
+            for item in sorted(items, key=lambda item: str(item.sku))
+        ),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        paid_at=row.paid_at,
+        cancelled_at=row.cancelled_at,
+        cancel_reason=row.cancel_reason,
+        version=row.version,
+        client=row.client,
+        client_reference=row.client_reference,
+        metadata=row.metadata,
+    )
+
+
+def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
+    """An order as it was placed, rebuilt from columns that never change."""
+    timeout_ms = rows[0].timeout_ms
+    order = _order(rows[0], rows)
+    was_free = order.total_minor == 0 and order.paid_at == order.created_at
+    return replace(
+        order,
+        status=OrderStatus.PAID if was_free else OrderStatus.UNPAID,
+        expires_at=order.expires_at
+        if timeout_ms is None
+        else order.created_at + timedelta(milliseconds=timeout_ms),
+        paid_at=order.paid_at if was_free else None,
+        cancelled_at=None,
+        cancel_reason=None,
+        version=1,
+    )
+
+
+def _payment(row: sa.Row[Any]) -> Payment:
+    return Payment(
+        id=row.id,
+        order_id=row.order_id,
+        provider=row.provider,
+        reference=row.reference,
+        amount_minor=row.amount_minor,
+        currency=row.currency,
+        status=PaymentStatus(row.status),
+        reason=row.reason,
+        created_at=row.created_at,
+        refunded_at=row.refunded_at,
+        refund_reference=row.refund_reference,
+    )
+
+
+def _stock_item(row: sa.Row[Any]) -> StockItem:
+    return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+
+
+def read_order(connection: sa.Connection, order_id: str, client_id: str) -> Order | None:
+    """One order of one client, for contexts that know no statement of this one."""
+    return OrderRepository(connection).order(order_id, client_id)

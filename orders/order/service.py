@@ -1,0 +1,433 @@
+"""What can be done with orders: one method, one transaction.
+
+A status changes only by a conditional UPDATE, and what it returns decides. Checks are
+scheduled after the commit. If that fails, orders are still cancelled on time, because the sweep
+reads the orders themselves.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from time import monotonic
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from orders.errors import (
+    AlreadyPaid,
+    AlreadyRefunded,
+    KeyReused,
+    NotRefundable,
+    OrderCancelled,
+    OrderError,
+    OrderNotFound,
+    PaymentNotFound,
+    PreconditionFailed,
+    ReferenceReused,
+    StockBusy,
+    TimeoutOutOfRange,
+)
+from orders.order.bulkhead import Bulkhead
+from orders.order.domain import (
+    Cancelled,
+    CancelReason,
+    Event,
+    Order,
+    OrderStatus,
+    Payment,
+    PaymentStatus,
+    Waiting,
+)
+from orders.order.holdings import Held, Holdings, Limits
+from orders.order.origin import Origin
+from orders.order.ports import Observer, Scheduler, nobody
+from orders.order.repository import OrderRepository
+from orders.sql.errors import retried
+from orders.sql.schema import check_ready
+from orders.sql.statements import Position
+from orders.sql.transactions import Transactional
+
+#: How soon to look again at an overdue order that was locked, most likely by a payment.
+LOOK_AGAIN_MS = 50
+
+
+#: Called after the commit with the orders that were cancelled. Does not raise.
+Report = Callable[[Sequence[Cancelled]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for."""
+
+    default_seconds: float
+    min_seconds: float
+    max_seconds: float
+
+    def ms(self, asked_seconds: float | None) -> int:
+        """Raises TimeoutOutOfRange."""
+        seconds = self.default_seconds if asked_seconds is None else asked_seconds
+        if not self.min_seconds <= seconds <= self.max_seconds:
+            raise TimeoutOutOfRange(f"It must be {self.bounds}.")
+        return round(seconds * 1000)
+
+    @property
+    def bounds(self) -> str:
+        return f"{self.min_seconds:g} to {self.max_seconds:g} s"
+
+    @property
+    def bounds_ms(self) -> tuple[int, int]:
+        return round(self.min_seconds * 1000), round(self.max_seconds * 1000)
+
+
+class Placed(NamedTuple):
+    """An order as it was placed, and whether an earlier request placed it."""
+
+    order: Order
+    replayed: bool
+
+
+class Paid(NamedTuple):
+    """A payment, and whether it, or its refund, had been recorded before."""
+
+    payment: Payment
+    replayed: bool
+
+
+def _between_spaces(versions: frozenset[str]) -> str:
+    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them."""
+    return f" {' '.join(version for version in versions if version.isdecimal())} "
+
+
+class OrderService(Transactional[OrderRepository]):
+    """Raises StorageUnavailable from every method while the database does not answer."""
+
+    _repository = OrderRepository
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        scheduler: Scheduler,
+        timeouts: Timeouts,
+        limits: Limits = Limits(),  # noqa: B008  it is frozen
+        placing: Bulkhead | None = None,
+        *,
+        webhooks: Scheduler | None = None,
+        reminders: bool = False,
+        observe: Observer = nobody,
+    ) -> None:
+        """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
+        super().__init__(engine)
+        self._observe = observe
+        self._scheduler = scheduler
+        self._timeouts = timeouts
+        self._holdings = Holdings(limits, self._count_held)
+        #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
+        #: places an order for it waits in SQL.
+        self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
+        self._webhooks = webhooks
+        self._reminders = reminders
+
+    def _opened(self, connection: sa.Connection) -> OrderRepository:
+        return OrderRepository(connection, reminders=self._reminders)
+
+    def _committed(self, repository: OrderRepository) -> None:
+        if self._webhooks is not None:
+            for delivery_id in repository.deliveries:
+                self._webhooks.schedule(delivery_id, delay_ms=0)
+
+    # -- for customers ---------------------------------------------------------------------
+
+    @retried
+    def place(
+        self,
+        customer_id: str,
+        *,
+        key: str,
+        fingerprint: str,
+        quantities: Mapping[str, int],
+        timeout_seconds: float | None,
+        client_reference: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        origin: Origin = Origin(),  # noqa: B008  a tuple
+    ) -> Placed:
+        """Place an order and hold its stock, once for each idempotency key.
+
+        An order that costs nothing is paid at once.
+
+        Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
+        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
+        """
+        pieces = sum(quantities.values())
+        with (
+            # First, because an order that waits here must not occupy another client's place at a
+            # SKU.
+            self._holdings.placing(customer_id, pieces) as refusal,
+            self._placing.enter(quantities),
+            self._writing() as repository,
+        ):
+            try:
+                timeout_ms = self._timeouts.ms(timeout_seconds)
+                if refusal is not None:
+                    raise refusal
+                order = repository.place(
+                    customer_id,
+                    key=key,
+                    fingerprint=fingerprint,
+                    quantities=quantities,
+                    timeout_ms=timeout_ms,
+                    client_reference=client_reference,
+                    metadata=metadata,
+                    origin=origin,
+                )
+                placed_at = monotonic()
+            except OrderError:
+                # Whatever the reason, a known key gets its original response: the same request,
+                # sent twice, may have taken the last of the stock.
+                known = repository.known(customer_id, key)
+                if known is None:
+                    raise
+                if not known.is_for(fingerprint, quantities):
+                    raise KeyReused from None
+                return Placed(known.order, replayed=True)
+        self._observe("order.created")
+        if order.status is OrderStatus.PAID:  # it costs nothing
+            self._observe("order.paid")
+            return Placed(order, replayed=False)
+        # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
+        # response arrived, which is after the order was created, so it is never too short.
+        self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
+        return Placed(order, replayed=False)
+
+    def _count_held(self, customer_id: str, most_orders: int) -> Held:
+        with self._reading() as repository:
+            return repository.held(customer_id, most_orders)
+
+    @retried
+    def extend(
+        self,
+        customer_id: str,
+        order_id: str,
+        *,
+        expires_at: datetime,
+        versions: frozenset[str] | None,
+    ) -> Order:
+        """Move the deadline of an unpaid order, later or earlier, if it has one of these versions.
+
+        None means any version. An overdue order that is not cancelled yet can still be extended.
+
+        Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
+        """
+        with self._writing() as repository:
+            extended = repository.extend(
+                order_id,
+                customer_id,
+                versions="*" if versions is None else _between_spaces(versions),
+                expires_at=expires_at,
+                bounds_ms=self._timeouts.bounds_ms,
+            )
+            answered_at = monotonic()
+            if extended is None:
+                order = repository.order(order_id, customer_id)
+                raise self._not_extended(order, versions)
+        # A check that comes early does no harm; one that comes late would.
+        passed_ms = 1000 * (monotonic() - answered_at)
+        self._scheduler.schedule(order_id, delay_ms=extended.expires_in_ms - passed_ms)
+        return extended.order
+
+    def _not_extended(self, order: Order | None, versions: frozenset[str] | None) -> OrderError:
+        """Why an order's deadline was not moved."""
+        if order is None:
+            return OrderNotFound()
+        if order.status is OrderStatus.PAID:
+            return AlreadyPaid()
+        if order.status is OrderStatus.CANCELLED:
+            return OrderCancelled()
+        if versions is not None and str(order.version) not in versions:
+            return PreconditionFailed()
+        return TimeoutOutOfRange(
+            f"The deadline is {self._timeouts.bounds} after the order's creation, and not past."
+        )
+
+    @retried
+    def pay(
+        self,
+        customer_id: str,
+        order_id: str,
+        *,
+        provider: str,
+        reference: str,
+        amount_minor: int,
+        currency: str,
+    ) -> Paid:
+        """Report a payment: the order is paid, or the money is kept and marked for refund.
+
+        A payment after the deadline is accepted as long as the order was not cancelled: its stock
+        is still held. Raises OrderNotFound, ReferenceReused.
+        """
+        with self._writing() as repository:
+            payment = repository.pay(
+                order_id,
+                customer_id,
+                provider=provider,
+                reference=reference,
+                amount_minor=amount_minor,
+                currency=currency,
+            )
+            if payment is None:
+                known = repository.payment(customer_id, provider, reference)
+                same = (known.order_id, known.amount_minor, known.currency)
+                if same != (order_id, amount_minor, currency):
+                    raise ReferenceReused
+                return Paid(known, replayed=True)
+        self._observe(f"payment.{payment.status}")
+        if payment.status is PaymentStatus.APPLIED:
+            self._observe("order.paid")
+            self._scheduler.cancel(order_id)
+        return Paid(payment, replayed=False)
+
+    @retried
+    def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
+        """Record a refund that the provider has sent, with the provider's reference for it.
+
+        Raises PaymentNotFound, NotRefundable, AlreadyRefunded, ReferenceReused.
+        """
+        with self._writing() as repository:
+            payment = repository.refund(payment_id, customer_id, reference)
+            known = payment or repository.own_payment(payment_id, customer_id)
+        if payment is not None:
+            self._observe("payment.refunded")
+            return Paid(payment, replayed=False)
+        if known is None:
+            raise PaymentNotFound
+        if known.status is PaymentStatus.APPLIED:
+            raise NotRefundable
+        if known.refund_reference != reference:
+            raise AlreadyRefunded
+        return Paid(known, replayed=True)
+
+    def refund_by_reference(
+        self, customer_id: str, provider: str, payment_reference: str, *, reference: str
+    ) -> Paid:
+        """`refund` the payment that the provider knows by ``payment_reference``."""
+        with self._reading() as repository:
+            payment = repository.payment(customer_id, provider, payment_reference)
+        return self.refund(customer_id, payment.id, reference=reference)
+
+    def payments(
+        self, customer_id: str, *, status: str, page_size: int, after: Position | None = None
+    ) -> list[Payment]:
+        """A customer's payments of one status, oldest first."""
+        with self._reading() as repository:
+            return repository.payments(customer_id, status=status, page_size=page_size, after=after)
+
+    def payments_of_order(
+        self,
+        customer_id: str | None,
+        order_id: str,
+        *,
+        page_size: int,
+        after: Position | None = None,
+    ) -> list[Payment]:
+        """An order's payments, oldest first. Raises OrderNotFound."""
+        with self._reading() as repository:
+            if repository.order(order_id, customer_id) is None:
+                raise OrderNotFound
+            return repository.payments_of_order(order_id, page_size=page_size, after=after)
+
+    @retried
+    def cancel(self, customer_id: str, order_id: str) -> Order:
+        """Cancel an unpaid order on request. A cancelled order stays as it is.
+
+        Raises OrderNotFound, AlreadyPaid.
+        """
+        with self._writing() as repository:
+            order = repository.cancel(order_id, customer_id)
+            was_open = order is not None
+            if order is None:
+                order = repository.order(order_id, customer_id)
+            if order is None:
+                raise OrderNotFound
+            if order.status is OrderStatus.PAID:
+                raise AlreadyPaid
+        if was_open:
+            self._observe("order.cancelled", CancelReason.REQUESTED)
+        self._scheduler.cancel(order_id)
+        return order
+
+    def order(self, customer_id: str | None, order_id: str) -> Order:
+        """An order of one customer, or of any. Raises OrderNotFound, also for another customer's order."""
+        with self._reading() as repository:
+            order = repository.order(order_id, customer_id)
+        if order is None:
+            raise OrderNotFound
+        return order
+
+    def orders(
+        self,
+        customer_id: str,
+        *,
+        page_size: int,
+        status: str | None = None,
+        created_after: datetime | None = None,
+        expires_before: datetime | None = None,
+        client_reference: str | None = None,
+        after: Position | None = None,
+    ) -> list[Order]:
+        """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
+        with self._reading() as repository:
+            return repository.orders(
+                customer_id,
+                page_size=page_size,
+                status=status,
+                created_after=created_after,
+                expires_before=expires_before,
+                client_reference=client_reference,
+                after=after,
+            )
+
+    def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
+        """All customers' orders, newest first."""
+        with self._reading() as repository:
+            return repository.all_orders(page_size=page_size, after=after)
+
+    def events(
+        self, customer_id: str | None, order_id: str, *, after_id: int, page_size: int
+    ) -> list[Event]:
+        """What happened to an order, oldest first. Raises OrderNotFound."""
+        with self._reading() as repository:
+            placed = repository.order_as_placed(order_id, customer_id)
+            if placed is None:
+                raise OrderNotFound
+            return [
+                replace(event, data=placed) if event.type == "order.created" else event
+                for event in repository.events(order_id, after_id, page_size)
+            ]
+
+    # -- for the worker --------------------------------------------------------------------
+
+    @retried
+    def expire(self, order_ids: Sequence[str], report: Report | None = None) -> dict[str, int]:
+        """Cancel the orders that are unpaid past their deadline: all of them, or none.
+
+        Releases exactly the stock that they held, and writes one event for each. Repeating it
+        changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
+        look again. ``report`` gets the cancelled orders.
+        """
+        with self._writing() as repository:
+            expired = repository.expire(order_ids, in_detail=report is not None)
+        if report is not None:
+            report(expired.details)
+        self._observe("order.cancelled", CancelReason.EXPIRED, expired.cancelled)
+        unpaid = expired.unpaid.items()
+        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
+
+    def waiting(
+        self, after_seconds: float | None, before_seconds: float, page_size: int
+    ) -> Iterator[list[Waiting]]:
+        """Pages of unpaid orders that expire within these bounds from now, soonest first."""
+        return self._due(OrderRepository.unpaid, after_seconds, before_seconds, page_size)
+
+    def check_ready(self) -> None:
+        """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
+        check_ready(self._engine)

@@ -1,0 +1,1 @@
+"""Payment providers, which report payments."""

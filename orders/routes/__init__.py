@@ -1,3 +1,0 @@
-"""The HTTP API: parse, call one method of the service, render. One file for each kind of thing."""
-
-from orders import rendered  # noqa: F401  before any schema is named

@@ -1,0 +1,1 @@
+"""SQL: tables, transactions and statements. Knows no context."""

@@ -1,0 +1,256 @@
+"""How to connect to PostgreSQL and SQLite, and what a transaction is on each."""
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.pq import TransactionStatus
+from psycopg.types.string import TextLoader
+
+from orders.config import DATABASE_URLS, Settings
+from orders.errors import SettingsInvalid
+from orders.sql.errors import READ_ONLY, translated
+
+
+def parsed_url(text: str) -> sa.URL:
+    """Raises SettingsInvalid for anything but a URL of PostgreSQL or SQLite. The message leaves out
+    the URL, which has a password.
+    """
+    if not text.strip():
+        raise SettingsInvalid(f"DATABASE_URL is not set: {DATABASE_URLS}")
+    try:
+        url = sa.make_url(text.strip())
+        kind = url.get_backend_name(), url.get_driver_name()
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise SettingsInvalid(f"DATABASE_URL is malformed: {DATABASE_URLS}") from error
+    if kind not in (("postgresql", "psycopg"), ("sqlite", "pysqlite")):
+        raise SettingsInvalid(
+            f"DATABASE_URL names an unsupported database or driver: {DATABASE_URLS}"
+        )
+    return url
+
+
+def create_engine(settings: Settings) -> sa.Engine:
+    """An engine whose every wait is bounded. Opens no connection yet.
+
+    Raises SettingsInvalid for an invalid URL.
+    """
+    url = parsed_url(settings.database_url)
+    options: dict[str, Any] = {
+        # A connection that died while it was idle is found before a request is spent on it.
+        "pool_pre_ping": True,
+        "pool_recycle": 1800,
+        "pool_size": settings.database_pool_size,
+        "max_overflow": 0,
+        "pool_timeout": 3,
+        # Errors are logged, and the log must contain no bodies and no secrets.
+        "hide_parameters": True,
+    }
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(
+            url, connect_args={"timeout": settings.lock_timeout_seconds}, **options
+        )
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    session = {
+        "timezone": "UTC",
+        "lock_timeout": _ms(settings.lock_timeout_seconds),
+        "statement_timeout": _ms(settings.statement_timeout_seconds),
+        # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
+        # planner guesses, and may guess that reading and sorting all of it costs less, or that two
+        # sets of a thousand rows are small enough to compare every pair.
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+        "enable_mergejoin": "off",
+        "enable_nestloop": "off",
+        # Compiling such a statement takes longer than running it.
+        "jit": "off",
+    }
+    connect_args = {
+        "connect_timeout": 3,
+        # Detects a peer that has vanished, from which no reply will ever come.
+        "tcp_user_timeout": _ms(settings.statement_timeout_seconds),
+        "keepalives_idle": 5,
+        "application_name": "order-timeout",
+        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
+    }
+    engine = sa.create_engine(url, connect_args=connect_args, **options)
+    patience = settings.statement_timeout_seconds + GRACE_SECONDS
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(_dialect: object, _record: object, cargs: Any, cparams: Any) -> Any:
+        connection = PatientConnection.connect(*cargs, **cparams)
+        connection.patience_seconds = patience
+        connection.cursor_factory = LightCursor
+        connection.adapters.register_loader("uuid", TextLoader)  # see `orders.sql.expressions.Id`
+        return connection
+
+    # On the dialect, because an engine with listeners checks for every kind of event in each call.
+    sa.event.listen(engine.dialect, "handle_error", _leave_read_only)
+    engine.dialect.do_begin = _begin_postgresql  # type: ignore[method-assign, assignment]
+    plain_ping = engine.dialect.do_ping
+
+    def ping(connection: Any) -> bool:
+        if connection.is_fresh():
+            return True
+        connection.patience_seconds = PING_SECONDS
+        try:
+            return plain_ping(connection)
+        finally:
+            connection.patience_seconds = patience
+
+    engine.dialect.do_ping = ping  # type: ignore[method-assign, assignment]
+    return engine
+
+
+#: The longest that a statement for metrics or the operators' page may take.
+WATCHING_SECONDS = 1.0
+
+
+def create_watching_engine(settings: Settings) -> sa.Engine:
+    """An engine with one connection, for metrics and the operators' page, so that they take none
+    from requests.
+
+    Raises SettingsInvalid as `create_engine` does.
+    """
+    statement = min(WATCHING_SECONDS, settings.statement_timeout_seconds)
+    own = replace(
+        settings,
+        database_pool_size=1,
+        statement_timeout_seconds=statement,
+        lock_timeout_seconds=min(statement, settings.lock_timeout_seconds),
+    )
+    return create_engine(own)
+
+
+#: How long to wait for a server beyond its statement timeout.
+GRACE_SECONDS = 0.5
+#: How soon a server must answer the ping that may precede a request.
+PING_SECONDS = 1.0
+#: A connection on which the server has answered this recently needs no ping.
+FRESH_SECONDS = 1.0
+
+
+class PatientConnection(psycopg.Connection[Any]):
+    """A connection on which every wait ends.
+
+    A backend that is frozen cannot end a statement that takes too long, and its kernel goes on
+    acknowledging, so neither the server's timeouts nor TCP's ever fire.
+    """
+
+    patience_seconds: float | None = None
+    #: Whether each statement is a transaction of its own.
+    alone = False
+    #: When it last answered, on the monotonic clock.
+    answered_at = 0.0
+
+    def is_fresh(self) -> bool:
+        """Whether its server answered recently and has not hung up since, which would make it readable."""
+        if time.monotonic() - self.answered_at > FRESH_SECONDS:
+            return False
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Raises OperationalError, the connection closed, when no answer comes in time."""
+        try:
+            answer = super().wait(gen, interval, timeout or self.patience_seconds)
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001  it has no public name
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the server does not answer") from error
+        self.answered_at = time.monotonic()
+        return answer
+
+    def commit(self) -> None:
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().commit()
+
+    def rollback(self) -> None:
+        if self.pgconn.transaction_status != TransactionStatus.IDLE:
+            super().rollback()
+
+
+class LightCursor(psycopg.Cursor[Any]):
+    """A cursor that describes columns only by what SQLAlchemy reads: their names and types."""
+
+    @property
+    def description(self) -> Any:
+        result = self.pgresult
+        if result is None or not result.nfields:
+            return None
+        return [
+            ((result.fname(n) or b"").decode(), result.ftype(n), None, None, None, None, None)
+            for n in range(result.nfields)
+        ]
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin below
+    connection.execute("PRAGMA journal_mode = WAL")  # readers and one writer side by side
+    connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A deferred transaction that turns into a write fails at once while another one writes.
+    reads = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _begin_postgresql(connection: Any) -> None:
+    # One statement needs no BEGIN and no COMMIT. Set on the driver: as an isolation level of
+    # SQLAlchemy, it would cost a read as much as its statement.
+    driver: PatientConnection = connection.driver_connection
+    if driver.autocommit != driver.alone:
+        driver.autocommit = driver.alone
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    # A demoted primary keeps its connections, and none of them will ever write again. Treated as a
+    # disconnect, the error empties the pool, and new connections may find the new primary.
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction on SQLite; on PostgreSQL each statement is committed by itself.
+
+    Raises StorageUnavailable if the database could not carry it out.
+    """
+    with _each_alone(engine) as connection:
+        yield connection
+        connection.commit()
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection for reading. Raises StorageUnavailable if the database could not answer."""
+    with _each_alone(engine) as connection:
+        yield connection.execution_options(reading=True)
+
+
+@contextmanager
+def _each_alone(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection on which, on PostgreSQL, each statement is committed by itself."""
+    with translated(), engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        if not isinstance(driver, PatientConnection):
+            yield connection
+            return
+        driver.alone = True
+        try:
+            yield connection
+        finally:
+            driver.alone = False

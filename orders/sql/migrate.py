@@ -1,0 +1,60 @@
+"""Runs the migrations that come with this package, wherever it is installed."""
+
+import os
+from importlib.resources import files
+
+import click
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from orders.errors import OrderError
+from orders.sql.database import parsed_url
+from orders.sql.errors import translated
+from orders.sql.schema import Schema, check_schema, known_revisions
+from orders.sql.tables import SCHEMA_VERSION
+
+
+def config() -> Config:
+    """The configuration that a checkout has in alembic.ini, for the database of DATABASE_URL."""
+    made = Config()
+    folder = str(files("orders") / "migrations")
+    made.set_main_option("script_location", folder.replace("%", "%%"))  # % begins a reference
+    made.set_main_option("path_separator", "os")
+    made.set_main_option("metadata", "orders.sql.tables:metadata")
+    return made
+
+
+@click.command("migrate")
+def migrate() -> None:
+    """Bring the database of DATABASE_URL to this version's schema.
+
+    Run it before a new version starts. Run twice, even at once, it migrates only once. The schema
+    of a later version is left as it is if this version works on it.
+    """
+    try:
+        before = _later_revision()
+    except OrderError as error:
+        raise click.ClickException(str(error)) from error
+    if before:
+        click.echo(f"{before}, of a later version: nothing to do")
+        return
+    command.upgrade(config(), "head")
+    click.echo(SCHEMA_VERSION)
+
+
+def _later_revision() -> str:
+    """The database's revision if a later version made it, else "".
+
+    Raises SettingsInvalid, StorageUnavailable, and SchemaOutdated when this code does not work on it.
+    """
+    engine = sa.create_engine(parsed_url(os.environ.get("DATABASE_URL", "")), poolclass=sa.NullPool)
+    with translated(), engine.connect() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return ""
+        schema = Schema(connection)
+        revision = schema.state().revision
+        if not revision or revision in known_revisions():
+            return ""
+        check_schema(schema, revision)
+        return revision

@@ -1,0 +1,116 @@
+"""Whether this code works on a database's schema: its own revision, or one of a later version that only added to it."""
+
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import sqlalchemy as sa
+import structlog
+
+from orders.errors import SchemaOutdated, StorageReadOnly
+from orders.sql.database import reading
+from orders.sql.errors import MIGRATE, first_line
+from orders.sql.expressions import read_only
+from orders.sql.statements import Statements
+from orders.sql.tables import SCHEMA_VERSION, metadata
+
+log = structlog.get_logger("orders")
+
+
+class State(NamedTuple):
+    """What the readiness check reads from the database."""
+
+    revision: str
+    read_only: bool
+
+
+# The revision that migrations brought the database to, and whether it refuses to write.
+GET_STATE = sa.select(
+    sa.column("version_num", sa.String).label("revision"), read_only().label("read_only")
+).select_from(sa.table("alembic_version"))
+
+
+class Schema(Statements):
+    """What the database says of its schema."""
+
+    def state(self) -> State:
+        """The schema's revision, "" when there is none, and whether the database is read-only.
+
+        If there are several, as after a migration of your own that branches off, it is this code's
+        if that is among them.
+        """
+        rows = self._run(GET_STATE).all()
+        if not rows:
+            return State("", read_only=False)
+        revisions = [row.revision for row in rows]
+        newest = SCHEMA_VERSION if SCHEMA_VERSION in revisions else max(revisions)
+        return State(newest, rows[0].read_only)
+
+    def misfits(self) -> list[str]:
+        """What keeps this code from working on the tables: columns that they lack, or that it does not fill.
+
+        Read from the database's catalog, in a few statements of SQLAlchemy's.
+        """
+        tables = [table for table in metadata.sorted_tables if not table.info.get("unused")]
+        names = [table.name for table in tables]
+        look = sa.inspect(self._connection).get_multi_columns(filter_names=names)
+        there = {
+            f"{table}.{column['name']}": column
+            for (_, table), columns in look.items()
+            for column in columns
+        }
+        ours = {f"{table}.{column.name}" for table in tables for column in table.c}
+        lacking = [f"{name} is missing" for name in sorted(ours - there.keys())]
+        return lacking + [
+            f"{name} must be given"
+            for name, column in sorted(there.items())
+            if name not in ours
+            and not (column["nullable"] or column["default"])
+            and not (column.get("identity") or column.get("computed"))
+        ]
+
+
+@cache
+def known_revisions() -> frozenset[str]:
+    """The revisions that this code has migrations for; each file has its revision's name."""
+    folder = files("orders") / "migrations" / "versions"
+    return frozenset(
+        file.name.removesuffix(".py") for file in folder.iterdir() if file.name.endswith(".py")
+    )
+
+
+def check_schema(schema: Schema, revision: str) -> None:
+    """Raises SchemaOutdated, unless this code works on the schema of this revision.
+
+    A revision that this code does not know belongs to a later version. It is accepted if the tables
+    have every column of the models, and require no other. Only then is the catalog read.
+    """
+    if revision == SCHEMA_VERSION:
+        return
+    if not revision or revision in known_revisions():
+        raise SchemaOutdated(f"It has {revision or 'none'}, not {SCHEMA_VERSION}: {MIGRATE}.")
+    if misfits := schema.misfits():
+        listed = ", ".join(misfits[:5]) + (", ..." if len(misfits) > 5 else "")  # noqa: PLR2004
+        raise SchemaOutdated(f"It has {revision}, of a later version: {listed}. Upgrade the code.")
+
+
+@cache
+def warn_if_later(revision: str) -> None:
+    """Log, once in a process, that the schema of this revision belongs to a later version."""
+    if revision != SCHEMA_VERSION:
+        log.warning("schema of a later version", revision=revision, known=SCHEMA_VERSION)
+
+
+def check_ready(engine: sa.Engine) -> None:
+    """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
+    try:
+        with reading(engine) as connection:
+            schema = Schema(connection)
+            state = schema.state()
+            check_schema(schema, state.revision)
+            warn_if_later(state.revision)
+    except sa.exc.DBAPIError as error:
+        raise SchemaOutdated(f"It cannot be read: {first_line(error)}.") from error
+    if state.read_only:
+        engine.dispose()  # the next connection may find the new primary
+        raise StorageReadOnly

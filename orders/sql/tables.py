@@ -1,0 +1,384 @@
+"""The tables."""
+
+import sqlalchemy as sa
+
+from orders.sql.expressions import Id, Instant, random_id
+
+#: The newest revision under migrations/versions/: what this code was written for.
+SCHEMA_VERSION = "0012_ops"
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        # Checks have their whole names below: Alembic would put a prefix before them twice.
+    }
+)
+
+#: A literal, not a parameter: only then does a planner see that a partial index applies.
+UNPAID: sa.ColumnClause[str] = sa.literal_column("'unpaid'")
+EXPIRED: sa.ColumnClause[str] = sa.literal_column("'expired'")
+REFUND_DUE: sa.ColumnClause[str] = sa.literal_column("'refund_due'")
+
+api_clients = sa.Table(
+    "api_clients",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("name", sa.String(100), nullable=False, unique=True),
+    # For the version before revision 0005, which may still run. A later revision drops them.
+    sa.Column("secret_hash", sa.String(64), nullable=False),
+    sa.Column("scopes", sa.String(100), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("secret_hash", sa.String(64), nullable=False),  # SHA-256 of 256 random bits
+    sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+    sa.Column("lifetime_ms", sa.BigInteger),  # from its creation on; its successor gets the same
+    sa.Column("last_used_at", Instant),
+)
+sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
+
+# Where a payment provider sends its webhooks, for one client.
+provider_endpoints = sa.Table(
+    "provider_endpoints",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("provider", sa.String(50), nullable=False),  # as in payments
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("revoked_at", Instant),
+)
+sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
+
+provider_secrets = sa.Table(
+    "provider_secrets",
+    metadata,
+    sa.Column("endpoint_id", Id, sa.ForeignKey("provider_endpoints.id"), primary_key=True),
+    sa.Column("id", Id, primary_key=True),
+    # In plain text: a signature is an HMAC, which needs the secret itself, so a hash would not do.
+    sa.Column("secret", sa.String(100), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+)
+
+stock_items = sa.Table(
+    "stock_items",
+    metadata,
+    sa.Column("sku", sa.String(64), primary_key=True),
+    sa.Column("on_hand", sa.Integer, nullable=False),  # includes reserved
+    sa.Column("reserved", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("price_minor", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.CheckConstraint(
+        "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
+    ),
+    sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
+)
+# The list is in byte order, and the primary key in that of the database's locale. On SQLite the
+# primary key will do. As DDL, because Alembic cannot compare an index that has a collation.
+INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
+    'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C")'
+)
+sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES.execute_if(dialect="postgresql"))
+
+stock_adjustments = sa.Table(
+    "stock_adjustments",
+    metadata,
+    # Assigned while the SKU is locked, so that a SKU's ids are in commit order.
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        primary_key=True,
+    ),
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), nullable=False),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),  # null: set on the command line
+    sa.Column("delta", sa.Integer, nullable=False),
+    sa.Column("reason", sa.String(200), nullable=False),
+    sa.Column("on_hand", sa.Integer, nullable=False),  # afterwards
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("idempotency_key", sa.String(255)),  # null: the stock was set
+    sa.CheckConstraint("delta <> 0", name="ck_stock_adjustments_delta"),
+)
+sa.Index("ix_stock_adjustments_sku", stock_adjustments.c.sku, stock_adjustments.c.id)
+sa.Index(
+    "uq_stock_adjustments_idempotency_key",
+    stock_adjustments.c.client_id,
+    stock_adjustments.c.idempotency_key,
+    unique=True,
+)
+
+orders = sa.Table(
+    "orders",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("customer_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("status", sa.String(9), nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.Column("total_minor", sa.BigInteger, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    sa.Column("paid_at", Instant),
+    sa.Column("cancelled_at", Instant),
+    sa.Column("cancel_reason", sa.String(20)),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("idempotency_key", sa.String(255)),
+    sa.Column(
+        "fingerprint", sa.String(64)
+    ),  # of the request; see `orders.http.schemas.orders.OrderIn`
+    # The timeout that the order was placed with, even if its deadline was moved. Null in orders
+    # from before revision 0003 whose deadline was never moved: expires_at has it.
+    sa.Column("timeout_ms", sa.BigInteger),
+    sa.Column("client_reference", sa.String(255)),
+    sa.Column("metadata", sa.JSON(none_as_null=True)),
+    sa.Column("pieces", sa.BigInteger),  # of all items; null before revision 0007
+    sa.Column("origin", sa.String(120)),  # see `orders.order.origin`; null before revision 0011
+    sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
+    sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
+    sa.CheckConstraint(
+        "(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="ck_orders_cancelled_at"
+    ),
+)
+# The sweep reads this and nothing else; it holds unpaid orders only.
+sa.Index(
+    "ix_orders_unpaid_expiry",
+    orders.c.expires_at,
+    orders.c.id,
+    postgresql_where=orders.c.status == UNPAID,
+    sqlite_where=orders.c.status == UNPAID,
+)
+# The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
+# index entry for many.
+sa.Index(
+    "ix_orders_expired",
+    orders.c.cancelled_at,
+    postgresql_where=orders.c.cancel_reason == EXPIRED,
+    sqlite_where=orders.c.cancel_reason == EXPIRED,
+)
+# A customer's orders of one status, in the order of either list.
+sa.Index(
+    "ix_orders_created",
+    orders.c.customer_id,
+    orders.c.status,
+    orders.c.created_at,
+    orders.c.id,
+)
+sa.Index(
+    "ix_orders_expires",
+    orders.c.customer_id,
+    orders.c.status,
+    orders.c.expires_at,
+    orders.c.id,
+    orders.c.created_at,  # so that a bound on it is checked without reading the order
+)
+sa.Index("uq_orders_idempotency_key", orders.c.customer_id, orders.c.idempotency_key, unique=True)
+# A customer's orders with one reference, newest first, by status as in the other lists.
+HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
+sa.Index(
+    "ix_orders_reference",
+    orders.c.customer_id,
+    orders.c.client_reference,
+    orders.c.status,
+    orders.c.created_at,
+    orders.c.id,
+    postgresql_where=HAS_REFERENCE,
+    sqlite_where=HAS_REFERENCE,
+)
+
+order_items = sa.Table(
+    "order_items",
+    metadata,
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), primary_key=True),
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
+    sa.Column("quantity", sa.Integer, nullable=False),
+    sa.Column("unit_price_minor", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("quantity > 0", name="ck_order_items_quantity"),
+)
+
+payments = sa.Table(
+    "payments",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), nullable=False),
+    sa.Column("provider", sa.String(50), nullable=False),
+    sa.Column("reference", sa.String(255), nullable=False),
+    sa.Column("amount_minor", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("reason", sa.String(20)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("customer_id", Id, nullable=False),  # the order's
+    sa.Column("refunded_at", Instant),
+    sa.Column("refund_reference", sa.String(255)),
+    sa.CheckConstraint(
+        "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
+    ),
+)
+
+sa.Index("ix_payments_order", payments.c.order_id)
+IS_REFUNDED = sa.text("refund_reference IS NOT NULL")
+sa.Index(
+    "uq_payments_refund",
+    payments.c.customer_id,
+    payments.c.provider,
+    payments.c.refund_reference,
+    unique=True,
+    postgresql_where=IS_REFUNDED,
+    sqlite_where=IS_REFUNDED,
+)
+# A customer's payments of one status, oldest first.
+sa.Index(
+    "ix_payments_status",
+    payments.c.customer_id,
+    payments.c.status,
+    payments.c.created_at,
+    payments.c.id,
+)
+# Money that is due back, oldest first, of all clients.
+sa.Index(
+    "ix_payments_refund_due",
+    payments.c.created_at,
+    payments.c.id,
+    postgresql_where=payments.c.status == REFUND_DUE,
+    sqlite_where=payments.c.status == REFUND_DUE,
+)
+sa.Index(
+    "uq_payments_reference",
+    payments.c.customer_id,
+    payments.c.provider,
+    payments.c.reference,
+    unique=True,
+)
+
+order_events = sa.Table(
+    "order_events",
+    metadata,
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(),
+        nullable=False,
+    ),
+    # No foreign key: it would look up each order of a batch once more. An event is written in the
+    # transaction that wrote its order, and no order is ever deleted.
+    sa.Column("order_id", Id, nullable=False),
+    sa.Column("type", sa.String(30), nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.PrimaryKeyConstraint("order_id", "id"),  # on SQLite the id alone, or it would number none
+)
+sa.Index("ix_order_events_order", order_events.c.order_id, order_events.c.id).ddl_if(
+    dialect="sqlite"
+)
+# An order ends once: the database refuses a second ending, whoever writes it.
+TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
+sa.Index(
+    "uq_order_events_terminal",
+    order_events.c.order_id,
+    unique=True,
+    postgresql_where=TERMINAL,
+    sqlite_where=TERMINAL,
+)
+
+webhook_subscriptions = sa.Table(
+    "webhook_subscriptions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("url", sa.String(2000), nullable=False),
+    sa.Column("events", sa.String(500)),  # separated by spaces; null: all
+    # In plain text, because it signs. Empty in a deleted subscription.
+    sa.Column("secret", sa.String(100), nullable=False),
+    sa.Column("previous_secret", sa.String(100)),  # signs too, until it expires
+    sa.Column("previous_secret_expires_at", Instant),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("paused_at", Instant),
+    sa.Column("pause_reason", sa.String(20)),
+    sa.Column("deleted_at", Instant),
+)
+sa.Index(
+    "ix_webhook_subscriptions_client",
+    webhook_subscriptions.c.client_id,
+    webhook_subscriptions.c.created_at,
+    webhook_subscriptions.c.id,
+)
+
+# Looked up by the statement that writes an event: which subscriptions get a delivery, and of which
+# type. The types differ where an event brings a reminder with it.
+webhook_interests = sa.Table(
+    "webhook_interests",
+    metadata,
+    sa.Column("client_id", Id, primary_key=True),
+    sa.Column("event_type", sa.String(30), primary_key=True),
+    sa.Column("subscription_id", Id, primary_key=True),
+    sa.Column("type", sa.String(30), primary_key=True),
+)
+
+# No foreign keys, for the same reason as above; subscriptions are only marked as deleted.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", Id, primary_key=True, server_default=random_id()),
+    sa.Column("subscription_id", Id, nullable=False),
+    sa.Column("order_id", Id, nullable=False),
+    sa.Column("event_id", sa.BigInteger, nullable=False),  # for a reminder, the event it follows
+    sa.Column("type", sa.String(30), nullable=False),
+    sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("due_at", Instant, nullable=False),  # while it is being sent, when its lease ends
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # with a known outcome
+    sa.Column("delivered_at", Instant),
+    sa.Column("last_attempt_at", Instant),
+    sa.Column("last_status", sa.Integer),
+    sa.Column("last_error", sa.String(200)),
+    sa.Column("last_body", sa.String(1000)),
+    sa.CheckConstraint(
+        "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
+    ),
+)
+#: A literal, as `UNPAID` is.
+PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
+# The sweep reads this and nothing else.
+sa.Index(
+    "ix_webhook_deliveries_due",
+    webhook_deliveries.c.due_at,
+    webhook_deliveries.c.id,
+    postgresql_where=webhook_deliveries.c.status == PENDING,
+    sqlite_where=webhook_deliveries.c.status == PENDING,
+)
+# A subscription's deliveries of one status, oldest first.
+sa.Index(
+    "ix_webhook_deliveries_subscription",
+    webhook_deliveries.c.subscription_id,
+    webhook_deliveries.c.status,
+    webhook_deliveries.c.created_at,
+    webhook_deliveries.c.id,
+)
+# Whether an earlier event of the same order is still to be sent.
+sa.Index(
+    "ix_webhook_deliveries_order",
+    webhook_deliveries.c.order_id,
+    webhook_deliveries.c.subscription_id,
+    webhook_deliveries.c.event_id,
+)
+
+# Written by the version before revision 0003, which may still run. A later revision drops it.
+idempotency_keys = sa.Table(
+    "idempotency_keys",
+    metadata,
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), primary_key=True),
+    sa.Column("key", sa.String(255), primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    sa.Column("order_id", Id, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    info={"unused": True},
+)
+sa.Index("ix_idempotency_keys_order", idempotency_keys.c.order_id)

@@ -1,0 +1,1 @@
+"""The shelf: what there is to sell."""

@@ -1,0 +1,1 @@
+"""What watches the service: doctor, metrics and traces."""

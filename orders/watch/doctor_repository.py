@@ -1,0 +1,302 @@
+"""The SQL statements of the doctor, each with a name and a sentence.
+
+All of them only read, and only a bounded part of the tables.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from orders.sql.expressions import Instant, now, one_of
+from orders.sql.statements import FIRST, Statements
+from orders.sql.tables import (
+    PENDING,
+    TERMINAL,
+    UNPAID,
+    metadata,
+    order_events,
+    order_items,
+    orders,
+    payments,
+)
+from orders.sql.tables import stock_items as stock
+from orders.sql.tables import webhook_deliveries as deliveries
+from orders.sql.tables import webhook_subscriptions as subscriptions
+
+p = sa.bindparam
+
+#: How many unpaid orders' items are added up, how many SKUs they are compared with, and how many of
+#: the newest orders are checked.
+MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
+#: How many of the webhooks that are due next are checked.
+MOST_PENDING = 20_000
+#: A webhook that failed this often has failed for at least half a minute.
+FAILED_OFTEN = 3
+#: A table of up to 1 MiB is read in a moment, whatever its plan, and autovacuum may not have
+#: reached it yet.
+SMALL_BYTES = 2**20
+#: How many problems of a kind are read.
+NAMED = 5
+
+# PostgreSQL: its version, whether it takes writes, its clock, and whether it vacuums by itself.
+GET_SERVER = sa.text(
+    "SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,"
+    " current_setting('transaction_read_only') = 'on' AS read_only,"
+    " extract(epoch FROM clock_timestamp())::float8 AS clock, current_setting('autovacuum') = 'on' AS autovacuum,"
+    " (SELECT max(age(datfrozenxid)) FROM pg_database) AS oldest_transactions"
+)
+# SQLite: its version and the clock.
+GET_SQLITE = sa.select(sa.func.sqlite_version().label("version"), now().label("clock"))
+# PostgreSQL: tables that have many rows and were never analysed, that are not vacuumed, or that are mostly dead rows.
+GET_TABLES = sa.text(
+    "SELECT c.relname AS name,"
+    " pg_relation_size(c.oid) > :small AND (c.reltuples < 0 OR NOT EXISTS"
+    "  (SELECT FROM pg_stats s WHERE s.schemaname = current_schema() AND s.tablename = c.relname)) AS unknown,"
+    " coalesce(array_to_string(c.reloptions, ' ') ~ 'autovacuum_enabled=(off|false|0|no)', false) AS not_vacuumed,"
+    " coalesce(t.n_dead_tup > 100000 AND t.n_dead_tup > t.n_live_tup, false) AS dead"
+    " FROM pg_class c LEFT JOIN pg_stat_user_tables t ON t.relid = c.oid"
+    " WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'"
+    " AND c.relname = ANY(CAST(:names AS text[])) AND pg_relation_size(c.oid) > 0 ORDER BY c.relname"
+)
+# PostgreSQL: other sessions' transactions on this database that began long ago, oldest first.
+GET_LONG_TRANSACTIONS = sa.text(
+    "SELECT pid, application_name AS name, state, extract(epoch FROM clock_timestamp() - xact_start)::int AS seconds"
+    " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
+    " AND backend_type = 'client backend' ORDER BY xact_start LIMIT :most"
+)
+# PostgreSQL: the indexes of our tables; which of them are broken; and which were not read for a week.
+GET_INDEXES = sa.text(
+    "SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid,"
+    " NOT i.indisunique AND coalesce(s.idx_scan, 0) = 0 AND t.reltuples > 10000"
+    "  AND pg_postmaster_start_time() < clock_timestamp() - interval '7 days'"
+    "  AND coalesce(d.stats_reset, '-infinity') < clock_timestamp() - interval '7 days' AS unused"
+    " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid"
+    " LEFT JOIN pg_stat_user_indexes s ON s.indexrelid = i.indexrelid"
+    " LEFT JOIN pg_stat_database d ON d.datname = current_database()"
+    " WHERE t.relnamespace = current_schema()::regnamespace AND t.relname = ANY(CAST(:names AS text[]))"
+)
+# SQLite: the names of all indexes.
+GET_SQLITE_INDEXES = sa.text("SELECT name FROM sqlite_master WHERE type = 'index'")
+
+_unpaid = (
+    sa.select(orders.c.id)
+    .where(
+        orders.c.status == UNPAID,
+        sa.tuple_(orders.c.expires_at, orders.c.id)
+        > sa.tuple_(
+            sa.literal(FIRST.at, orders.c.expires_at.type), sa.literal(FIRST.id, orders.c.id.type)
+        ),
+    )
+    .order_by(orders.c.expires_at, orders.c.id)
+    .limit(p("most_unpaid"))
+    .cte("unpaid")
+)
+_held = (
+    sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
+    .where(one_of(order_items.c.order_id, sa.select(_unpaid.c.id)))
+    .group_by(order_items.c.sku)
+    .cte("held")
+)
+_shelf = (
+    sa.select(stock.c.sku, stock.c.on_hand, stock.c.reserved)
+    .where(stock.c.sku > "")
+    .order_by(stock.c.sku)
+    .limit(p("most_skus"))
+    .cte("shelf")
+)
+_count = sa.select(sa.func.count()).select_from(_unpaid).scalar_subquery()
+_quantity = sa.func.coalesce(_held.c.quantity, 0)
+# SKUs whose reserved stock is not what unpaid orders hold; if not all unpaid orders are read, those
+# that reserve less.
+GET_WRONG_STOCK = (
+    sa.select(_shelf.c.sku, _shelf.c.on_hand, _shelf.c.reserved, _quantity.label("held"))
+    .select_from(_shelf.outerjoin(_held, _held.c.sku == _shelf.c.sku))
+    .where(
+        sa.or_(
+            _shelf.c.reserved < _quantity,
+            sa.and_(_shelf.c.reserved > _quantity, _count < p("most_unpaid")),
+            _shelf.c.on_hand < _shelf.c.reserved,
+        )
+    )
+    .order_by(_shelf.c.sku)
+    .limit(NAMED)
+)
+
+_newest = (
+    sa.select(orders)
+    .where(orders.c.id > sa.literal(FIRST.id, orders.c.id.type))
+    .order_by(orders.c.id.desc())
+    .limit(p("newest"))
+    .cte("newest")
+)
+
+
+def _events(*conditions: sa.ColumnElement[bool] | sa.TextClause) -> sa.ScalarSelect[int]:
+    """How many events of an order there are."""
+    found = sa.select(sa.func.count()).where(order_events.c.order_id == _newest.c.id, *conditions)
+    return found.scalar_subquery()
+
+
+def _payments(*statuses: str) -> sa.ScalarSelect[int]:
+    """How many payments of an order have one of these statuses."""
+    found = sa.select(sa.func.count()).where(
+        payments.c.order_id == _newest.c.id, payments.c.status.in_(statuses)
+    )
+    return found.scalar_subquery()
+
+
+def _flag(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.case((condition, 1), else_=0)
+
+
+_ends_wrong = sa.or_(
+    _events(TERMINAL) != _flag(_newest.c.status != "unpaid"),
+    _events(TERMINAL, order_events.c.type == sa.literal("order.") + _newest.c.status)
+    != _flag(_newest.c.status != "unpaid"),
+    _payments("applied") != _flag(sa.and_(_newest.c.status == "paid", _newest.c.total_minor > 0)),
+)
+_refund_wrong = sa.or_(
+    _events(order_events.c.type == "payment.refund_due") != _payments("refund_due", "refunded"),
+    _events(order_events.c.type == "payment.refunded") != _payments("refunded"),
+)
+_early = sa.and_(
+    _newest.c.cancel_reason == "expired", _newest.c.cancelled_at < _newest.c.expires_at
+)
+# Among the newest orders, those whose status, events and payments contradict each other, and how.
+GET_WRONG_ORDERS = (
+    sa.select(
+        _newest.c.id,
+        _newest.c.status,
+        _flag(_ends_wrong).label("ends"),
+        _flag(_refund_wrong).label("refunds"),
+        _flag(_early).label("early"),
+    )
+    .where(sa.or_(_ends_wrong, _refund_wrong, _early))
+    .limit(NAMED)
+)
+
+_pending = (
+    sa.select(
+        deliveries.c.subscription_id,
+        deliveries.c.attempts,
+        deliveries.c.last_status,
+        deliveries.c.last_error,
+    )
+    .where(
+        deliveries.c.status == PENDING,
+        sa.tuple_(deliveries.c.due_at, deliveries.c.id)
+        > sa.tuple_(sa.literal(FIRST.at, Instant), sa.literal(FIRST.id, deliveries.c.id.type)),
+    )
+    .order_by(deliveries.c.due_at, deliveries.c.id)
+    .limit(p("most_pending"))
+    .cte("pending")
+)
+_failing = (
+    sa.select(
+        _pending.c.subscription_id,
+        sa.func.count().label("webhooks"),
+        sa.func.max(_pending.c.last_status).label("status"),
+        sa.func.max(_pending.c.last_error).label("error"),
+        # A subquery, so that each row is found by its primary key, however many there are.
+        sa.select(subscriptions.c.url)
+        .where(
+            subscriptions.c.id == _pending.c.subscription_id,
+            subscriptions.c.paused_at.is_(None),
+            subscriptions.c.deleted_at.is_(None),
+        )
+        .scalar_subquery()
+        .label("url"),
+    )
+    .where(_pending.c.attempts >= FAILED_OFTEN)
+    .group_by(_pending.c.subscription_id)
+    .subquery("failing")
+)
+# Subscriptions whose webhooks keep failing, among those due next: how many, and an answer of the endpoint.
+GET_FAILING_WEBHOOKS = (
+    sa.select(_failing)
+    .where(_failing.c.url.is_not(None))
+    .order_by(_failing.c.webhooks.desc(), _failing.c.subscription_id)
+    .limit(NAMED)
+)
+#: Indexes that only SQLite needs: there `order_events` has another primary key.
+ONLY_SQLITE = {"ix_order_events_order"}
+
+
+class Server(NamedTuple):
+    """The database server. What only PostgreSQL has is None on SQLite."""
+
+    name: str
+    version: str
+    number: int | None
+    read_only: bool
+    #: In seconds since the epoch.
+    clock: float
+    autovacuum: bool | None = None
+    oldest_transactions: int | None = None
+
+
+class Indexes(NamedTuple):
+    """What is wrong with the indexes, by name."""
+
+    missing: list[str]
+    invalid: list[str]
+    unused: list[str]
+
+
+class DoctorRepository(Statements):
+    """The statements, on one connection."""
+
+    @property
+    def _is_postgresql(self) -> bool:
+        return self._connection.dialect.name == "postgresql"
+
+    def server(self) -> Server:
+        """What the server says of itself."""
+        if not self._is_postgresql:
+            row = self._run(GET_SQLITE).one()
+            return Server("SQLite", row.version, None, read_only=False, clock=row.clock.timestamp())
+        row = self._run(GET_SERVER).one()
+        return Server(name="PostgreSQL", **row._mapping)  # noqa: SLF001  public in spite of its name
+
+    def tables(self) -> Sequence[sa.Row[Any]]:
+        """What PostgreSQL knows of the tables that have rows."""
+        if not self._is_postgresql:
+            return []
+        return self._run(GET_TABLES, names=_names(), small=SMALL_BYTES).all()
+
+    def long_transactions(self, seconds: float) -> Sequence[sa.Row[Any]]:
+        """Transactions that are older than this, which keep dead rows from being removed."""
+        if not self._is_postgresql:
+            return []
+        return self._run(GET_LONG_TRANSACTIONS, seconds=seconds, most=NAMED).all()
+
+    def indexes(self) -> Indexes:
+        """What is wrong with the indexes."""
+        wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
+        if not self._is_postgresql:
+            names = {*self._run(GET_SQLITE_INDEXES).scalars()}
+            return Indexes(sorted(wanted - names), [], [])
+        rows = self._run(GET_INDEXES, names=_names()).all()
+        return Indexes(
+            sorted(wanted - ONLY_SQLITE - {row.name for row in rows}),
+            sorted(row.name for row in rows if not row.valid),
+            sorted(row.name for row in rows if row.unused),
+        )
+
+    def wrong_stock(self) -> Sequence[sa.Row[Any]]:
+        """SKUs whose stock does not add up."""
+        return self._run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
+
+    def wrong_orders(self) -> Sequence[sa.Row[Any]]:
+        """Recent orders whose status, events and payments contradict each other."""
+        return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
+
+    def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
+        """Subscriptions whose endpoint keeps failing, those with most webhooks first."""
+        return self._run(GET_FAILING_WEBHOOKS, most_pending=MOST_PENDING).all()
+
+
+def _names() -> list[str]:
+    return [table.name for table in metadata.sorted_tables]

@@ -1,0 +1,1 @@
+"""Webhooks: what the service sends to its clients."""

@@ -1,0 +1,97 @@
+"""What webhooks are: subscriptions, deliveries and messages. Pure: no clock, no database, no network."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from orders.order.domain import Order
+from orders.order.origin import Origin
+
+
+class DeliveryStatus(StrEnum):
+    """Pending, until it is delivered or dead. A dead one is not sent again unless you ask for it."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+#: What webhooks can be sent for: what happens to orders, and a reminder before their deadline.
+REMINDER = "order.expiring"
+WEBHOOK_TYPES = (
+    *("order.created", "order.paid", "order.cancelled", "order.extended", REMINDER),
+    *("payment.refund_due", "payment.refunded"),
+)
+#: The events that set a deadline, and so bring a reminder with them.
+SET_A_DEADLINE = ("order.created", "order.extended")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Where a client wants its events to be sent, and which of them; None: all."""
+
+    id: str
+    url: str
+    events: tuple[str, ...] | None
+    created_at: datetime
+    paused_at: datetime | None
+    #: requested, or gone: the endpoint answered 410.
+    pause_reason: str | None
+    #: Until then the secret before the last rotation signs too.
+    previous_secret_expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event on its way to one subscription. What the endpoint answered last is kept."""
+
+    id: str
+    subscription_id: str
+    order_id: str
+    type: str
+    status: DeliveryStatus
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime | None
+    delivered_at: datetime | None
+    last_attempt_at: datetime | None
+    last_status: int | None
+    last_error: str | None
+    last_body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A delivery that this process may send now, until its lease ends."""
+
+    id: str
+    #: Proof of the lease.
+    leased_until: datetime
+    subscription_id: str
+    url: str
+    #: Each of them signs.
+    secrets: tuple[str, ...]
+    attempts: int
+    type: str
+    #: When it happened, and the event's number: of two events of one order the later has the greater one.
+    at: datetime
+    sequence: int
+    facts: Mapping[str, Any]
+    #: As it is now.
+    order: Order
+    #: Of the order.
+    origin: Origin
+
+
+class Answer(NamedTuple):
+    """The outcome of sending a message: a status and the beginning of the body, or an error."""
+
+    status: int | None
+    error: str | None
+    body: str | None
+
+    @property
+    def is_success(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300  # noqa: PLR2004

@@ -1,0 +1,1 @@
+"""The delay queue on Redis."""

@@ -1,0 +1,1 @@
+"""What runs flows: the worker, its threads, and what they share."""

@@ -1,0 +1,70 @@
+"""The engine's first listener: a line in the log for each event that somebody may look for later."""
+
+import dataclasses
+import math
+from typing import Any
+
+import structlog
+
+from .. import events
+from ..errors import described
+from ..queue.advice import redis_advice
+
+#: The level and the text for each kind of event; other kinds are not logged.
+EVENTS: dict[type[events.Event], tuple[str, str]] = {
+    events.Handled: ("info", "batch"),
+    events.Retried: ("debug", "retry"),
+    events.Failed: ("warning", "task failed"),  # not yet an error: it is tried again
+    events.Died: ("error", "dead letter"),
+    events.Restored: ("info", "restored"),
+    events.LeaseLost: ("warning", "lease lost, nothing written"),
+    events.RanTooLong: ("error", "handler runs too long, its lease ends"),
+    events.RedisLost: ("error", "Redis does not serve claims"),
+    events.RedisBack: ("info", "Redis serves claims again"),
+    events.FlowDown: ("error", "unavailable"),
+    events.FlowUp: ("info", "available"),
+    events.Hangs: ("error", "a call hangs"),
+}
+#: The names of the fields of each kind of event.
+FIELDS = {kind: [field.name for field in dataclasses.fields(kind)] for kind in EVENTS}
+
+
+def log_event(event: events.Event) -> None:
+    """Write a line for each event that somebody may look for later."""
+    if (line := EVENTS.get(type(event))) is None:
+        return
+    level, text = line
+    if isinstance(event, events.Handled) and event.without_redis:
+        text = "handled without Redis"
+    fields: dict[str, Any] = {}
+    for name in FIELDS[type(event)]:
+        fields |= _shown(name, getattr(event, name))
+    if isinstance(event, events.RedisLost) and (advice := redis_advice(event.error)):
+        fields["advice"] = advice
+    if isinstance(event, events.Failed | events.Died):
+        fields["exc_info"] = event.error
+    getattr(structlog.get_logger("worker"), level)(text, **fields)
+
+
+def _shown(name: str, value: Any) -> dict[str, Any]:
+    """The fields of a log line for one field of an event; there may be none."""
+    match name, value:
+        case "task", _:
+            shown: dict[str, Any] = {"id": value.id, "attempt": value.attempt}
+        case "tasks", [task]:
+            shown = {"tasks": 1, "id": task.id, "attempt": task.attempt}
+        case "tasks", [*tasks]:
+            shown = {"tasks": len(tasks)}
+        case "ids", _:
+            shown = {"tasks": len(value), "ids": [*value[:10]]}
+        case "error", BaseException():
+            shown = {"error": described(value)}
+        case "seconds", _:
+            shown = {"seconds": round(value, 3)}
+        case "delay_ms", _ if math.isfinite(value):  # JSON has no infinity
+            shown = {"delay_ms": round(value)}
+        case (("error" | "delay_ms" | "without_redis"), _):
+            shown = {}
+        case _:
+            shown = {name: value}
+    return shown

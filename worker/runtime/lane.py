@@ -1,0 +1,200 @@
+"""The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
+
+One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
+many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
+exactly when the next task is due.
+"""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import redis
+
+from .. import events
+from ..flow import Flow, Task
+from ..queue.delay_queue import Claim, DelayQueue
+from .isolation import Results, handle
+from .outages import Health
+from .renewal import SHARE_SECONDS, Held
+from .station import ServerCheck, Station, handled_event
+
+#: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
+#: longer.
+STALLED_SECONDS = 30.0
+#: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that relied on
+#: wake-ups alone might then wait forever.
+SLOW_POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tasks of one claim."""
+
+    station: Station
+    tasks: list[Task]
+    #: Just before the claim was sent, on the monotonic clock.
+    claimed_at: float
+    #: The server's time at the claim.
+    now_ms: int
+
+
+class Lane:
+    """Serves its stations in strict priority: it claims from the first one that has anything due."""
+
+    def __init__(self, *, emit: events.Listener, stopping: threading.Event) -> None:
+        self.stations: list[Station] = []
+        #: Set to end the wait early: something new is due, or a flow is up again.
+        self.alarm = threading.Event()
+        self._emit = emit
+        self._stopping = stopping
+        self._claim_lock = threading.Lock()
+        #: By when the thread that waits and claims must have made progress, on the monotonic clock; None
+        #: while all threads handle.
+        self._progress_by: float | None = None
+
+    def stalled(self, now: float) -> float | None:
+        """For how many seconds claims have made no progress; None if they work. ``now`` is monotonic."""
+        by = self._progress_by
+        return None if by is None or now <= by else now - by + STALLED_SECONDS
+
+    def add(
+        self,
+        flow: Flow,
+        client: redis.Redis,
+        *,
+        server: ServerCheck,
+        counts: Counter[str],
+        start: Callable[[str, Callable[[], None]], object],
+    ) -> None:
+        """Add a flow, with a lower priority than those added before. ``start`` runs its probe in a thread."""
+        health = Health(
+            flow, emit=self._emit, on_up=self.alarm.set, stopping=self._stopping, start=start
+        )
+        queue = DelayQueue(client, flow.name)
+        station = Station(flow, queue, health=health, server=server, counts=counts, emit=self._emit)
+        self.stations.append(station)
+
+    def run(self) -> None:
+        """Work until the worker stops. Every thread of the lane runs this."""
+        while (batch := self.next()) is not None:
+            self._handle(batch)
+
+    # -- claim and wait --------------------------------------------------------------------
+
+    def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
+        """Wait for the next batch; None when the worker stops, or if nothing was due before ``until``.
+
+        ``until`` is on the monotonic clock. Each queue is claimed from at least once, unless another thread
+        is waiting all that time.
+        """
+        patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        if not self._claim_lock.acquire(timeout=patience):
+            return None
+        try:
+            return self._next(limit, until)
+        finally:
+            self._progress_by = None
+            self._claim_lock.release()
+
+    def _next(self, limit: int | None, until: float) -> Batch | None:
+        while not self._stopping.is_set():
+            self.alarm.clear()
+            wait = math.inf
+            for station in self.stations:
+                claimed_at = time.monotonic()
+                self._progress_by = claimed_at + STALLED_SECONDS
+                claim_in = station.claim_in(claimed_at)
+                if claim_in is None:
+                    with suppress(redis.RedisError):
+                        station.settler.resend()
+                    wait = min(wait, SLOW_POLL_SECONDS)
+                    continue
+                wait = min(wait, station.slow_poll_seconds or SLOW_POLL_SECONDS)
+                if claim_in <= 0:
+                    try:
+                        claim = station.claim(limit)
+                    except redis.RedisError:
+                        claim_in = station.claim_in(time.monotonic())
+                    else:
+                        if claim.tasks:
+                            return self._batch(station, claim, claimed_at)
+                        claim_in = claim.next_in_ms and claim.next_in_ms / 1000
+                if claim_in is not None:
+                    wait = min(wait, max(0.0, claim_in))
+            left = until - time.monotonic()
+            if left <= 0 or self._stopping.is_set():
+                return None
+            wait = min(wait, left)
+            self._progress_by = time.monotonic() + wait + STALLED_SECONDS
+            self._emit(events.Waiting(self.stations[0].queue.name, wait))
+            self.alarm.wait(wait)
+        return None
+
+    def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
+        late_ms = _late_ms(claim.tasks, claim.now_ms)
+        self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
+        return Batch(station, claim.tasks, claimed_at, claim.now_ms)
+
+    # -- handle ----------------------------------------------------------------------------
+
+    def _handle(self, batch: Batch) -> None:
+        station, flow = batch.station, batch.station.flow
+        tasks = self.bury_undeliverable(batch)
+        if not tasks:
+            return
+        began = time.monotonic()
+        results, settled = Results(), True
+
+        def keep_going(next_tasks: Sequence[Task]) -> bool:
+            # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
+            shared = not flow.one_at_a_time or time.monotonic() - began < SHARE_SECONDS
+            return settled and shared and not self._stopping.is_set() and held.begin(next_tasks)
+
+        with station.renewer.holding(tasks, batch.claimed_at) as held:
+            for part in handle(flow, tasks, keep_going):
+                settled = self.settle(batch, held, part)
+                results.merge(part)
+        station.adapt(results, time.monotonic() - began)
+
+    def bury_undeliverable(self, batch: Batch) -> list[Task]:
+        """Make dead letters of tasks that were delivered too often; return the others.
+
+        Such a task is claimed alone, unless ``max_deliveries`` was lowered in the meantime.
+        """
+        most = batch.station.flow.max_deliveries
+        undeliverable = [task for task in batch.tasks if task.deliveries >= most]
+        reason = f"delivered {most} times and never settled"
+        batch.station.settler.bury([(task, reason, None) for task in undeliverable])
+        return [task for task in batch.tasks if task.deliveries < most]
+
+    def settle(self, batch: Batch, held: Held, results: Results) -> bool:
+        """Settle some tasks of a batch; return whether Redis confirmed all of them."""
+        station = batch.station
+        if results.outage:
+            station.health.take_down(results.outage)
+        results.untouched = held.still_held(results.untouched)
+        held.let_go(results)
+        ended_at = time.monotonic()
+        settled = station.settler.settle(results)
+        if not settled:
+            self.alarm.set()  # so that the waiting thread sends it again now
+        self._emit_handled(batch, results, held.began_at, ended_at)
+        return settled
+
+    def _emit_handled(
+        self, batch: Batch, results: Results, began_at: float, ended_at: float
+    ) -> None:
+        if tasks := [*results.handled()]:
+            late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
+            seconds = ended_at - began_at
+            self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))
+
+
+def _late_ms(tasks: Sequence[Task], now_ms: int) -> int:
+    """How late the earliest of these tasks was at ``now_ms``, ms on the server's clock."""
+    return now_ms - min(task.due_at_ms for task in tasks)

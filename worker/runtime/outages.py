@@ -1,0 +1,131 @@
+"""Outages of a flow's dependencies: nothing is claimed until its probe succeeds."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from .. import events
+from ..backoff import Backoff
+from ..errors import FAILURES
+from ..flow import Flow
+
+#: How long to wait before each probe.
+PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
+#: A probe or a sweep that makes no progress for longer is reported as hanging.
+HANGS_SECONDS = 10.0
+
+
+class HangDetector:
+    """Times calls of the application's code, and emits `events.Hangs` once for each call that hangs."""
+
+    def __init__(self, queue: str, what: str, emit: events.Listener) -> None:
+        self._queue = queue
+        #: "probe" or "sweep".
+        self.what = what
+        self._emit = emit
+        #: When the call began or made progress, and how long it may take from then on; None between calls.
+        self._since: tuple[float, float] | None = None
+        self._reported = False
+
+    def __enter__(self) -> None:
+        self._reported = False
+        self.progress()
+
+    def __exit__(self, *_: object) -> None:
+        self._since = None
+
+    def progress(self, allowed_seconds: float | None = None) -> None:
+        """Note progress. The next may take ``allowed_seconds``, by default `HANGS_SECONDS`."""
+        allowed = HANGS_SECONDS if allowed_seconds is None else allowed_seconds
+        self._since = time.monotonic(), allowed
+
+    def hanging(self, now: float) -> float | None:
+        """For how many seconds a call has made no progress; None if it does not hang. ``now`` is monotonic."""
+        if (since := self._since) is None:
+            return None
+        began_at, allowed = since
+        return now - began_at if now - began_at > allowed else None
+
+    def report(self, now: float) -> None:
+        """Emit an event if a call hangs. ``now`` is on the monotonic clock, in seconds."""
+        seconds = self.hanging(now)
+        if seconds is not None and not self._reported:
+            self._reported = True
+            self._emit(events.Hangs(self._queue, self.what, seconds))
+
+
+class Health:
+    """Whether a flow can work: it is up, or it is down and probed until its dependencies answer."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        emit: events.Listener,
+        on_up: Callable[[], None],
+        stopping: threading.Event,
+        start: Callable[[str, Callable[[], None]], object],
+    ) -> None:
+        """``start(name, function)`` runs a function in a new thread; ``on_up`` is called whenever the flow comes up."""
+        self._flow = flow
+        self._emit = emit
+        self._on_up = on_up
+        self._stopping = stopping
+        self._start = start
+        self._lock = threading.Lock()
+        self._down_since = time.monotonic()
+        self._up = False
+        #: Outages since a batch was last handled. Each makes the next probe wait longer.
+        self._outages = 0
+        self.hang_detector = HangDetector(flow.name, "probe", emit)
+
+    @property
+    def up(self) -> bool:
+        return self._up
+
+    def check(self) -> None:
+        """Probe for the first time, in a new thread. A flow without a probe is up at once."""
+        if self._flow.probe is None:
+            self._probe(0)
+        else:
+            self._begin(0)
+
+    def handled(self) -> None:
+        """Reset the backoff of the probe, because a batch was handled."""
+        self._outages = 0
+
+    def take_down(self, error: Exception) -> None:
+        """Claim nothing for this flow until its probe succeeds."""
+        with self._lock:
+            if not self._up:
+                return
+            self._up = False
+            self._down_since = time.monotonic()
+            self._outages += 1
+        self._emit(events.FlowDown(self._flow.name, error))
+        try:
+            self._begin(self._outages)
+        except RuntimeError:  # out of threads: the next outage tries again
+            self._up = True
+            raise
+
+    def _begin(self, attempt: int) -> None:
+        self._start(f"probe {self._flow.name}", lambda: self._probe(attempt))
+
+    def _probe(self, attempt: int) -> None:
+        while not (attempt and self._stopping.wait(PROBE(attempt))):
+            try:
+                if self._flow.probe is not None:
+                    with self.hang_detector:
+                        self._flow.probe()
+            except FAILURES as error:  # any error means that it is down
+                attempt += 1
+                if attempt == 1:
+                    self._emit(events.FlowDown(self._flow.name, error))
+                continue
+            with self._lock:
+                self._up = True
+                seconds = time.monotonic() - self._down_since
+            self._emit(events.FlowUp(self._flow.name, seconds))
+            self._on_up()
+            return

@@ -1,0 +1,159 @@
+"""Leases that last as long as the work.
+
+A lease is short, so that another worker takes over soon after this one dies. While this worker is alive, it
+extends each lease after a third of its length, so that two attempts may fail before the lease ends.
+A handler that returns sooner costs no extra command.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import redis
+import structlog
+
+from .. import events
+from ..errors import LeaseLost, described
+from ..flow import Flow, Task
+from ..queue.delay_queue import DelayQueue
+from .isolation import Results
+
+log = structlog.get_logger("worker")
+
+#: As fractions of a lease: how much of it passes before it is extended, and how often to check.
+EXTEND_AFTER = 1 / 3
+CHECK_EVERY = 1 / 12
+#: How long one thread may work on a claim whose tasks are handled one at a time. After that, tasks not yet
+#: begun are released, because another thread or worker could be running them.
+SHARE_SECONDS = 0.5
+
+
+class Held:
+    """Tasks of one claim that this process holds. Times are on the monotonic clock, in seconds."""
+
+    def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float) -> None:
+        self._lease_seconds = flow.lease_seconds
+        self._tasks = {task.id: task for task in tasks}
+        self._lock = threading.Lock()
+        #: The lease began at this time or later.
+        self.leased_at = claimed_at
+        #: When the handler's latest call began.
+        self.began_at = claimed_at
+        #: The tasks of that call.
+        self._begun: set[str] = set()
+        #: Whether this call of the handler has run for too long, so that its lease is no longer extended.
+        self.given_up = False
+
+    def tasks(self) -> list[Task]:
+        with self._lock:
+            return [*self._tasks.values()]
+
+    def begin(self, batch: Sequence[Task]) -> bool:
+        """Note that a call of the handler begins; return whether its whole batch is certain to be leased still."""
+        self.began_at, self.given_up = time.monotonic(), False
+        with self._lock:
+            held = all(task.id in self._tasks for task in batch)
+            if held:
+                self._begun = {task.id for task in batch}
+        return held and self.began_at < self.leased_at + self._lease_seconds
+
+    def let_go(self, results: Results) -> None:
+        """Stop extending the leases of tasks that are about to be settled."""
+        self.drop(task.id for task in results.tasks())
+
+    def still_held(self, tasks: Iterable[Task]) -> list[Task]:
+        """The tasks among ``tasks`` that are still held."""
+        with self._lock:
+            return [task for task in tasks if task.id in self._tasks]
+
+    def drop_waiting(self) -> list[Task]:
+        """Stop holding the tasks that are not in the handler's latest call; return them."""
+        with self._lock:
+            waiting = [task for task in self._tasks.values() if task.id not in self._begun]
+            for task in waiting:
+                del self._tasks[task.id]
+            return waiting
+
+    def drop(self, ids: Iterable[str]) -> list[str]:
+        """Stop holding these tasks; return the ids of those that were held."""
+        with self._lock:
+            return [task_id for task_id in ids if self._tasks.pop(task_id, None)]
+
+
+class Renewer:
+    """Extends the leases of one flow's tasks that this process holds, in a thread of its own."""
+
+    def __init__(self, flow: Flow, queue: DelayQueue, emit: events.Listener) -> None:
+        self._flow = flow
+        self._queue = queue
+        self._emit = emit
+        self._held: set[Held] = set()
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+
+    @contextmanager
+    def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[Held]:
+        """Extend the lease on ``tasks``, which began at ``claimed_at`` or later, until the block ends."""
+        held = Held(self._flow, tasks, claimed_at)
+        with self._lock:
+            self._held.add(held)
+        try:
+            yield held
+        finally:
+            with self._lock:
+                self._held.discard(held)
+
+    def held(self) -> list[Held]:
+        """The claims that are being worked on now."""
+        with self._lock:
+            return [*self._held]
+
+    def run(self) -> None:
+        """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
+        pause = CHECK_EVERY * self._flow.lease_seconds
+        if self._flow.one_at_a_time:
+            pause = min(pause, SHARE_SECONDS)
+        while not self._finished.wait(pause):
+            self.renew(time.monotonic())
+
+    def finish(self) -> None:
+        self._finished.set()
+
+    def renew(self, now: float) -> None:
+        """Extend each lease that is old enough at ``now``; release tasks that wait behind a slow one."""
+        for held in self.held():
+            if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
+                self._release_waiting(held)
+            old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
+            if old and not held.given_up:
+                self._extend(held, now)
+
+    def _release_waiting(self, held: Held) -> None:
+        if not (waiting := held.drop_waiting()):
+            return
+        try:
+            self._queue.release(waiting)
+        except LeaseLost as lost:
+            self._emit(events.LeaseLost(self._queue.name, lost.ids))
+        except redis.RedisError as error:  # they wait until the lease ends
+            log.warning("not released yet", queue=self._queue.name, error=described(error))
+
+    def _extend(self, held: Held, now: float) -> None:
+        tasks = held.tasks()
+        if not tasks:
+            return
+        if now - held.began_at > self._flow.max_runtime_seconds:
+            held.given_up = True
+            self._emit(events.RanTooLong(self._queue.name, [task.id for task in tasks]))
+            return
+        try:
+            self._queue.extend(tasks, round(self._flow.lease_seconds * 1000))
+        except LeaseLost as lost:
+            # Tasks that were settled in the meantime are no longer held, but they are not lost.
+            if ids := held.drop(lost.ids):
+                self._emit(events.LeaseLost(self._queue.name, ids))
+        except redis.RedisError as error:
+            log.warning("lease not extended yet", queue=self._queue.name, error=described(error))
+            return
+        held.leased_at = now

@@ -1,0 +1,158 @@
+"""One flow in this process: its queue, how much to claim from it, and when."""
+
+import time
+from collections import Counter
+
+import redis
+import structlog
+
+from .. import events
+from ..backoff import Backoff
+from ..errors import UnsafeServer, described
+from ..flow import Flow
+from ..queue.delay_queue import Claim, DelayQueue
+from .isolation import Results
+from .outages import Health
+from .recurring import Recurrence, Recurring
+from .renewal import SHARE_SECONDS, Renewer
+from .settling import Settler
+
+log = structlog.get_logger("worker")
+
+#: How long to wait after a failed claim.
+RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
+
+
+class ServerCheck:
+    """Checks the eviction policy of a server once."""
+
+    def __init__(self, queue: DelayQueue) -> None:
+        self._queue = queue
+        self._checked = False
+
+    def check(self) -> None:
+        """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
+        if self._checked:
+            return
+        try:
+            warnings = self._queue.check_server()
+        except redis.RedisError as error:
+            log.warning("Redis could not be checked yet", error=described(error))
+            return
+        self._checked = True
+        for warning in warnings:
+            log.warning(warning)
+
+    def forget(self) -> None:
+        """Check again next time, because after an outage it may be another server."""
+        self._checked = False
+
+
+class Station:
+    """A flow in this worker: its queue, how many tasks to claim, and when."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        queue: DelayQueue,
+        *,
+        health: Health,
+        server: ServerCheck,
+        counts: Counter[str],
+        emit: events.Listener,
+    ) -> None:
+        self.flow = flow
+        self.queue = queue
+        self.health = health
+        self.settler = Settler(flow, queue, counts, emit)
+        self.renewer = Renewer(flow, queue, emit)
+        self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
+        self._server = server
+        self._emit = emit
+        #: How many tasks to claim.
+        self.limit = 1 if flow.one_at_a_time else flow.batch_size
+        #: How many claims have failed in a row, since when, and when to claim again.
+        self._failed_claims = 0
+        self._failing_since = self._claim_at = 0.0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last claim failed."""
+        return self._failed_claims > 0
+
+    @property
+    def slow_poll_seconds(self) -> float | None:
+        """Longest wait between two claims; None: the lane's."""
+        return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
+
+    def claim_in(self, now: float) -> float | None:
+        """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down."""
+        return self._claim_at - now if self.health.up else None
+
+    def claim(self, limit: int | None = None) -> Claim:
+        """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default as many as suit the flow.
+
+        Raises redis.RedisError and UnsafeServer.
+        """
+        try:
+            self.settler.resend()
+            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
+            if self._recurrence is not None:
+                claim = self._seeded(self._recurrence, claim)
+        except redis.RedisError as error:
+            now = time.monotonic()
+            if not self._failed_claims:
+                self._failing_since = now
+                self._emit(events.RedisLost(self.queue.name, error))
+            self._failed_claims += 1
+            self._server.forget()
+            self._claim_at = now + RECONNECT(self._failed_claims)
+            raise
+        if self._failed_claims:
+            self._failed_claims = 0
+            seconds = time.monotonic() - self._failing_since
+            self._emit(events.RedisBack(self.queue.name, seconds))
+        try:
+            self._server.check()
+        except UnsafeServer:
+            self.settler.settle(Results(untouched=claim.tasks))
+            raise
+        return claim
+
+    def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
+        """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""
+        try:
+            return recurrence.seed(claim)
+        except redis.RedisError:
+            self.settler.settle(Results(untouched=claim.tasks))
+            raise
+
+    def adapt(self, results: Results, seconds: float) -> None:
+        """Adapt the limit to what became of a claim and how long that took.
+
+        Halve the limit if tasks were released. If tasks are handled one at a time, also halve it after more than
+        `SHARE_SECONDS`, and keep it after more than half of that. Otherwise double it.
+        """
+        if not results.outage:
+            self.health.handled()
+        alone = self.flow.one_at_a_time
+        if results.untouched or (alone and seconds > SHARE_SECONDS):
+            self.limit = max(1, self.limit // 2)
+        elif not alone or seconds < SHARE_SECONDS / 2:
+            self.limit = min(self.flow.batch_size, self.limit * 2)
+
+
+def handled_event(
+    queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
+) -> events.Handled:
+    """The event for one call of a handler."""
+    return events.Handled(
+        queue,
+        [*results.handled()],
+        done=len(results.done) + len(results.rescheduled),
+        retries=len(results.retries),
+        failed=len(results.failed) + len(results.dead),
+        seconds=seconds,
+        late_ms=late_ms,
+        without_redis=without_redis,
+    )

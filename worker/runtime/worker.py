@@ -1,0 +1,210 @@
+"""The worker: assembles the parts that its flows need, runs them in threads, and stops them."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import redis
+import structlog
+
+from .. import events
+from ..errors import described
+from ..flow import Flow
+from ..queue.connection import connect
+from ..queue.delay_queue import DelayQueue
+from .event_log import log_event
+from .heartbeat import Heartbeat, new_worker_id
+from .lane import Lane
+from .liveness import Liveness, Watched, WorkerHealth
+from .station import ServerCheck, Station
+from .sweep import Sweeper
+from .tally import Tally
+from .waker import Waker
+
+log = structlog.get_logger("worker")
+
+#: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
+DRAIN_SECONDS = 8.0
+#: A sweep has its own connection with a shorter timeout, so that it keeps its pace while Redis is silent.
+SWEEP_TIMEOUT_SECONDS = 0.5
+
+
+class Worker:
+    """Runs flows until it is stopped, as ``python -m worker run`` does::
+
+        Worker([Flow(name="reminders", handler=remind)], "redis://localhost:6379/0").run()
+
+    Each flow has its own threads, so that none delays another: as many as the flow says, otherwise ``threads``.
+    Flows of the same pool share the threads of the flow that has the most, in strict priority.
+    """
+
+    def __init__(
+        self,
+        flows: Sequence[Flow],
+        redis_url: str,
+        *,
+        threads: int = 1,
+        listeners: Sequence[events.Listener] = (),
+    ) -> None:
+        """``listeners`` get every event of `events`, after the log.
+
+        Raises ValueError for no flows, two of the same name, or fewer than one thread.
+        """
+        names = Counter(flow.name for flow in flows)
+        if not flows or max(names.values()) > 1:
+            raise ValueError(
+                f"a worker needs at least one flow, each with a unique name, not {[*names]}"
+            )
+        if threads < 1:
+            raise ValueError(f"a worker needs at least one thread, not {threads}")
+        self.id = new_worker_id()
+        #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
+        #: lease was lost), restored, handled without Redis.
+        self.counts: Counter[str] = Counter()
+        self._tally = Tally()
+        self._emit = events.Listeners([log_event, self._tally, *listeners])
+        self._stopping = threading.Event()
+        self._crash: BaseException | None = None
+
+        pools = _pools(flows)
+        sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
+        # One connection for each thread: handlers, renewers, the waker, the heartbeat, and `run`.
+        most = sum(sizes) + len(flows) + 3
+        self._redis_url = redis_url
+        self._client = connect(redis_url, max_connections=most)
+        self._clients = [self._client]
+        self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
+        self._lanes: list[Lane] = []
+        self._handlers: list[threading.Thread] = []
+        self._sweepers: list[Sweeper] = []
+        watched: list[Watched] = []
+        self._liveness = Liveness(self.id, watched, self._stopping)
+        for pool, size in zip(pools, sizes, strict=True):
+            watched += self._add_lane(pool, size)
+
+    def run(self) -> None:
+        """Work until `stop` is called. Raises whatever else ended the worker, such as UnsafeServer."""
+        self._server.check()
+        log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
+        for station in self._stations:
+            station.health.check()
+        # These are joined; the helpers end when their connections are closed.
+        workers = [*self._handlers, *self._background()]
+        threads = [*self._helpers(), *workers]
+        for thread in threads:
+            thread.start()
+        self._liveness.watch(threads)
+        self._stopping.wait()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for thread in workers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for station in self._stations:
+            station.renewer.finish()
+            if time.monotonic() < deadline:  # each silence of Redis costs a second
+                with suppress(redis.RedisError):
+                    station.settler.resend()
+        for client in self._clients:
+            client.close()
+        stuck = [thread.name for thread in workers if thread.is_alive()]
+        log.info("stopped", stuck=stuck, **self.counts)
+        if self._crash is not None:
+            raise self._crash
+
+    def stop(self) -> None:
+        """Claim nothing more, finish or release the tasks that are held, and return from `run`."""
+        self._stopping.set()
+        for lane in self._lanes:
+            lane.alarm.set()
+
+    def health(self) -> WorkerHealth:
+        """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
+        return self._liveness.report(time.monotonic())
+
+    # -- assembly --------------------------------------------------------------------------
+
+    @property
+    def _stations(self) -> list[Station]:
+        return [station for lane in self._lanes for station in lane.stations]
+
+    def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
+        lane = Lane(emit=self._emit, stopping=self._stopping)
+        for flow in pool:
+            lane.add(
+                flow,
+                self._client,
+                server=self._server,
+                counts=self.counts,
+                start=lambda name, run: self._thread(name, run).start(),
+            )
+        self._lanes.append(lane)
+        for n in range(1, size + 1):
+            self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
+        return [
+            Watched(station, lane, self._add_sweeper(station, lane)) for station in lane.stations
+        ]
+
+    def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
+        if station.flow.sweep is None:
+            return None
+        client = connect(self._redis_url, timeout_seconds=SWEEP_TIMEOUT_SECONDS)
+        self._clients.append(client)
+        sweeper = Sweeper(
+            station,
+            station.flow.sweep,
+            queue=DelayQueue(client, station.flow.name),
+            worker_id=self.id,
+            alarm=lane.alarm,
+            stopping=self._stopping,
+            counts=self.counts,
+            emit=self._emit,
+        )
+        self._sweepers.append(sweeper)
+        return sweeper
+
+    def _background(self) -> list[threading.Thread]:
+        watched = [station.health.hang_detector for station in self._stations]
+        watched += [sweeper.hang_detector for sweeper in self._sweepers]
+        heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping, self._tally)
+        return [
+            *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),
+            self._thread("heartbeat", heartbeat.run),
+        ]
+
+    def _helpers(self) -> list[threading.Thread]:
+        alarms = {
+            station.queue.keys.wake: lane.alarm for lane in self._lanes for station in lane.stations
+        }
+        waker = Waker(self._client, alarms, self._stopping)
+        return [
+            *(
+                self._thread(f"renewer {station.queue.name}", station.renewer.run)
+                for station in self._stations
+            ),
+            self._thread("waker", waker.run),
+        ]
+
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread that stops the worker if it dies, so that the worker never goes on without it."""
+
+        def watched() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001  threads swallow SystemExit, for example
+                self._crash = self._crash or error
+                self._liveness.died(name)
+                self.stop()
+                log.critical("thread died", thread=name, error=described(error))
+
+        return threading.Thread(target=watched, name=name, daemon=True)
+
+
+def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:
+    """The flows grouped by pool, in order; a flow without a pool is a group of its own."""
+    pools: dict[tuple[str, str], list[Flow]] = {}
+    for flow in flows:
+        # By name, because a flow's parts, such as its handler, need not be hashable.
+        key = (flow.pool, "") if flow.pool else ("", flow.name)
+        pools.setdefault(key, []).append(flow)
+    return [*pools.values()]

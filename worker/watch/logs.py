@@ -1,0 +1,106 @@
+"""The process's log on standard error: formatted text on a terminal, otherwise one JSON object per line.
+
+Control characters are escaped in both, so that no value can break its line or move the cursor.
+"""
+
+import logging
+import os
+import re
+import sys
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+from .repeats import OnceHandler
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def configure_logging(level: str = "") -> None:
+    """Send this process's log, including that of the standard library, through structlog.
+
+    Only for entry points: a library leaves logging to its process. ``level`` is one of `LEVELS`, in upper or
+    lower case; empty means INFO. Raises ValueError for any other.
+    """
+    name = level.strip().upper() or "INFO"
+    if name not in LEVELS:
+        raise ValueError(f"LOG_LEVEL is one of {', '.join(LEVELS)}, not {level!r}")
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,  # values that an application binds, such as a request's id
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.format_exc_info,
+        _without_passwords,
+    ]
+    render = _for_people() if sys.stderr.isatty() else _for_programs()
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = OnceHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    logging.basicConfig(level=name, handlers=[handler], force=True)
+
+
+def _for_programs() -> list[Processor]:
+    # JSON escapes control characters itself.
+    return [
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _in_order,
+        structlog.processors.JSONRenderer(),
+    ]
+
+
+def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Put the same fields first in every line, so that a reader finds the event at once."""
+    first = {name: event.pop(name) for name in ("timestamp", "level", "event")}
+    return {**first, **event}
+
+
+def _for_people() -> list[Processor]:
+    return [
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+        _escape,
+        structlog.dev.ConsoleRenderer(
+            colors=not os.environ.get("NO_COLOR"),  # https://no-color.org
+            repr_native_str=True,  # repr escapes; otherwise only strings with spaces get it
+            sort_keys=False,
+        ),
+    ]
+
+
+def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escape what the renderer does not. A traceback keeps its line breaks."""
+    event["event"] = visible(str(event["event"]))
+    if "exception" in event:
+        # Indented, so that an error's text cannot be taken for a log line.
+        lines = event["exception"].split("\n")
+        event["exception"] = "\n".join(f"  {visible(line)}" for line in lines)
+    return event
+
+
+#: The user and the password in a URL.
+PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):\S+@")
+
+
+def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Hide passwords in URLs: a library's error may contain the URL that it could not open."""
+    for name in ("event", "error", "reason", "exception"):
+        if "://" in (text := str(event.get(name, ""))):
+            event[name] = PASSWORD.sub(r"\1:***@", text)
+    return event
+
+
+def visible(text: str) -> str:
+    """``text`` with everything escaped that is not printable."""
+    return text if text.isprintable() else repr(text)[1:-1]
