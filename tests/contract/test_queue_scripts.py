@@ -13,7 +13,7 @@ from worker import DelayQueue
 from worker.queue.delay_queue import Keys
 from worker.queue.scripts import INCLUDE, ScriptFile, scripts
 
-FOLDER = Path(str(files("worker"))) / "lua"
+FOLDER = Path(str(files("worker"))) / "queue" / "lua"
 SCRIPTS = {script.name: script for script in scripts()}
 INCLUDES = {path.stem: path for path in (FOLDER / "include").glob("*.lua")}
 KEYWORDS = (

@@ -201,7 +201,7 @@ def test_the_api_serves_although_its_metrics_cannot(
 
 def prepare_elsewhere(directory: Path) -> None:
     """Prepare it in a process that ends."""
-    code = "import sys, pathlib; from orders.measured import prepared; prepared(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from orders.watch.shared_counts import prepared; prepared(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(directory)], cwd=processes.ROOT, check=True)
 
 

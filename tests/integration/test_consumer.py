@@ -756,7 +756,7 @@ def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
 def test_a_signal_handler_may_close_it_while_the_first_task_is_asked_for(valkey: Valkey) -> None:
     close = """
 import os, signal, sys, worker
-from worker.station import ServerCheck
+from worker.runtime.station import ServerCheck
 consumer = worker.Consumer(sys.argv[1], "q")
 signal.signal(signal.SIGTERM, lambda *_: consumer.close())
 ServerCheck.check = lambda _: os.kill(os.getpid(), signal.SIGTERM)

@@ -108,7 +108,7 @@ SHARE_SECONDS = 2.0
 @pytest.fixture
 def _long_share(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("lane", "renewal", "station"):
-        monkeypatch.setattr(f"worker.{module}.SHARE_SECONDS", SHARE_SECONDS)
+        monkeypatch.setattr(f"worker.runtime.{module}.SHARE_SECONDS", SHARE_SECONDS)
 
 
 @pytest.mark.usefixtures("_long_share")

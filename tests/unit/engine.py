@@ -33,7 +33,7 @@ class Clock:
         #: Whole seconds of today, because the fake's own TIME cannot be moved.
         self.now = float(round(time.time()))
         for module in ON_THE_CLOCK:
-            monkeypatch.setattr(f"worker.{module}.time", self)
+            monkeypatch.setattr(f"worker.runtime.{module}.time", self)
 
     def monotonic(self) -> float:
         return self.now

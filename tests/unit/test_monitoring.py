@@ -11,7 +11,7 @@ import pytest
 
 from devtools.processes import ROOT
 
-FOLDER = ROOT / "ops" / "monitoring"
+FOLDER = ROOT / "deploy" / "monitoring"
 PROMETHEUS = FOLDER / "prometheus"
 ALERTS = (PROMETHEUS / "rules" / "alerts.yml").read_text()
 RECORDING = (PROMETHEUS / "rules" / "recording.yml").read_text()

@@ -33,7 +33,7 @@ ESCAPED = r"a\r\nb\x1b[31m\x9b2J\u202e\x7f " + "\u00fc"
 PROGRAM = """
 import logging, os, sys
 import structlog
-from worker.logs import configure_logging
+from worker.watch.logs import configure_logging
 
 configure_logging(os.environ.get("LOG_LEVEL", ""))
 exec(sys.stdin.read(), {"log": structlog.get_logger("worker"), "logging": logging})
@@ -193,7 +193,7 @@ MANY = [str(n) for n in range(50)]
 LOG_EVENT = """
 from math import inf
 from worker import Task, events
-from worker.logs import log_event
+from worker.runtime.event_log import log_event
 """
 
 #: An event of each kind, and its line: how loud, what it says, and its fields. None: it has none.

@@ -57,7 +57,7 @@ class Clients:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
     made = Clients()
-    monkeypatch.setattr("worker.worker.connect", made)
+    monkeypatch.setattr("worker.runtime.worker.connect", made)
     monkeypatch.setattr(ServerCheck, "check", lambda _: None)
     # So that a wake-up which does not come is noticed.
     monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 3600)
@@ -183,7 +183,7 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
             watched.extend(detectors)
             super().__init__(name, stations, detectors, stopping, tally)
 
-    monkeypatch.setattr("worker.worker.Heartbeat", Watching)
+    monkeypatch.setattr("worker.runtime.worker.Heartbeat", Watching)
     worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)
     worker.stop()
     worker.run()
@@ -425,7 +425,7 @@ def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = threading.enumerate()
-    monkeypatch.setattr("worker.worker.DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr("worker.runtime.worker.DRAIN_SECONDS", 0.05)
     began, release = threading.Event(), threading.Event()
 
     def handler(_tasks: Sequence[Task]) -> None:
