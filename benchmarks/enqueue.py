@@ -18,11 +18,10 @@ from uuid import uuid4
 from uuid_utils import uuid7
 
 from benchmarks.report import Report
-from benchmarks.scene import EARLIER, SKUS, Scene, scene
+from benchmarks.scene import EARLIER, SKUS, Scene, epoch_ms, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.service import OrderService, Timeouts
-from orders.sql.expressions import epoch_ms
 from worker.queue.delay_queue import SLICE
 
 #: Creates in one turn.

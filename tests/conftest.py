@@ -3,10 +3,8 @@
 A server that cannot start skips the tests that need it, and fails them where CI is set.
 """
 
-import functools
 import os
 import signal
-import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,20 +127,41 @@ def own_postgres() -> Iterator[Postgres]:
         server.remove()
 
 
-@pytest.fixture
-def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """An empty PostgreSQL database, deleted after the test."""
+@contextmanager
+def empty_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of an empty database, deleted afterwards."""
     name = f"test_{uuid4().hex}"
     postgres.execute(f"CREATE DATABASE {name}")
     yield postgres.url(name)
     postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty PostgreSQL database, deleted after the test."""
+    with empty_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_url(postgres: Postgres) -> Iterator[str]:
+    """A database with the schema, for all tests of one module."""
+    with empty_database(postgres) as url:
+        upgrade(url)
+        yield url
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> str:
+    """An empty database for the orders."""
+    return postgres_url
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+def records_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind that `worker.records` runs on."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/orders.db"
+        return f"sqlite:///{tmp_path}/records.db"
     return str(request.getfixturevalue("postgres_url"))
 
 
@@ -259,7 +278,7 @@ class Shop:
 
 @pytest.fixture
 def migrated_url(database_url: str) -> str:
-    """A database of each kind with the schema and nothing in it."""
+    """A database with the schema and nothing in it."""
     upgrade(database_url)
     return database_url
 
@@ -281,8 +300,10 @@ def opened(url: str, **settings: Any) -> Iterator[Shop]:
     ids = [
         client_id(clients, clients.create_key(name, ["orders"])) for name in ("customer", "other")
     ]
-    yield Shop(engine, service, StockService(engine), scheduler, *ids)
-    engine.dispose()
+    try:
+        yield Shop(engine, service, StockService(engine), scheduler, *ids)
+    finally:
+        engine.dispose()
 
 
 def client_id(clients: Clients, key: str) -> str:
@@ -293,26 +314,9 @@ def client_id(clients: Clients, key: str) -> str:
 
 
 def upgrade(url: str) -> None:
-    """Run the migrations. A new SQLite file is a copy of one for which they were run once."""
-    made = sa.make_url(url)
-    if made.get_backend_name() == "sqlite" and not Path(str(made.database)).exists():
-        Path(str(made.database)).write_bytes(_migrated_file())
-    else:
-        _migrate(url)
-
-
-@functools.cache
-def _migrated_file() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "orders.db"
-        _migrate(f"sqlite:///{file}")
-        return file.read_bytes()
-
-
-def _migrate(url: str) -> None:
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    """Run the migrations."""
     config = Config(ROOT / "alembic.ini")
-    config.attributes["engine"] = engine
+    config.attributes["engine"] = sa.create_engine(url, poolclass=sa.NullPool)
     command.upgrade(config, "head")
 
 
@@ -390,7 +394,7 @@ def serving(database_url: str, redis_url: str, **settings: Any) -> Iterator[Api]
 
 @pytest.fixture
 def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterator[Api]:  # noqa: ARG001  empties it
-    """The application on a database of each kind and an empty Valkey."""
+    """The application on an empty database and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:
         yield made
 

@@ -70,9 +70,9 @@ class Clients(Transactional[ClientRepository]):
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         self._find(key_id)
-        key = self._expire(key_id, timedelta(0))
-        with self._writing() as repository:
-            repository.forget_secret(key_id)
+        with self._autocommit() as repository:
+            key = repository.expire_key(key_id, 0)
+        self._cached.pop(key_id, None)
         return key
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
@@ -85,9 +85,10 @@ class Clients(Transactional[ClientRepository]):
         secret = secrets.token_urlsafe(32)
         with self._writing() as repository:
             successor = repository.add_successor(key_id, _hashed(secret))
-        if successor is None:
-            raise KeyNotFound("This one has expired.")
-        self._expire(key_id, overlap)
+            if successor is None:
+                raise KeyNotFound("This one has expired.")
+            repository.expire_key(key_id, _ms(overlap))
+        self._cached.pop(key_id, None)
         return f"{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
@@ -95,13 +96,6 @@ class Clients(Transactional[ClientRepository]):
             key = repository.key(key_id) if is_order_id(key_id) else None
         if key is None:
             raise KeyNotFound
-        return key
-
-    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
-        """Make a key expire this long from now, unless it expires sooner."""
-        with self._writing() as repository:
-            key = repository.expire_key(key_id, _ms(after))
-        self._cached.pop(key_id, None)
         return key
 
     def id_of(self, name: str) -> str:
@@ -163,7 +157,7 @@ class Clients(Transactional[ClientRepository]):
         return found
 
     def _note_use(self, key_id: str) -> None:
-        with suppress(StorageUnavailable), self._writing() as repository:
+        with suppress(StorageUnavailable), self._autocommit() as repository:
             repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
 
 

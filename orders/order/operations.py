@@ -6,7 +6,7 @@ request that is repeated while the first is at work holds the stock, and finds i
 that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that deadlock,
 and the loser is run again.
 
-On PostgreSQL an operation is one statement, which sees what was committed when it began. So it
+An operation is one statement, which sees what was committed when it began. So it
 decides by rows that it has locked: one that another transaction changed meanwhile is read as that
 transaction left it, and is compared with the conditions again.
 """
@@ -15,23 +15,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
+from sqlalchemy.dialects.postgresql import Insert, insert
 
 from orders.sql.expressions import (
     Id,
     Instant,
     clock,
     ids,
-    json_agg,
     later,
     ms_until,
     now,
     one_of,
     rfc3339_text,
     text_literal,
+    unindexed,
 )
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
+    IS_UNPAID,
     UNPAID,
     api_clients,
     order_events,
@@ -47,23 +48,21 @@ from orders.stock.domain import MAX_MINOR
 p = sa.bindparam
 Quantity = sa.ColumnElement[int]
 
-#: Unpaid, for statements that name their orders. Written without the status, so that the sweep's
-#: partial index does not qualify: a planner without statistics would read it from end to end rather
-#: than look up the ids.
-OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
-OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
-OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.customer_id == p("for_customer"))
-WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
+#: `IS_UNPAID`, for statements that name their orders.
+OPEN = unindexed(IS_UNPAID)
+OWN = (orders.c.id == p("for_id"), orders.c.client_id == p("for_client"))
+OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.client_id == p("for_client"))
+WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p("for_key"))
 
 
 # -- what operations have in common --------------------------------------------------------
 
 
-def client_of(customer_id: sa.ColumnElement[str]) -> sa.Label[str]:
+def client_of(client_id: sa.ColumnElement[str]) -> sa.Label[str]:
     """The name of an order's client."""
     return (
         sa.select(api_clients.c.name)
-        .where(api_clients.c.id == customer_id)
+        .where(api_clients.c.id == client_id)
         .scalar_subquery()
         .label("client")
     )
@@ -73,7 +72,7 @@ def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.
     """The orders in ``found`` that meet the conditions, a row for each item."""
     item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
     return (
-        sa.select(found, client_of(found.c.customer_id), *item)
+        sa.select(found, client_of(found.c.client_id), *item)
         .join_from(found, order_items, order_items.c.order_id == found.c.id)
         .where(
             *conditions,
@@ -105,7 +104,7 @@ def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
     event = _event(cancelled.c.id, "order.cancelled", at, reason)
-    return _add_events(step, cancelled.c.customer_id, event, owners=cancelled)
+    return _add_events(step, cancelled.c.client_id, event, owners=cancelled)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -211,7 +210,11 @@ def _add_events(
 
 def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
     """The ids of all deliveries in one value, to be returned beside other columns."""
-    return sa.select(json_agg(deliveries.c.id)).scalar_subquery().label("deliveries")
+    return (
+        sa.select(sa.func.json_agg(deliveries.c.id, type_=sa.JSON))
+        .scalar_subquery()
+        .label("deliveries")
+    )
 
 
 def _event(
@@ -284,7 +287,7 @@ def place(step: Step) -> sa.Select[Any]:
     is_free = basket.c.total == 0
     row = {
         "id": "order_id",
-        "customer_id": "for_customer",
+        "client_id": "for_client",
         "status": sa.case((is_free, text_literal("paid")), else_=UNPAID),
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
@@ -309,7 +312,7 @@ def place(step: Step) -> sa.Select[Any]:
         "placed",
         _insert(orders, row, *is_available)
         .on_conflict_do_nothing()
-        .returning(orders.c.id, orders.c.customer_id, orders.c.created_at, orders.c.paid_at),
+        .returning(orders.c.id, orders.c.client_id, orders.c.created_at, orders.c.paid_at),
     )
     is_placed = sa.exists(sa.select(placed.c.id))
     is_paid = placed.c.paid_at.is_not(None)
@@ -322,7 +325,7 @@ def place(step: Step) -> sa.Select[Any]:
     step("items", _insert(order_items, items, is_placed))
     deliveries = _add_events(
         step,
-        placed.c.customer_id,
+        placed.c.client_id,
         _event(placed.c.id, "order.created", placed.c.created_at, {}),
         _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
         reminders=REMINDERS,
@@ -337,7 +340,7 @@ def place(step: Step) -> sa.Select[Any]:
         held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
     )
     moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
-    return sa.select(lines, *moments, client_of(p("for_customer", type_=Id)), _ids_of(deliveries))
+    return sa.select(lines, *moments, client_of(p("for_client", type_=Id)), _ids_of(deliveries))
 
 
 @Operation
@@ -354,7 +357,7 @@ def extend(step: Step) -> sa.Select[Any]:
         sa.select(orders.c.id, orders.c.expires_at)
         .where(
             *OWN,
-            *OPEN,
+            OPEN,
             _is_of_version(),
             deadline >= later(orders.c.created_at, "for_min_ms"),
             deadline <= later(orders.c.created_at, "for_max_ms"),
@@ -362,16 +365,11 @@ def extend(step: Step) -> sa.Select[Any]:
         )
         .with_for_update(key_share=True),
     )
-    as_placed = ms_until(orders.c.expires_at, orders.c.created_at)
     extended = step(
         "extended",
         sa.update(orders)
-        .where(one_of(orders.c.id, sa.select(order.c.id)), *OPEN)
-        .values(
-            expires_at=deadline,
-            timeout_ms=sa.func.coalesce(orders.c.timeout_ms, as_placed),
-            version=orders.c.version + 1,
-        )
+        .where(one_of(orders.c.id, sa.select(order.c.id)), OPEN)
+        .values(expires_at=deadline, version=orders.c.version + 1)
         .returning(orders),
     )
     facts = {
@@ -381,7 +379,7 @@ def extend(step: Step) -> sa.Select[Any]:
     same = order.c.id == extended.c.id
     deliveries = _add_events(
         step,
-        extended.c.customer_id,
+        extended.c.client_id,
         _event(extended.c.id, "order.extended", now(), facts, same),
         reminders=REMINDERS,
     )
@@ -402,8 +400,8 @@ def pay(step: Step) -> sa.Select[Any]:
         sa.select(
             orders.c.id,
             sa.case(
-                (orders.c.cancelled_at.is_not(None), text_literal("order_cancelled")),
-                (orders.c.paid_at.is_not(None), text_literal("already_paid")),
+                (orders.c.status == text_literal("cancelled"), text_literal("order_cancelled")),
+                (~IS_UNPAID, text_literal("already_paid")),
                 (
                     (orders.c.total_minor != p("for_amount"))
                     | (orders.c.currency != p("for_currency")),
@@ -418,7 +416,7 @@ def pay(step: Step) -> sa.Select[Any]:
     row = {
         "id": "payment_id",
         "order_id": order.c.id,
-        "customer_id": "for_customer",
+        "client_id": "for_client",
         "provider": "for_provider",
         "reference": "for_reference",
         "amount_minor": "for_amount",
@@ -436,7 +434,7 @@ def pay(step: Step) -> sa.Select[Any]:
         sa.update(orders)
         .where(
             one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
-            *OPEN,
+            OPEN,
         )
         .values(status=text_literal("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
@@ -446,7 +444,7 @@ def pay(step: Step) -> sa.Select[Any]:
     because = {**facts, "reason": reason}
     deliveries = _add_events(
         step,
-        payment.c.customer_id,
+        payment.c.client_id,
         _event(payment.c.order_id, "order.paid", at, facts, reason.is_(None)),
         _event(payment.c.order_id, "payment.refund_due", at, because, reason.is_not(None)),
     )
@@ -482,13 +480,13 @@ def refund(step: Step) -> sa.Select[Any]:
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
     at = refunded.c.refunded_at
     event = _event(refunded.c.order_id, "payment.refunded", at, facts)
-    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.customer_id, event)))
+    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.client_id, event)))
 
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
-    cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
+    cancelled = step("cancelled", _cancel("requested").where(*OWN, OPEN).returning(orders))
     deliveries = _release(step, cancelled)
     return with_items(cancelled).add_columns(_ids_of(deliveries))
 
@@ -497,7 +495,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     overdue = step(
         "overdue",
         sa.select(orders.c.id)
-        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
+        .where(one_of(orders.c.id, ids("ids")), OPEN, orders.c.expires_at <= now())
         .order_by(orders.c.id)
         .with_for_update(key_share=True, skip_locked=True),
     )
@@ -505,10 +503,10 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     cancelled = step(
         "cancelled",
         _cancel("expired")
-        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
+        .where(one_of(orders.c.id, sa.select(overdue.c.id)), OPEN)
         .returning(
             orders.c.id,
-            orders.c.customer_id,
+            orders.c.client_id,
             orders.c.cancelled_at,
             orders.c.cancel_reason,
             *detail,
@@ -521,7 +519,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
         orders.c.id,
         ms_until(orders.c.expires_at).label("ms"),
         sa.cast(nothing, sa.String).label("origin"),
-    ).where(one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN)
+    ).where(one_of(orders.c.id, sa.select(rest.subquery("rest"))), OPEN)
     count = sa.select(nothing, sa.func.count(), nothing).select_from(cancelled)
     sent = sa.select(deliveries.c.id, nothing, nothing)
     if not in_detail:

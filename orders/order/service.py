@@ -136,12 +136,12 @@ class OrderService(Transactional[OrderRepository]):
             for delivery_id in repository.deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
 
-    # -- for customers ---------------------------------------------------------------------
+    # -- for clients -----------------------------------------------------------------------
 
     @retried
     def place(
         self,
-        customer_id: str,
+        client_id: str,
         *,
         key: str,
         fingerprint: str,
@@ -162,16 +162,16 @@ class OrderService(Transactional[OrderRepository]):
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(customer_id, pieces) as refusal,
+            self._holdings.placing(client_id, pieces) as refusal,
             self._placing.enter(quantities),
-            self._writing() as repository,
+            self._autocommit() as repository,
         ):
             try:
                 timeout_ms = self._timeouts.ms(timeout_seconds)
                 if refusal is not None:
                     raise refusal
                 order = repository.place(
-                    customer_id,
+                    client_id,
                     key=key,
                     fingerprint=fingerprint,
                     quantities=quantities,
@@ -184,7 +184,7 @@ class OrderService(Transactional[OrderRepository]):
             except OrderError:
                 # Whatever the reason, a known key gets its original response: the same request,
                 # sent twice, may have taken the last of the stock.
-                known = repository.known(customer_id, key)
+                known = repository.known(client_id, key)
                 if known is None:
                     raise
                 if not known.is_for(fingerprint, quantities):
@@ -199,14 +199,14 @@ class OrderService(Transactional[OrderRepository]):
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
-    def _count_held(self, customer_id: str, most_orders: int) -> Held:
+    def _count_held(self, client_id: str, most_orders: int) -> Held:
         with self._reading() as repository:
-            return repository.held(customer_id, most_orders)
+            return repository.held(client_id, most_orders)
 
     @retried
     def extend(
         self,
-        customer_id: str,
+        client_id: str,
         order_id: str,
         *,
         expires_at: datetime,
@@ -218,17 +218,17 @@ class OrderService(Transactional[OrderRepository]):
 
         Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             extended = repository.extend(
                 order_id,
-                customer_id,
+                client_id,
                 versions="*" if versions is None else _between_spaces(versions),
                 expires_at=expires_at,
                 bounds_ms=self._timeouts.bounds_ms,
             )
             answered_at = monotonic()
             if extended is None:
-                order = repository.order(order_id, customer_id)
+                order = repository.order(order_id, client_id)
                 raise self._not_extended(order, versions)
         # A check that comes early does no harm; one that comes late would.
         passed_ms = 1000 * (monotonic() - answered_at)
@@ -252,7 +252,7 @@ class OrderService(Transactional[OrderRepository]):
     @retried
     def pay(
         self,
-        customer_id: str,
+        client_id: str,
         order_id: str,
         *,
         provider: str,
@@ -265,17 +265,17 @@ class OrderService(Transactional[OrderRepository]):
         A payment after the deadline is accepted as long as the order was not cancelled: its stock
         is still held. Raises OrderNotFound, ReferenceReused.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             payment = repository.pay(
                 order_id,
-                customer_id,
+                client_id,
                 provider=provider,
                 reference=reference,
                 amount_minor=amount_minor,
                 currency=currency,
             )
             if payment is None:
-                known = repository.payment(customer_id, provider, reference)
+                known = repository.payment(client_id, provider, reference)
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
@@ -287,14 +287,14 @@ class OrderService(Transactional[OrderRepository]):
         return Paid(payment, replayed=False)
 
     @retried
-    def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
+    def refund(self, client_id: str, payment_id: str, *, reference: str) -> Paid:
         """Record a refund that the provider has sent, with the provider's reference for it.
 
         Raises PaymentNotFound, NotRefundable, AlreadyRefunded, ReferenceReused.
         """
-        with self._writing() as repository:
-            payment = repository.refund(payment_id, customer_id, reference)
-            known = payment or repository.own_payment(payment_id, customer_id)
+        with self._autocommit() as repository:
+            payment = repository.refund(payment_id, client_id, reference)
+            known = payment or repository.own_payment(payment_id, client_id)
         if payment is not None:
             self._observe("payment.refunded")
             return Paid(payment, replayed=False)
@@ -307,23 +307,23 @@ class OrderService(Transactional[OrderRepository]):
         return Paid(known, replayed=True)
 
     def refund_by_reference(
-        self, customer_id: str, provider: str, payment_reference: str, *, reference: str
+        self, client_id: str, provider: str, payment_reference: str, *, reference: str
     ) -> Paid:
         """`refund` the payment that the provider knows by ``payment_reference``."""
         with self._reading() as repository:
-            payment = repository.payment(customer_id, provider, payment_reference)
-        return self.refund(customer_id, payment.id, reference=reference)
+            payment = repository.payment(client_id, provider, payment_reference)
+        return self.refund(client_id, payment.id, reference=reference)
 
     def payments(
-        self, customer_id: str, *, status: str, page_size: int, after: Position | None = None
+        self, client_id: str, *, status: str, page_size: int, after: Position | None = None
     ) -> list[Payment]:
-        """A customer's payments of one status, oldest first."""
+        """A client's payments of one status, oldest first."""
         with self._reading() as repository:
-            return repository.payments(customer_id, status=status, page_size=page_size, after=after)
+            return repository.payments(client_id, status=status, page_size=page_size, after=after)
 
     def payments_of_order(
         self,
-        customer_id: str | None,
+        client_id: str | None,
         order_id: str,
         *,
         page_size: int,
@@ -331,21 +331,21 @@ class OrderService(Transactional[OrderRepository]):
     ) -> list[Payment]:
         """An order's payments, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            if repository.order(order_id, customer_id) is None:
+            if repository.order(order_id, client_id) is None:
                 raise OrderNotFound
             return repository.payments_of_order(order_id, page_size=page_size, after=after)
 
     @retried
-    def cancel(self, customer_id: str, order_id: str) -> Order:
+    def cancel(self, client_id: str, order_id: str) -> Order:
         """Cancel an unpaid order on request. A cancelled order stays as it is.
 
         Raises OrderNotFound, AlreadyPaid.
         """
-        with self._writing() as repository:
-            order = repository.cancel(order_id, customer_id)
+        with self._autocommit() as repository:
+            order = repository.cancel(order_id, client_id)
             was_open = order is not None
             if order is None:
-                order = repository.order(order_id, customer_id)
+                order = repository.order(order_id, client_id)
             if order is None:
                 raise OrderNotFound
             if order.status is OrderStatus.PAID:
@@ -355,17 +355,17 @@ class OrderService(Transactional[OrderRepository]):
         self._scheduler.cancel(order_id)
         return order
 
-    def order(self, customer_id: str | None, order_id: str) -> Order:
-        """An order of one customer, or of any. Raises OrderNotFound, also for another customer's order."""
+    def order(self, client_id: str | None, order_id: str) -> Order:
+        """An order of one client, or of any. Raises OrderNotFound, also for another client's order."""
         with self._reading() as repository:
-            order = repository.order(order_id, customer_id)
+            order = repository.order(order_id, client_id)
         if order is None:
             raise OrderNotFound
         return order
 
     def orders(
         self,
-        customer_id: str,
+        client_id: str,
         *,
         page_size: int,
         status: str | None = None,
@@ -374,10 +374,10 @@ class OrderService(Transactional[OrderRepository]):
         client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
+        """A client's orders: newest first, or with ``expires_before`` latest deadline first."""
         with self._reading() as repository:
             return repository.orders(
-                customer_id,
+                client_id,
                 page_size=page_size,
                 status=status,
                 created_after=created_after,
@@ -387,16 +387,16 @@ class OrderService(Transactional[OrderRepository]):
             )
 
     def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
-        """All customers' orders, newest first."""
+        """All clients' orders, newest first."""
         with self._reading() as repository:
             return repository.all_orders(page_size=page_size, after=after)
 
     def events(
-        self, customer_id: str | None, order_id: str, *, after_id: int, page_size: int
+        self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
     ) -> list[Event]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            placed = repository.order_as_placed(order_id, customer_id)
+            placed = repository.order_as_placed(order_id, client_id)
             if placed is None:
                 raise OrderNotFound
             return [
@@ -414,7 +414,7 @@ class OrderService(Transactional[OrderRepository]):
         changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
         look again. ``report`` gets the cancelled orders.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             expired = repository.expire(order_ids, in_detail=report is not None)
         if report is not None:
             report(expired.details)

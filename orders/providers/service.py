@@ -71,7 +71,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises ClientNotFound.
         """
         secret = new_secret()
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             endpoint_id = repository.add(name, provider, secret)
         if endpoint_id is None:
             raise ClientNotFound
@@ -90,7 +90,7 @@ class Providers(Transactional[ProviderRepository]):
         """
         secret = new_secret()
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
         self._cached.pop(endpoint_id, None)
         if not rotated:
@@ -104,7 +104,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises EndpointNotFound.
         """
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.revoke(endpoint_id)
         self._cached.pop(endpoint_id, None)
         return self._find(endpoint_id)

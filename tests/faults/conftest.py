@@ -6,17 +6,13 @@ import pytest
 from devtools.valkey import Valkey
 from tests.faults.site import Site
 
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-
-
 # <orders>
 Build = Callable[..., Site]
 
 
 @pytest.fixture
 def build(tmp_path: Path, database_url: str) -> Iterator[Build]:
-    """Makes a site with the settings it is given, on a database of either kind."""
+    """Makes a site with the settings it is given, on an empty database."""
     sites: list[Site] = []
 
     def make(*, valkey: Valkey | None = None, **settings: str) -> Site:

@@ -12,7 +12,7 @@ import redis
 from devtools.processes import wait_until
 from orders.sql.ids import new_id
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql
+from tests.faults.conftest import Build
 from tests.faults.site import Site
 from tests.integration.workers import frozen
 
@@ -26,7 +26,6 @@ GROWTH_MB = 32
 SWEEP_SECONDS = 3
 
 
-@on_postgresql
 @pytest.mark.timeout(0)
 def test_a_herd_that_is_due_at_once_starves_nobody(build: Build) -> None:
     site = build()

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from devtools.processes import Process, free_port, wait_until
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql
+from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import HURRIED, Customer, Site
@@ -58,9 +58,9 @@ class Remote(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+def remote(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     folder = tmp_path_factory.mktemp("remote")
-    site = Site(folder, f"sqlite:///{folder}/orders.db", HURRIED)
+    site = Site(folder, shared_url, HURRIED)
     proxy = Proxy(site.valkey.port)
     try:
         worker = site.start_worker(REDIS_URL=f"redis://127.0.0.1:{proxy.port}/0")
@@ -89,7 +89,6 @@ def test_a_network_to_redis_that_fails_makes_no_order_late_and_claims_go_on(
     assert "task failed" not in site.log(worker)
 
 
-@on_postgresql
 @pytest.mark.parametrize("fault", [cut, stalled])
 def test_while_the_network_to_sql_fails_the_api_says_so_and_then_workers_go_on(
     build: Build, database_url: str, fault: Fault

@@ -11,10 +11,11 @@ from devtools.postgres import Postgres
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.faults.conftest import on_postgresql
 from tests.faults.pauses import last
 from tests.integration.theatre import Theatre, theatre
 from tests.integration.workers import frozen
+
+on_postgresql = pytest.mark.parametrize("records_url", ["postgresql"], indirect=True)
 
 SEATS = 1000
 LATEST_MS = 3000
@@ -29,8 +30,8 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
-    with theatre(database_url, valkey.url, tmp_path) as house:
+def house(records_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
+    with theatre(records_url, valkey.url, tmp_path) as house:
         yield house
 
 

@@ -11,7 +11,7 @@ import redis
 from devtools.processes import Process, events, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.faults.conftest import Build, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import HURRIED, Site
 from tests.integration.workers import frozen
@@ -20,8 +20,6 @@ LATEST_MS = 3000
 #: What a worker writes down when it has settled checks.
 SETTLING = ("batch", "handled without Redis")
 SETTINGS = {**HURRIED, "LOOKAHEAD_SECONDS": "2"}
-
-pytestmark = on_sqlite
 
 
 def assert_all_ended_on_time(site: Site, *ids: str) -> None:

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from devtools.processes import Process, wait_until
-from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import HURRIED, Site
 from worker import Task
@@ -56,7 +56,6 @@ def test_a_zombie_changes_nothing_of_what_another_has_settled(build: Build, mome
     finish(site, zombie, ids)
 
 
-@on_sqlite
 @pytest.mark.parametrize("moment", ["after_claim", "after_commit"] * REPEAT)
 def test_a_zombie_leaves_to_another_what_that_one_holds_and_then_works_on(
     build: Build, moment: str
@@ -83,7 +82,6 @@ def test_a_zombie_leaves_to_another_what_that_one_holds_and_then_works_on(
     finish(site, zombie, ids)
 
 
-@on_postgresql
 @pytest.mark.parametrize("moment", ["in_update"] * REPEAT)
 def test_a_zombie_in_the_middle_of_its_statement_keeps_no_lock(build: Build, moment: str) -> None:
     site = build(**HURRIED)

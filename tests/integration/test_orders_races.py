@@ -27,8 +27,6 @@ from orders.sql.tables import orders, stock_items
 from tests.conftest import Shop, opened
 from tests.races import duels, together
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-
 
 @pytest.fixture
 def shop(migrated_url: str) -> Iterator[Shop]:
@@ -163,7 +161,6 @@ def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
     shop.check(tea=100)
 
 
-@on_postgresql
 def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop) -> None:
     rng = random.Random(20_240_229)
     skus = [f"sku-{n}" for n in range(6)]
@@ -275,7 +272,6 @@ WAITING = sa.text(
 )
 
 
-@on_postgresql
 def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     shop.stock("a")
     shop.stock("B")
@@ -329,7 +325,6 @@ def conflicts(engine: sa.Engine) -> Iterator[list[str | None]]:
     sa.event.remove(engine, "handle_error", note)
 
 
-@on_postgresql
 def test_a_transaction_that_a_deadlock_ended_is_run_again(shop: Shop) -> None:
     shop.stock("a")
     shop.stock("b")
@@ -359,7 +354,6 @@ def deadlock(shop: Shop) -> str:
     return ended
 
 
-@on_postgresql
 def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
@@ -374,7 +368,6 @@ def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> 
     shop.check(tea=100)
 
 
-@on_postgresql
 def test_a_conflict_that_goes_on_is_an_outage(shop: Shop) -> None:
     shop.stock()
     with shop.engine.begin() as connection:

@@ -28,7 +28,6 @@ from orders.sql.expressions import clock
 from orders.sql.tables import order_events, orders, stock_items
 from tests.conftest import Shop
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
 
 
@@ -66,7 +65,6 @@ def replay(shop: Shop, key: str, **quantities: int) -> Placed:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@on_postgresql
 def test_an_operation_is_one_statement_in_autocommit(shop: Shop, name: str) -> None:
     run = operation(shop, name)
     seen: list[bool] = []
@@ -88,7 +86,6 @@ def test_a_statement_is_short_enough_for_the_driver_to_parse_it_once(name: str) 
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@on_postgresql
 def test_a_client_that_freezes_while_its_statement_is_at_work_holds_no_lock(
     shop: Shop, name: str
 ) -> None:
@@ -159,7 +156,6 @@ def blocked(shop: Shop, count: int = 1) -> bool:
         return bool(connection.scalar(query) == count)
 
 
-@on_postgresql
 def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop: Shop) -> None:
     shop.stock("tea", 100, 250)
     with waiting(shop, lambda: shop.place(tea=10)) as (other, found):
@@ -172,7 +168,6 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
     assert found[0].facts == {"sku": "tea", "available": 0}
 
 
-@on_postgresql
 def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
     shop.stock("tea", 1)
     with waiting(shop, lambda: replay(shop, "one")) as (other, found):
@@ -183,7 +178,6 @@ def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Sh
     assert shop.shelf() == (1, 1)
 
 
-@on_postgresql
 def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
     shop.stock()
     placed = replay(shop, "one")
@@ -192,7 +186,6 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
         assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
-@on_postgresql
 def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_it(
     shop: Shop,
 ) -> None:
@@ -216,7 +209,6 @@ def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> 
     )
 
 
-@on_postgresql
 def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
@@ -236,7 +228,6 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     assert shop.shelf() == (97, 0)
 
 
-@on_postgresql
 def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop: Shop) -> None:
     """The one circle there is: the twin has the stock, and waits for the order that is paid."""
     for sku in ("a", "b", "c"):
@@ -302,7 +293,6 @@ def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
     assert (paid.payment.status, paid.replayed) == ("applied", False)
 
 
-@on_postgresql
 def test_nobody_waits_for_another_customers_payment(shop: Shop) -> None:
     shop.stock("tea")
     shop.stock("cup")

@@ -1,6 +1,6 @@
 """The rules of orders, without a database."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,7 +16,6 @@ from orders.errors import (
 from orders.http.problems import RETRY_AFTER, STATUS
 from orders.order.domain import Item, Order, OrderStatus, check_basket, total_minor
 from orders.order.service import Timeouts
-from orders.sql.expressions import epoch_ms
 from orders.sql.ids import is_order_id
 from orders.stock.domain import MAX_MINOR, StockItem
 
@@ -103,11 +102,6 @@ def test_a_timeout_is_the_default_or_what_was_asked_within_bounds() -> None:
     for seconds in (0, -1, 86_401, 10**400, float("nan"), float("inf")):
         with pytest.raises(TimeoutOutOfRange, match="1 to 86400 s"):
             timeouts.ms(seconds)
-
-
-def test_milliseconds_since_the_epoch_are_whole_and_rounded_down() -> None:
-    assert epoch_ms(datetime(1970, 1, 1, 0, 0, 1, 1999, tzinfo=UTC)) == 1001
-    assert epoch_ms(datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))) == 0
 
 
 # -- errors --------------------------------------------------------------------------------
