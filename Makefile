@@ -44,7 +44,7 @@ PATIENCE ?= 1
 demo: $(VENV)/demo ## Play the whole story in under a minute; PATIENCE=5 on a busy machine
 	$(BIN)/python -m examples.demo --patience $(PATIENCE)
 
-run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey, and SQLite under data/
+run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and PostgreSQL, with data under data/
 	$(BIN)/python -m devtools.run
 
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
@@ -70,7 +70,7 @@ openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the AP
 	$(BIN)/python -m devtools.openapi
 
 EXAMPLES ?= 500
-fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json, on both databases; EXAMPLES=2000 for more
+fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json; EXAMPLES=2000 for more
 	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
 # One after another, on a machine with nothing else to do, because time limits are strict.

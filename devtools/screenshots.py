@@ -140,14 +140,14 @@ def make_history(services: Services, dice: random.Random) -> None:
     now = datetime.now(UTC)
     with services.engine.begin() as connection:
         [some, *_] = connection.execute(sa.select(orders).limit(1)).all()
-        customers = [*connection.execute(sa.select(orders.c.customer_id).distinct()).scalars()]
+        customers = [*connection.execute(sa.select(orders.c.client_id).distinct()).scalars()]
         for n in range(600):
             ended = now - timedelta(seconds=dice.uniform(3, 1795))
             slow = timedelta(minutes=11) < now - ended < timedelta(minutes=13)
             late_ms = dice.uniform(200, 2600) if slow else dice.lognormvariate(1.6, 0.6)
             row = dict(some._mapping) | {  # noqa: SLF001
                 "id": str(uuid4()),
-                "customer_id": dice.choice(customers),
+                "client_id": dice.choice(customers),
                 "status": "cancelled",
                 "cancelled_at": ended,
                 "expires_at": ended - timedelta(milliseconds=late_ms),
