@@ -152,7 +152,6 @@ def missing(server: str, error: Exception) -> None:
     say(f"{server} does not start: {error}")
 
 
-# <orders>
 class RecordingScheduler:
     """Remembers what it was told."""
 
@@ -393,6 +392,3 @@ def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterato
     """The application on a database of each kind and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:
         yield made
-
-
-# </orders>

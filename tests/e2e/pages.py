@@ -32,7 +32,6 @@ NOT_RUN = {
     "[ unpaid ]": "a drawing",
     " customer         API process": "a drawing",
     "make new NAME=seat-hold\n": "unit/test_devtools.py writes a service and checks it",
-    "make remove-orders ": "integration/test_remove_orders.py runs it on a copy",
     "make demo    #": "test_examples.py plays the demo; the other is the test suite",
     "VALKEY_SERVER=redis-server make demo": ".ci/run does it",
     "docker compose up --build": "needs Docker; unit/test_compose.py tests the file",
