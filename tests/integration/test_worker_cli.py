@@ -213,7 +213,7 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
         ("dead", "purge", "--all", "--dry-run"),
         ("stats",),
         ("workers",),
-        ("monitor", "--count", "1"),
+        ("stats", "--watch", "--count", "1"),
     ],
     ids=" ".join,
 )
@@ -397,22 +397,45 @@ def test_a_paused_queue_is_not_rebuilt_and_neither_is_a_flow_without_a_sweep(
     command("rebuild", FLOWS, status=1)
 
 
-# -- monitor -------------------------------------------------------------------------------
+# -- stats --watch -------------------------------------------------------------------------
 
 
-def test_a_look_for_programs(command: Command, queue: DelayQueue) -> None:
+def test_a_sample_for_programs_has_the_fields_of_stats(command: Command, queue: DelayQueue) -> None:
     queue.schedule("soon", delay_ms=90_000)
-    look = json.loads(command("monitor", FLOWS, "--json", "--count", "1"))
-    assert (look["scheduled"], look["leased"], look["dead"], look["workers"]) == (2, 1, 2, 0)
-    assert look["due_per_minute"] == [0, 1, *[0] * 28]
-    assert (look["handled_per_second"], look["late_p50_ms"]) == (None, None)
+    sample = json.loads(command("stats", FLOWS, "--watch", "--json", "--count", "1"))
+    assert (sample["scheduled"], sample["leased"], sample["dead"], sample["workers"]) == (
+        2,
+        1,
+        2,
+        0,
+    )
+    assert sample["due_per_minute"] == [0, 1, *[0] * 28]
+    assert (sample["handled_per_second"], sample["late_p50_ms"]) == (None, None)
+    assert {*json.loads(command("stats", FLOWS, "--json"))} < {*sample}
 
 
 @pytest.mark.usefixtures("queue")
-def test_where_nothing_can_be_drawn_a_look_is_a_line(command: Command) -> None:
-    lines = command("monitor", FLOWS, "--count", "3", "--every", "10ms").splitlines()
+def test_where_nothing_can_be_drawn_a_sample_is_a_line(command: Command) -> None:
+    lines = command("stats", FLOWS, "--watch", "--count", "3", "--every", "10ms").splitlines()
     assert len(lines) == 3
     assert all("operated  scheduled 1  due 0  leased 1  dead 2" in line for line in lines)
+
+
+def test_an_outage_of_redis_does_not_end_the_watch(
+    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats, calls = DelayQueue.stats, iter((True, False, True))
+
+    def sometimes(self: DelayQueue) -> Any:
+        if not next(calls):
+            raise redis.ConnectionError("refused")
+        return stats(self)
+
+    monkeypatch.setattr(DelayQueue, "stats", sometimes)
+    watch = ("stats", FLOWS, "--watch", "--count", "3", "--every", "1ms", "--json")
+    first, second, third = map(json.loads, command(*watch).splitlines())
+    assert (first["queue"], third["queue"]) == (queue.name, queue.name)
+    assert second["error"].endswith("  Redis: refused")
 
 
 # -- on a terminal -------------------------------------------------------------------------
@@ -523,19 +546,20 @@ def test_a_person_is_asked_before_dead_letters_are_purged(
         assert screen.end() == 0
 
 
-@pytest.mark.usefixtures("queue")
-def test_a_monitor_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
-    with on_a_terminal(valkey, "monitor", "-f", FLOWS, "--every", "50ms") as screen:
-        screen.wait_for("No worker is running")
-        assert "No task becomes due in the next 30 minutes." in screen.text
+def test_a_watch_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
+    with on_a_terminal(valkey, "stats", "--watch", "-f", FLOWS, "--every", "50ms") as screen:
+        screen.wait_for("No worker is running: no task is handled.")
+        queue.beat("host:1:abcdef", {"up": True, "holds": 0, "started_at": "now"})
+        screen.wait_for("host:1:abcdef")
         queue.schedule("soon", delay_ms=90_000)
-        screen.wait_for("become due in each of the next 30 minutes")
+        screen.wait_for("█")
         queue.pause()
-        screen.wait_for("PAUSED")
+        screen.wait_for("yes")
         screen.child.send_signal(signal.SIGINT)
         assert screen.end() == 0
     assert "Traceback" not in screen.text
-    assert "scheduled 2" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
+    assert re.search(r"scheduled +2", _plain(screen.text))
+    assert max(map(len, _plain(screen.text).splitlines())) <= 80
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: DelayQueue) -> None:
@@ -565,11 +589,10 @@ def test_without_rich_a_terminal_shows_plain_text(valkey: Valkey) -> None:
     for command, expected in (
         ("stats", "             queue  operated"),
         ("workers", "HANDLED"),
-        ("monitor", "operated  scheduled 1"),
+        ("stats --watch --count 1", "operated  scheduled 1"),
         ("doctor", "queue.workers      no worker"),
     ):
-        more = ["--count", "1"] if command == "monitor" else []
-        run = [command, "-f", FLOWS, *more]
+        run = [*command.split(), "-f", FLOWS]
         with on_a_terminal(valkey, *run, program=WITHOUT_RICH) as screen:
             screen.end()
         assert expected in screen.text

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from ..queue.delay_queue import Cancelled, DelayQueue, Scheduled
 from . import arguments
 from .commands import Commands
-from .output import print_json, shown
+from .output import print_json
+from .text import shown
 
 
 def add_to(commands: Commands) -> None:
