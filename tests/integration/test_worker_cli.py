@@ -22,7 +22,7 @@ import redis
 from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
 from tests.contract.state import state
-from worker import DelayQueue, Due, Flow, Task
+from worker import DelayQueue, Due, Flow, Recurring, Task
 from worker.cli import main
 
 FLOWS = f"{__name__}:flows"
@@ -334,6 +334,110 @@ def test_a_pause_says_what_is_paused(command: Command) -> None:
     assert command("pause", "--queue", "operated", "-f", FLOWS) == "operated is paused\n"
     resumed = json.loads(command("resume", FLOWS, "--json"))
     assert resumed == {"queue": "operated", "paused": False}
+
+
+def test_a_queue_that_nobody_serves_is_warned_of(
+    valkey: Valkey,
+    redis_client: redis.Redis,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
+    monkeypatch.chdir(tmp_path)
+
+    def warnings(queue: str) -> list[str]:
+        for words in (["schedule", "a", "--in", "1h"], ["pause"], ["resume"]):
+            assert main(["--redis-url", valkey.url, *words, "--queue", queue]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    assert warnings("operated") == []
+    misspelt = warnings("opreated")
+    assert len(misspelt) == 3
+    assert "no worker serves the queue opreated" in misspelt[0]
+    DelayQueue(redis_client, "opreated").beat("w", {"up": True})
+    assert warnings("opreated") == []
+
+
+# -- recurring flows -----------------------------------------------------------------------
+
+
+def recurring() -> list[Flow]:
+    """A flow that runs once a year, in Berlin, and one of another kind."""
+    yearly = Recurring(
+        "yearly", cron="0 2 24 12 *", timezone="Europe/Berlin", handler=lambda _: None
+    )
+    return [yearly, *flows()]
+
+
+RECURRING = f"{__name__}:recurring"
+
+
+def test_an_extra_run_leaves_the_planned_one_alone(
+    command: Command, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "yearly")
+    [yearly, _] = recurring()
+    assert isinstance(yearly, Recurring)
+    upcoming = yearly.schedule.after(queue.server_time_ms())
+    queue.seed(str(yearly.schedule), 1, upcoming)
+    run = json.loads(command("run-now", RECURRING, "--json"))
+    assert run["result"] == "created"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0[12]:00", run["id"])
+    [extra] = queue.claim(9, 1000).tasks
+    assert extra.id == run["id"]
+    assert extra.due_at_ms == round(1000 * datetime.fromisoformat(extra.id).timestamp())
+    assert queue.upcoming() == [upcoming]
+
+
+def test_a_flow_that_does_not_recur_has_no_extra_run(
+    command: Command, capsys: pytest.CaptureFixture[str], valkey: Valkey
+) -> None:
+    assert main(["--redis-url", valkey.url, "run-now", FLOWS]) == 1
+    assert "none of these flows is recurring" in capsys.readouterr().err
+    command("run-now", RECURRING, "--queue", "operated", status=1)
+
+
+def test_the_next_runs_are_listed_in_their_time_zone(
+    command: Command, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "yearly")
+    [yearly, _] = recurring()
+    assert isinstance(yearly, Recurring)
+    upcoming = yearly.schedule.after(queue.server_time_ms())
+    listing = ("upcoming", RECURRING, "--queue", "yearly", "--limit", "3")
+
+    def states() -> list[str]:
+        return [json.loads(line)["state"] for line in command(*listing, "--json").splitlines()]
+
+    assert states() == ["planned"] * 3, "no worker has run yet"
+    queue.seed(str(yearly.schedule), 1, upcoming)
+    assert states() == ["scheduled", "planned", "planned"]
+    first, second, third = command(*listing).splitlines()[1:]
+    assert f"{upcoming.id}  scheduled  in" in first
+    assert " 24 December " in first
+    for line in (first, second, third):
+        assert line.endswith(", 02:00:00, Europe/Berlin")
+    queue.cancel(upcoming.id)
+    assert states() == ["planned"] * 3
+    assert upcoming.id not in command(*listing), "a run that was skipped"
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_next_tasks_are_listed_in_local_time(
+    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "EAST-9:30")
+    time.tzset()
+    queue.schedule("overdue", 1_700_000_000_000)
+    queue.schedule("future", 2_000_000_000_000)
+    overdue, future, waiting = command("upcoming", "--queue", "operated").splitlines()[1:]
+    assert re.search(r"overdue .* ago +Wednesday 15 November 2023, 07:43:20, EAST$", overdue)
+    assert re.search(r"future .*in [\d.]+ d +Wednesday 18 May 2033, 13:03:20, EAST$", future)
+    assert re.search(r"waiting .*in [\d.]+ d +-$", waiting), "after the year 9999"
+    assert len(command("upcoming", FLOWS, "--limit", "1").splitlines()) == 2
+    monkeypatch.undo()
+    time.tzset()
 
 
 # -- rebuild -------------------------------------------------------------------------------

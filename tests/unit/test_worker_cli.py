@@ -219,6 +219,7 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
     [
         ["run"],
         ["stats"],
+        ["upcoming"],
         ["workers"],
         ["doctor"],
         ["dead", "list"],
@@ -226,6 +227,7 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
         ["dead", "requeue"],
         ["dead", "purge"],
         ["schedule"],
+        ["run-now"],
         ["cancel"],
         ["pause"],
         ["resume"],

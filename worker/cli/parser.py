@@ -10,7 +10,7 @@ import redis
 
 from ..errors import WorkerError
 from ..queue.advice import with_advice
-from . import dead, doctor, health, rebuild, run, stats, tasks, workers
+from . import dead, doctor, health, rebuild, run, stats, tasks, upcoming, workers
 from .commands import Commands
 
 PACKAGE = (__package__ or "").rpartition(".")[0]
@@ -78,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         help="default: the environment variable REDIS_URL",
     )
     commands = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    for module in (run, health, stats, workers, doctor, dead, tasks, rebuild):
+    for module in (run, health, stats, upcoming, workers, doctor, dead, tasks, rebuild):
         module.add_to(commands)
     return parser
