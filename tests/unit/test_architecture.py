@@ -68,7 +68,15 @@ CONTEXTS = ("order", "stock", "clients", "providers", "webhooks")
 #: Where the service meets the engine.
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
-    for name in ("bootstrap", "deliveries", "ops.*", "outages", "queues", "timeouts")
+    for name in (
+        "bootstrap",
+        "deliveries",
+        "ops.*",
+        "outages",
+        "queues",
+        "timeouts",
+        "watch.doctor",
+    )
 )
 
 RULES = [
