@@ -19,6 +19,7 @@ HTTP_API = page("docs/http-api.md")
 PAYMENTS = page("docs/payments.md")
 WEBHOOKS = page("docs/webhooks.md")
 OPERATIONS = page("docs/operations.md")
+MONITORING = page("docs/monitoring.md")
 FLOWS = page("docs/writing-a-flow.md")
 COPY_IT = page("docs/copy-it.md")
 #: Every page whose blocks are run, and what it is called in a test.
