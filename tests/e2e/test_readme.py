@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -272,17 +271,6 @@ def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Pa
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()
     bash(f"cd {folder}\n{script}", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
-
-
-def test_a_copy_works_without_the_files_that_the_page_says_may_go(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "worker", tmp_path / "timeouts")
-    sentence = COPY_IT.partition("**What you may delete from the copy:**")[2].partition(".\n")[0]
-    init = tmp_path / "timeouts" / "__init__.py"
-    for file in re.findall(r"`(\w+)\.py`", sentence.partition("Nothing else")[0]):
-        (tmp_path / "timeouts" / f"{file}.py").unlink()
-        init.write_text(re.sub(rf"(?m)^from \.{file} import .*\n", "", init.read_text()))
-    help_ = [sys.executable, "-m", "timeouts", "run", "--help"]
-    subprocess.run(help_, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, check=True)
 
 
 def test_a_flow_runs_by_hand_as_the_page_says(tmp_path: Path) -> None:
