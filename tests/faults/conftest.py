@@ -6,7 +6,6 @@ import pytest
 from devtools.valkey import Valkey
 from tests.faults.site import Site
 
-# <orders>
 Build = Callable[..., Site]
 
 
@@ -22,6 +21,3 @@ def build(tmp_path: Path, database_url: str) -> Iterator[Build]:
     yield make
     for site in sites:
         site.close()
-
-
-# </orders>
