@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from orders.clients.domain import ApiKey, Client, ValidKey
 from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 
 #: How long a key is cached. A look-up for each request would cost half as much as reading an order.
@@ -93,7 +93,7 @@ class Clients(Transactional[ClientRepository]):
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
-            key = repository.key(key_id) if is_order_id(key_id) else None
+            key = repository.key(key_id) if is_uuid(key_id) else None
         if key is None:
             raise KeyNotFound
         return key
@@ -144,7 +144,7 @@ class Clients(Transactional[ClientRepository]):
         return found.client
 
     def _look_up(self, key_id: str) -> ValidKey | None:
-        if not is_order_id(key_id):  # PostgreSQL would refuse it
+        if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         now = monotonic()
         with self._reading() as repository:
