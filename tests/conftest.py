@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
@@ -143,7 +144,8 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/orders.db"
-    return str(request.getfixturevalue("postgres_url"))
+    migrated = "migrated_url" in request.fixturenames
+    return str(request.getfixturevalue("reused_url" if migrated else "postgres_url"))
 
 
 def missing(server: str, error: Exception) -> None:
@@ -152,7 +154,6 @@ def missing(server: str, error: Exception) -> None:
     say(f"{server} does not start: {error}")
 
 
-# <orders>
 class RecordingScheduler:
     """Remembers what it was told."""
 
@@ -257,10 +258,89 @@ class Shop:
         assert {i: ended.get(i, "unpaid") for i in statuses} == statuses
 
 
+#: What a change of the schema or of the database's settings changes, and a TRUNCATE does not.
+SHAPE = """
+SELECT (SELECT (count(*), max(xmin::text::bigint)) FROM pg_attribute),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_constraint),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_index),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_proc),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_trigger),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_type),
+    (SELECT array_agg(reloptions ORDER BY oid) FROM pg_class WHERE reloptions IS NOT NULL),
+    (SELECT array_agg(setconfig) FROM pg_db_role_setting),
+    (SELECT array_agg(version_num) FROM alembic_version)
+"""
+
+
+class SchemaChanged(Exception):
+    """A test changed the schema or the settings of its database."""
+
+
+class ReusedDatabase:
+    """A database with the schema, emptied after each test: 40 ms instead of a second for a new one.
+
+    A test that changes the schema or the database's settings costs a new one.
+    """
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+        self._template = f"template_{uuid4().hex}"
+        postgres.execute(f"CREATE DATABASE {self._template}")
+        upgrade(postgres.url(self._template))
+        self._create()
+
+    def restore(self) -> None:
+        """Disconnect whoever is left, and empty it."""
+        try:
+            self._empty()
+        except (SchemaChanged, psycopg.Error):
+            self._postgres.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
+            self._create()
+
+    def _create(self) -> None:
+        self._name = f"test_{uuid4().hex}"
+        self._postgres.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
+        self.url = self._postgres.url(self._name)
+        with self._connect() as connection:
+            self._shape = connection.execute(SHAPE).fetchone()
+
+    def _empty(self) -> None:
+        filled = (
+            "SELECT relname FROM pg_class WHERE relname = ANY(%s) AND pg_relation_size(oid) > 0"
+        )
+        with self._connect() as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            if connection.execute(SHAPE).fetchone() != self._shape:
+                raise SchemaChanged
+            names = [name for (name,) in connection.execute(filled, ([*metadata.tables],))]
+            if names:
+                truncate = f"TRUNCATE {', '.join(names)} RESTART IDENTITY CASCADE"
+                connection.execute(truncate.encode())
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True)
+
+
+@pytest.fixture(scope="session")
+def reused_database(postgres: Postgres) -> ReusedDatabase:
+    return ReusedDatabase(postgres)
+
+
+@pytest.fixture
+def reused_url(reused_database: ReusedDatabase) -> Iterator[str]:
+    """A PostgreSQL database with the schema and nothing in it."""
+    yield reused_database.url
+    reused_database.restore()
+
+
 @pytest.fixture
 def migrated_url(database_url: str) -> str:
     """A database of each kind with the schema and nothing in it."""
-    upgrade(database_url)
+    if database_url.startswith("sqlite"):
+        upgrade(database_url)
     return database_url
 
 
@@ -320,6 +400,11 @@ def _migrate(url: str) -> None:
 CLIENTS = {"customer": ["orders", "payments"], "other": ["orders", "payments"], "ops": ["ops"]}
 
 
+@functools.cache
+def _conformance() -> Conformance:
+    return Conformance()
+
+
 class Api:
     """The application with a test client, two customers' keys, and the shop's own."""
 
@@ -327,7 +412,6 @@ class Api:
         made = Settings(database_url=database_url, redis_url=redis_url, **settings)
         self.app = create_app(made)
         self.app.testing = True  # so that an undeclared error fails the test
-        self.conformance = Conformance(self.app)
         self.services: Services = self.app.extensions["orders"]
         self.http = self.app.test_client()
         self.keys: dict[str, str] = {}
@@ -351,7 +435,7 @@ class Api:
         if key is not None:
             sent.setdefault("Authorization", f"Bearer {self.keys[key]}")
         response = self.http.open(path, method=method, json=json, headers=sent, **more)
-        self.conformance.check(method, path, response)
+        _conformance().check(method, path, response)
         return response
 
     def stock(self, sku: str = "tea", on_hand: int = 100, price_minor: int = 250) -> None:
@@ -393,6 +477,3 @@ def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterato
     """The application on a database of each kind and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:
         yield made
-
-
-# </orders>
