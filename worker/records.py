@@ -40,7 +40,7 @@ try:
     import sqlalchemy as sa
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "Records need SQLAlchemy: pip install 'order-timeout[records]'", name=missing.name
+        "Records need SQLAlchemy: pip install 'sqlalchemy>=2.1'", name=missing.name
     ) from missing
 import structlog
 from sqlalchemy.dialects import postgresql
