@@ -85,9 +85,9 @@ soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a t
 bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=drain for one part
 	$(BIN)/python -m benchmarks$(if $(PART),.$(PART))
 
-new: $(if $(NAME),$(VENV)/installed) ## Write a service for another timeout: NAME=seat-hold
+new: $(if $(NAME),$(VENV)/installed) ## Write a service: NAME=seat-hold here, IN=../seat-hold for a repository of its own
 	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold'; exit 2; }
-	@$(BIN)/python -m devtools.new "$(NAME)"
+	@$(BIN)/python -m devtools.new "$(NAME)" $(if $(IN),--in "$(IN)")
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py

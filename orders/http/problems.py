@@ -160,7 +160,7 @@ def headers_of(status: int, codes: Collection[str]) -> dict[str, bool]:
     """The headers of an error's response, and whether all of these codes have them."""
     if status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": True}
-    later = {error.code for error in (*RETRY_AFTER, errors.TooManyRequests)}
+    later = {error.code for error in RETRY_AFTER.keys() | {errors.TooManyRequests}}
     return {"Retry-After": later >= {*codes}} if later & {*codes} else {}
 
 

@@ -103,7 +103,7 @@ def test_guessing_keys_ends_in_refusals_that_cost_no_query(
 ) -> None:
     # However busy the machine: guessing is faster than what is left grows, and a key stays cached.
     monkeypatch.setattr("orders.clients.rate_limits.WRONG_KEYS_PER_SECOND", 1)
-    monkeypatch.setattr("orders.clients.service.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     with serving(migrated_url, valkey.url, trusted_proxies=1) as api:
         assert api.send("GET", "/v1/orders").status_code == 200
         asked = 0

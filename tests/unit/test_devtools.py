@@ -1,11 +1,13 @@
 """What helps in developing: which server's program is started, and what a new service is made of."""
 
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import psycopg
@@ -15,6 +17,7 @@ import redis
 from devtools import postgres, processes, valkey
 from devtools.new import new
 from devtools.processes import ROOT, free_port
+from devtools.repository import repository, subset
 
 
 def program(folder: Path, name: str) -> str:
@@ -67,31 +70,69 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
     assert postgres.binary("initdb") == initdb
 
 
-def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
-    tmp_path: Path,
-) -> None:
-    names = ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile")
-    for name in (each for each in names if (ROOT / each).exists()):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
-        else:
-            shutil.copy(ROOT / name, tmp_path)
+NAMES_TAKEN = ("worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, "")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As much of this one as `make new` reads and changes."""
     for name in ("pyproject.toml", "alembic.ini"):
         shutil.copy(ROOT / name, tmp_path)
-    made = new("seat-hold", tmp_path)
-    assert [path.name for path in made][-1] == "test_seat_hold.py"
-    for command in ("ruff check .", "ruff format --check .", "mypy seat_hold"):
+    tests = tmp_path / "tests" / "integration"
+    tests.mkdir(parents=True)
+    for folder in (tests, tests.parent):
+        (folder / "__init__.py").touch()
+    return tmp_path
+
+
+def test_a_new_service_is_formatted_and_registered(checkout: Path) -> None:
+    made = new("zebra-crossing", checkout)
+    assert [path.name for path in made][-1] == "test_zebra_crossing.py"
+    for command in ("ruff check .", "ruff format --check ."):
         done = subprocess.run(
             [sys.executable, "-m", *command.split()],
-            cwd=tmp_path,
+            cwd=checkout,
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("seat-hold", "worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, ""):
+    tools = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]
+    assert "zebra_crossing" in tools["mypy"]["files"]
+    assert "zebra_crossing*" not in tools["setuptools"]["packages"]["find"]["include"]
+    assert "[zebra_crossing]" in (checkout / "alembic.ini").read_text()
+
+
+def test_a_new_service_overwrites_nothing(checkout: Path) -> None:
+    new("zebra-crossing", checkout)
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    for name in ("zebra-crossing", *NAMES_TAKEN):
         with pytest.raises(ValueError, match=r"a name is|already"):
-            new(name, tmp_path)
+            new(name, checkout)
+    assert before == {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+
+
+def test_a_new_repository_overwrites_nothing(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    for target in (tmp_path, taken):
+        with pytest.raises(ValueError, match="already exists, and is not an empty folder"):
+            repository("zebra-crossing", target)
+    for name in NAMES_TAKEN:
+        with pytest.raises(ValueError, match=r"a name is|already"):
+            repository(name, tmp_path / "new")
+    assert [*tmp_path.iterdir()] == [taken]
+
+
+def test_a_locks_subset_has_all_that_is_needed_and_no_more() -> None:
+    lock = (ROOT / "requirements" / "dev.lock").read_text()
+    part = subset(lock, ["flask>=3", "redis[hiredis]>=8", "pytest"])
+    names = re.findall(r"^([\w.-]+)==", part, re.MULTILINE)
+    assert {"flask", "werkzeug", "markupsafe", "redis", "hiredis", "pytest", "colorama"} <= {*names}
+    assert not {"hypothesis", "sqlalchemy", "granian"} & {*names}
+    assert names == sorted(names)
+    assert all(entry in lock for entry in re.split(r"(?m)^(?=\w)", part))
+    assert "hiredis" not in subset(lock, ["redis"])
 
 
 def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def _outcome(left: Any) -> Outcome:
 
 
 def _look_again(ms: float) -> Retry:
-    return Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS)
+    return Retry(LOOK_AGAIN_MS if ms <= 0 else math.ceil(ms))  # raises for NaN
 
 
 def _column(column: Column) -> sa.Column[Any]:
