@@ -53,7 +53,7 @@ def test_orders_beyond_the_limit_are_refused_until_others_have_ended(migrated_ur
         shop.place()
         with pytest.raises(TooManyUnpaidOrders):
             shop.place()
-        shop.service.cancel(shop.customer, second.id)
+        shop.service.cancel(shop.client, second.id)
         shop.place()
         with pytest.raises(TooManyUnpaidOrders):
             shop.place()
@@ -69,7 +69,7 @@ def test_pieces_beyond_the_limit_are_refused(migrated_url: str) -> None:
             shop.place(tea=4)
         assert refused.value.facts == {"limit": 10}
         shop.place(tea=2, cup=1)
-        shop.service.cancel(shop.customer, order.id)
+        shop.service.cancel(shop.client, order.id)
         with pytest.raises(TooManyHeldPieces):
             shop.place(tea=8)
         shop.place(tea=7)
@@ -159,7 +159,7 @@ def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
             for answer in answers
         ]
         assert sum(isinstance(answer, Order) for answer in answers) == 27
-        unpaid = fresh.service.orders(shop.customer, page_size=100, status="unpaid")
+        unpaid = fresh.service.orders(shop.client, page_size=100, status="unpaid")
         assert len(unpaid) == 37
         shop.check(tea=100, cup=5)
 
@@ -184,7 +184,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
         hanging, go_on = threading.Event(), threading.Event()
 
         def hang() -> None:
-            with shop.service._holdings.placing(shop.customer, 1) as refusal:
+            with shop.service._holdings.placing(shop.client, 1) as refusal:
                 assert refusal is None
                 hanging.set()
                 assert go_on.wait(60)
@@ -199,7 +199,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
             waiter: list[Order | OrderError] = []
             last = threading.Thread(target=lambda: waiter.append(placed_or_refused(shop)))
             last.start()
-            changed = shop.service._holdings._accounts[shop.customer].changed
+            changed = shop.service._holdings._accounts[shop.client].changed
             wait_until(lambda: changed._waiters or waiter, "the last one to wait")  # type: ignore[attr-defined]
             assert waiter == []
         finally:

@@ -52,7 +52,7 @@ def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) 
         again = shop.service.expire([order.id for order in placed])
         assert again == {busy.id: LOOK_AGAIN_MS}
         payer.rollback()
-    statuses = {order.id: order.status for order in shop.service.orders(shop.customer, page_size=9)}
+    statuses = {order.id: order.status for order in shop.service.orders(shop.client, page_size=9)}
     assert statuses == {
         placed[0].id: "cancelled",
         busy.id: "unpaid",

@@ -40,13 +40,13 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
     return {
         "place": lambda: replay(shop, "new"),
         "extend": lambda: shop.service.extend(
-            shop.customer,
+            shop.client,
             order.id,
             expires_at=order.created_at + timedelta(hours=1),
             versions=None,
         ),
         "pay": lambda: shop.pay(order),
-        "cancel": lambda: shop.service.cancel(shop.customer, order.id),
+        "cancel": lambda: shop.service.cancel(shop.client, order.id),
         "expire": lambda: shop.service.expire([order.id]),
         "expire_in_detail": lambda: shop.service.expire([order.id], lambda _: None),
     }[name]
@@ -185,7 +185,7 @@ def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_
     shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order)) as (other, found):
-        assert OrderRepository(other).cancel(order.id, shop.customer)
+        assert OrderRepository(other).cancel(order.id, shop.client)
     assert found[0].payment.reason == "order_cancelled"
     assert shop.events(order) == ["order.created", "order.cancelled", "payment.refund_due"]
     assert shop.shelf() == (100, 0)
@@ -194,7 +194,7 @@ def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_
 def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> Any:
     return OrderRepository(connection).pay(
         order.id,
-        shop.customer,
+        shop.client,
         provider="bank",
         reference=reference,
         amount_minor=order.total_minor,
@@ -215,7 +215,7 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     assert found[0] == Paid(payment, replayed=True)
 
     kept = shop.place()
-    with waiting(shop, lambda: shop.service.cancel(shop.customer, kept.id)) as (other, found):
+    with waiting(shop, lambda: shop.service.cancel(shop.client, kept.id)) as (other, found):
         pay(other, shop, kept, "r-4")
     assert isinstance(found[0], AlreadyPaid)
     assert shop.shelf() == (97, 0)
@@ -255,11 +255,11 @@ def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop:
 def test_a_replay_and_the_first_event_need_no_event_that_tells_them(shop: Shop) -> None:
     shop.stock()
     placed = replay(shop, "one")
-    [created] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    [created] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     shop.expire_in(-1, placed.order)
     assert shop.service.expire([placed.order.id]) == {}
-    [created, _] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    [created, _] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     with shop.engine.begin() as connection:
         connection.execute(sa.delete(order_events))
@@ -282,7 +282,7 @@ def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
     payment: dict[str, Any] = {"provider": "bank", "reference": "pi_42", "currency": "EUR"}
     cent = shop.service.pay(shop.other, theirs.id, amount_minor=1, **payment)
     assert cent.payment.reason == "wrong_amount"
-    paid = shop.service.pay(shop.customer, mine.id, amount_minor=mine.total_minor, **payment)
+    paid = shop.service.pay(shop.client, mine.id, amount_minor=mine.total_minor, **payment)
     assert (paid.payment.status, paid.replayed) == ("applied", False)
 
 

@@ -44,7 +44,7 @@ def shop(migrated_url: str) -> Iterator[Shop]:
 
 def adjust(shop: Shop, delta: int, key: str = "", sku: str = "tea") -> Adjusted:
     return shop.stock_service.adjust(
-        sku, client_id=shop.customer, key=key or new_id(), delta=delta, reason="counted"
+        sku, client_id=shop.client, key=key or new_id(), delta=delta, reason="counted"
     )
 
 
@@ -157,7 +157,7 @@ def test_who_creates_a_sku_second_finds_it_there(
 def test_a_twin_that_waits_replays_the_adjustment(shop: Shop) -> None:
     shop.stock()
     shop.stock("cup")
-    same: dict[str, Any] = {"key": "one", "client_id": shop.customer, "reason": "counted"}
+    same: dict[str, Any] = {"key": "one", "client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: adjust(shop, -1, "one")) as (other, found):
         made = StockRepository(other).adjust("tea", delta=-1, **same)
     assert found[0] == Adjusted(made, replayed=True)
@@ -178,7 +178,7 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
 
 def test_an_order_is_placed_for_what_an_adjustment_left(shop: Shop) -> None:
     shop.stock("tea", 10)
-    change: dict[str, Any] = {"client_id": shop.customer, "reason": "counted"}
+    change: dict[str, Any] = {"client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: shop.place(tea=2)) as (other, found):
         StockRepository(other).adjust("tea", key="a", delta=-9, **change)
     assert isinstance(found[0], OutOfStock)
@@ -196,7 +196,7 @@ def end_by_payment(shop: Shop, order: Order) -> None:
 
 
 def end_by_request(shop: Shop, order: Order) -> None:
-    shop.service.cancel(shop.customer, order.id)
+    shop.service.cancel(shop.client, order.id)
 
 
 def end_by_time(shop: Shop, order: Order) -> None:

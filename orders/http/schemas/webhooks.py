@@ -10,7 +10,7 @@ from orders.http.schemas.types import CountOut, Id, In, Moment, Out, Shown
 from orders.sql.statements import Position
 from orders.webhooks.domain import WEBHOOK_TYPES, Delivery, DeliveryStatus, Subscription
 
-EventType = Literal[
+WebhookType = Literal[
     "order.created",
     "order.paid",
     "order.cancelled",
@@ -19,8 +19,8 @@ EventType = Literal[
     "payment.refund_due",
     "payment.refunded",
 ]
-assert set(EventType.__args__) == set(WEBHOOK_TYPES)  # type: ignore[attr-defined]
-EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))]
+assert set(WebhookType.__args__) == set(WEBHOOK_TYPES)  # type: ignore[attr-defined]
+WebhookTypes = Annotated[list[WebhookType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))]
 Url = Annotated[
     str,
     StringConstraints(min_length=1, max_length=2000),
@@ -35,7 +35,7 @@ class WebhookIn(In):
 
     url: Url
     events: Annotated[
-        EventTypes | None,
+        WebhookTypes | None,
         Field(
             description="Which events to send, each once. Default: all.",
             examples=[["order.paid", "order.cancelled"]],
@@ -93,7 +93,7 @@ class WebhookOut(Out):
     id: Id
     url: Annotated[str, Shown(Url)]
     events: Annotated[
-        Annotated[list[str], Shown(EventTypes)] | None,
+        Annotated[list[str], Shown(WebhookTypes)] | None,
         Field(description="Which events; null for all."),
     ]
     created_at: Annotated[Moment, Field(description="When it was made.")]
@@ -134,7 +134,7 @@ class DeliveryOut(Out):
     id: Id
     subscription_id: Annotated[Id, Field(description="The id of its subscription.")]
     order_id: Annotated[Id, Field(description="The id of the order that it is about.")]
-    type: Annotated[str, Shown(EventType), Field(description="What happened.")]
+    type: Annotated[str, Shown(WebhookType), Field(description="What happened.")]
     status: DeliveryStatus
     attempts: Annotated[CountOut, Field(description="How often it was sent.")]
     created_at: Annotated[Moment, Field(description="When it was written.")]
@@ -171,7 +171,7 @@ class MessageData(Out):
 class MessageOut(Out):
     """What is sent to a webhook."""
 
-    type: Annotated[str, Shown(EventType), Field(description="What happened.")]
+    type: Annotated[str, Shown(WebhookType), Field(description="What happened.")]
     timestamp: Annotated[Moment, Field(description="When it happened.")]
     sequence: Annotated[
         int,
