@@ -88,7 +88,7 @@ def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
     assert again == placed._replace(replayed=True)
 
 
-def test_an_extended_order_is_cancelled_at_its_new_deadline_and_not_before(shop: Shop) -> None:
+def test_an_extended_order_is_cancelled_at_its_new_deadline(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
@@ -115,7 +115,7 @@ def test_any_version_will_do_if_the_caller_says_so(shop: Shop) -> None:
 # -- what it refuses -----------------------------------------------------------------------
 
 
-def test_a_refusal_to_move_a_deadline_says_why_and_changes_nothing(shop: Shop) -> None:
+def test_a_refused_extension_says_why_and_changes_nothing(shop: Shop) -> None:
     shop.stock()
     unpaid, paid, cancelled, expired = (shop.place() for _ in range(4))
     shop.pay(paid)
@@ -162,7 +162,7 @@ def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
     assert extend(shop, order, aged.created_at + timedelta(minutes=61)).version == 2
 
 
-def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -> None:
+def test_an_extension_is_decided_when_it_has_the_lock(shop: Shop) -> None:
     shop.stock()
     deadline = shop.place().created_at + timedelta(minutes=10)
 
@@ -189,7 +189,7 @@ def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -
     assert isinstance(found[0], TimeoutOutOfRange)
 
 
-def test_a_deadline_that_waited_for_its_lock_is_scheduled_from_then(shop: Shop) -> None:
+def test_an_extension_that_waited_is_scheduled_from_then(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, order.created_at + MAX)) as (other, found):

@@ -41,7 +41,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "PATIENCE_SECONDS", 60)
 
 
-def test_orders_beyond_the_limit_are_refused_until_others_have_ended(migrated_url: str) -> None:
+def test_orders_beyond_the_limit_wait_until_others_end(migrated_url: str) -> None:
     with limited(migrated_url, max_orders=3) as shop:
         shop.stock()
         first, second, _ = (shop.place() for _ in range(3))
@@ -138,7 +138,7 @@ def placed_or_refused(shop: Shop, **quantities: int) -> Order | OrderError:
 
 
 @pytest.mark.parametrize("limits", [{"max_orders": 37}, {"max_pieces": 2 * 37 + 1}])
-def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
+def test_many_threads_place_exactly_what_the_limit_allows(
     migrated_url: str, limits: dict[str, int]
 ) -> None:
     """Some of what they ask for is not in stock, and whoever is refused is refused rightly."""
@@ -164,7 +164,7 @@ def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
         shop.check(tea=100, cup=5)
 
 
-def test_two_processes_exceed_a_limit_by_what_they_place_between_counts(migrated_url: str) -> None:
+def test_two_processes_exceed_a_limit_only_between_counts(migrated_url: str) -> None:
     with limited(migrated_url, max_orders=10) as shop:
         shop.stock()
         other = another_process(shop, max_orders=10)

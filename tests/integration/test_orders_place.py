@@ -85,7 +85,7 @@ def test_an_order_keeps_its_price_when_the_price_changes(shop: Shop) -> None:
     assert shop.place(tea=1).total_minor == 900
 
 
-def test_moments_come_back_aware_in_utc_and_in_whole_milliseconds(shop: Shop) -> None:
+def test_moments_are_aware_in_utc_and_whole_milliseconds(shop: Shop) -> None:
     shop.stock()
     before = datetime.now(UTC)
     order = shop.place()
@@ -125,14 +125,14 @@ def test_the_same_key_and_request_replays_the_first_response(shop: Shop) -> None
     assert len(shop.scheduler.scheduled) == 1
 
 
-def test_a_replay_is_the_first_response_even_when_the_order_has_moved_on(shop: Shop) -> None:
+def test_a_replay_is_the_first_response_whatever_came_after(shop: Shop) -> None:
     shop.stock()
     first = place(shop)
     shop.service.cancel(shop.client, first.order.id)
     assert place(shop).order == first.order
 
 
-def test_the_same_key_with_another_request_is_refused_and_leaves_nothing(shop: Shop) -> None:
+def test_a_key_is_refused_for_another_request(shop: Shop) -> None:
     shop.stock()
     place(shop)
     before = shop.tables()
@@ -235,7 +235,7 @@ def test_orders_are_listed_newest_first_and_filtered(shop: Shop) -> None:
     assert ids(expires_before=unpaid.created_at, status="cancelled") == []
 
 
-def test_with_a_bound_on_deadlines_the_latest_deadline_comes_first(shop: Shop) -> None:
+def test_expires_before_lists_the_latest_deadline_first(shop: Shop) -> None:
     shop.stock()
     placed = [shop.place() for _ in range(4)]
     for order, minutes in zip(placed, (30, 10, 20, 40), strict=True):

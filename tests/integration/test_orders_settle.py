@@ -180,7 +180,7 @@ def test_providers_name_their_payments_independently(shop: Shop) -> None:
     assert (paid.replayed, paid.payment.status) == (False, "applied")
 
 
-def test_a_payment_after_the_deadline_is_good_until_the_cancellation(shop: Shop) -> None:
+def test_a_late_payment_is_good_until_the_cancellation(shop: Shop) -> None:
     shop.stock("tea", 10)
     order = shop.place(tea=2)
     shop.expire_in(-MINUTE_MS, order)

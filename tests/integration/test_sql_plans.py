@@ -244,7 +244,7 @@ def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
     assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
 
 
-def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) -> None:
+def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
     one = {"sku-000": 1}
     hundred = {f"sku-{number:03}": 1 for number in range(100)}
 
@@ -277,7 +277,7 @@ def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) ->
     assert_alike(pair, use)
 
 
-def test_a_provider_is_added_looked_up_rotated_and_revoked_without_statistics(pair: Pair) -> None:
+def test_providers_are_managed_without_statistics(pair: Pair) -> None:
     # Of another client: one that has most endpoints is listed by reading most.
     def use(shop: Shop) -> None:
         providers = Providers(shop.engine)
@@ -312,7 +312,7 @@ def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None
     assert_alike(pair, use)
 
 
-def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -> None:
+def test_a_refund_by_reference_needs_no_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         order = shop.basket({"sku-000": 1})
         shop.pay(order, "by-reference", amount_minor=1)
@@ -321,7 +321,7 @@ def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -
     assert_alike(pair, use)
 
 
-def test_a_page_of_stock_or_of_its_adjustments_reads_no_more_than_it_shows(pair: Pair) -> None:
+def test_a_page_of_stock_reads_no_more_than_it_shows(pair: Pair) -> None:
     costs: dict[Any, int] = {}
     for shop in pair:
         stock = shop.stock_service
@@ -350,7 +350,7 @@ def make_due_soon(shop: Shop, count: int) -> None:
         connection.execute(moved, {"ms": 50_000})
 
 
-def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -> None:
+def test_the_sweep_needs_no_statistics(pair: Pair) -> None:
     for shop in pair:
         make_due_soon(shop, 20)
 
@@ -511,9 +511,7 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
     assert_alike(pair, use)
 
 
-def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
-    pair: Pair, hooked: dict[int, str]
-) -> None:
+def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         service, one = webhooks(shop), hooked[id(shop)]
         for status in (None, "pending", "delivered", "dead"):
@@ -690,7 +688,7 @@ def pages(shop: Shop, **filters: Any) -> tuple[int, int]:
     return max(costs), shown
 
 
-def test_a_page_of_all_clients_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
+def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
     for shop in pair:
         cost, shown = pages(shop)
         assert shown == 2 * PAGE
@@ -700,7 +698,7 @@ def test_a_page_of_all_clients_orders_reads_no_more_than_it_shows(pair: Pair) ->
 
 @pytest.mark.parametrize("reference", ["old", "unknown"])
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_page_of_orders_by_reference_reads_no_more_than_it_shows(
+def test_a_page_by_reference_reads_no_more_than_it_shows(
     pair: Pair, status: str | None, reference: str
 ) -> None:
     for shop in pair:
