@@ -15,12 +15,12 @@ Build = Callable[..., Site]
 
 
 @pytest.fixture
-def build(tmp_path: Path, database_url: str) -> Iterator[Build]:
+def build(tmp_path: Path, migrated_url: str) -> Iterator[Build]:
     """Makes a site with the settings it is given, on a database of either kind."""
     sites: list[Site] = []
 
     def make(*, valkey: Valkey | None = None, **settings: str) -> Site:
-        sites.append(Site(tmp_path, database_url, settings, valkey=valkey))
+        sites.append(Site(tmp_path, migrated_url, settings, valkey=valkey))
         return sites[-1]
 
     yield make

@@ -51,6 +51,7 @@ def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
     site.assert_each_was_cancelled_once(ids)
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_worker_that_starts_without_redis_cancels_all_the_same(build: Build) -> None:
     site = build()

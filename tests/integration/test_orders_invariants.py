@@ -28,6 +28,7 @@ from orders.errors import (
 from orders.order.domain import Order
 from orders.stock.domain import Expected
 from tests.conftest import Shop, opened, upgrade
+from tests.length import rounds
 
 SKUS = ["cup", "tea"]
 skus = st.sampled_from(SKUS)
@@ -196,7 +197,7 @@ class OrdersMachine(RuleBasedStateMachine):
 
 TestOrders = OrdersMachine.TestCase
 TestOrders.settings = settings(
-    max_examples=40,
+    max_examples=rounds(10, 40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
