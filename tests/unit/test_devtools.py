@@ -64,6 +64,7 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
     assert postgres.binary("initdb") == initdb
 
 
+@pytest.mark.slow
 def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
     tmp_path: Path,
 ) -> None:
