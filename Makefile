@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults soak bench new remove-orders env lock clean
+.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -93,9 +93,6 @@ bench: $(VENV)/bench ## Measure the figures of docs/performance.md again; PART=d
 new: $(if $(NAME),$(VENV)/installed) ## Write a service for another timeout: NAME=seat-hold
 	@test -n "$(NAME)" || { echo 'NAME is missing: make new NAME=seat-hold'; exit 2; }
 	@$(BIN)/python -m devtools.new "$(NAME)"
-
-remove-orders: $(VENV)/installed ## Keep only the engine and what you need to write flows; asks first
-	@$(BIN)/python -m devtools.remove_orders
 
 env: ## Write .env with random secrets, once
 	@test -e .env && echo '.env already exists, and was not changed' || $(PYTHON) devtools/make_env.py

@@ -37,8 +37,8 @@ def main() -> None:
 
 
 def _figures(found: report.Report) -> str:
-    settings = ", ".join(f"{name} {value}" for name, value in found.settings.items())
-    return f"{report.table(found.figures)}\n\nMeasured {found.measured}: {settings}."
+    """The table. The page says once what the machine was; each result's file has its settings."""
+    return f"{report.table(found.figures)}\n\nMeasured {found.measured}."
 
 
 def _drain() -> None:

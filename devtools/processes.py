@@ -68,7 +68,6 @@ class Process:
             return self._child.wait()
 
 
-# <orders>
 #: One process with eight threads; timeouts and connections are limited as in docker-compose.yml.
 GRANIAN = ["--interface", "wsgi", "--workers", "1", "--blocking-threads", "8", "--no-ws"]
 GRANIAN += ["--http", "1", "--http1-header-read-timeout", "5000", "--backpressure", "256"]
@@ -86,13 +85,11 @@ def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
     return python(["worker", "run", "orders.timeouts:flows", *options], env, log)
 
 
-# </orders>
 def python(module: list[str], env: Mapping[str, str], log: Path) -> Process:
     """``python -m module``, in the background."""
     return Process([sys.executable, "-m", *module], log, env)
 
 
-# <orders>
 def migrate(env: Mapping[str, str]) -> None:
     """Bring the database to the current schema."""
     run(["alembic", "upgrade", "head"], env)
@@ -111,7 +108,6 @@ def add_provider(env: Mapping[str, str], client: str, provider: str) -> tuple[st
     return path, secret
 
 
-# </orders>
 def run(module: list[str], env: Mapping[str, str]) -> str:
     """Run ``python -m module`` to its end; return its output. Raises RuntimeError on failure."""
     done = subprocess.run(

@@ -14,7 +14,7 @@ from devtools.processes import Tail
 from devtools.service import Service
 from orders.queues import QUEUE
 from orders.timeouts import MOST_LINES
-from worker.cli.output import duration
+from worker.cli.text import duration
 
 SESSION = """
 The service is running. Ctrl-C stops it; its data stays under {folder}.
@@ -40,7 +40,7 @@ Paste this into another terminal. It places an order that is not paid, so it is 
 For the worker's commands, such as a live view of the queue:
 
   export REDIS_URL={redis_url} DATABASE_URL={database_url}
-  {python} -m worker monitor
+  {python} -m worker stats --watch
 
 Cancellations appear here as they happen:
 """

@@ -18,7 +18,7 @@ from orders.queues import QUEUE
 from orders.sql.ids import is_order_id
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")
 
@@ -59,7 +59,7 @@ def timeout_flow(
         sweep=waiting,
         without_redis="handle",  # several workers may: each order's UPDATE decides
         probe=probe,
-        checks=None if doctor is None else partial(_findings, doctor),
+        checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,
         max_failures=settings.max_failures,
@@ -105,8 +105,3 @@ def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | No
         traces.cancelled(cancelled, began_ns)
 
     return report
-
-
-def _findings(doctor: Doctor) -> Iterator[Finding]:
-    for found in doctor.examine():
-        yield Finding(found.check, Level(found.level), found.summary, found.advice)

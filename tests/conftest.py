@@ -154,7 +154,6 @@ def missing(server: str, error: Exception) -> None:
     say(f"{server} does not start: {error}")
 
 
-# <orders>
 class RecordingScheduler:
     """Remembers what it was told."""
 
@@ -478,6 +477,3 @@ def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterato
     """The application on a database of each kind and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:
         yield made
-
-
-# </orders>

@@ -23,7 +23,7 @@ from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
 from orders.webhooks.signatures import new_secret, verify
 from tests.clock import bound
-from tests.e2e.pages import OPERATIONS, the_block
+from tests.e2e.pages import MONITORING, the_block
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
 def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     tmp_path: Path,
 ) -> None:
-    """As docs/operations.md has it, on another port."""
+    """As docs/monitoring.md has it, on another port."""
     port, log, data = free_port(), tmp_path / "run.log", tmp_path / "data"
     env = {"PORT": str(port), "DATA": str(data), "OTEL_TRACES_EXPORTER": "console"}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
@@ -147,7 +147,7 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as shop:
         mug = {"on_hand": 10, "price_minor": 1250, "currency": "EUR"}
         assert shop.put("/v1/stock/mug", json=mug).status_code == 200
-    place = the_block("sh", "traceparent", OPERATIONS).replace(
+    place = the_block("sh", "traceparent", MONITORING).replace(
         "localhost:8000", f"127.0.0.1:{port}"
     )
     place = place.replace("curl ", "curl --fail -H 'X-Request-ID: by-hand-1' ")
@@ -172,7 +172,7 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     [said] = [json.loads(each) for each in worker_log.splitlines() if "order cancelled" in each]
     assert (said["order"], said["request_id"]) == (order_id, "by-hand-1")
     assert said.pop("trace_id") == trace_id
-    assert [*said] == [*json.loads(the_block("json", "order cancelled", OPERATIONS))]
+    assert [*said] == [*json.loads(the_block("json", "order cancelled", MONITORING))]
 
 
 @pytest.mark.slow

@@ -287,7 +287,6 @@ def test_the_guide_lists_every_example() -> None:
     assert sorted(listed) == sorted((name, name) for name in [*PRINTED, "fastapi_app"])
 
 
-# <orders>
 def test_the_page_about_the_articles_names_tests_that_exist() -> None:
     page = (ROOT / "docs" / "seeds.md").read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -296,6 +295,3 @@ def test_the_page_about_the_articles_names_tests_that_exist() -> None:
     assert [row for row in rows if not re.search(r"\| `test_\w+`", row)] == []
     named = re.findall(r"`(test_\w+)`", page)
     assert [name for name in named if f"def {name}(" not in tests] == []
-
-
-# </orders>

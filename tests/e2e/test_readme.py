@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.e2e.pages import (
     FLOWS,
     HTTP_API,
     INDEX,
+    MONITORING,
     NOT_RUN,
     OPERATIONS,
     PAGES,
@@ -198,17 +198,17 @@ def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: 
 @pytest.mark.slow
 def test_the_commands_of_the_operators_page_work(service: Service) -> None:
     scheduled = "python -m worker schedule ID --in 1h --queue order-timeout\n"
-    output = bash(scheduled + the_block("sh", "worker monitor", OPERATIONS), service.env)
+    output = bash(scheduled + the_block("sh", "worker doctor", OPERATIONS), service.env)
     assert "ID  removed" in output
     assert "0 warnings, 0 failures" in output
     assert "would be requeued 0" in output
 
 
 def test_the_page_names_every_check_of_the_doctor() -> None:
-    table = OPERATIONS[OPERATIONS.index("| check |") :]
+    table = MONITORING[MONITORING.index("| check |") :]
     documented = set(re.findall(r"`((?:redis|queue|flow|sql|orders|doctor)\.[a-z]+|flows)`", table))
     sources = [*(ROOT / "worker" / "doctor").glob("*.py"), ROOT / "worker" / "cli" / "doctor.py"]
-    text = "".join(path.read_text() for path in [*sources, ROOT / "orders" / "doctor.py"])
+    text = "".join(path.read_text() for path in [*sources, ROOT / "orders" / "watch" / "doctor.py"])
     made = set(re.findall(r'"((?:redis|queue|flow|sql|orders|doctor)\.[a-z]+|flows)"', text))
     assert documented == made
 
@@ -216,7 +216,7 @@ def test_the_page_names_every_check_of_the_doctor() -> None:
 @pytest.mark.slow
 def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
     pasted: dict[str, Any] = {}
-    exec(the_block("python", "Finding", OPERATIONS), pasted)  # noqa: S102  our own page
+    exec(the_block("python", "Finding", MONITORING), pasted)  # noqa: S102  our own page
     [finding] = pasted["checks"]()
     assert finding.level == "warning"
 
@@ -279,18 +279,6 @@ def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Pa
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()
     bash(f"cd {folder}\n{script}", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
-
-
-@pytest.mark.slow
-def test_a_copy_works_without_the_files_that_the_page_says_may_go(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "worker", tmp_path / "timeouts")
-    sentence = COPY_IT.partition("**What you may delete from the copy:**")[2].partition(".\n")[0]
-    init = tmp_path / "timeouts" / "__init__.py"
-    for file in re.findall(r"`(\w+)\.py`", sentence.partition("Nothing else")[0]):
-        (tmp_path / "timeouts" / f"{file}.py").unlink()
-        init.write_text(re.sub(rf"(?m)^from \.{file} import .*\n", "", init.read_text()))
-    help_ = [sys.executable, "-m", "timeouts", "run", "--help"]
-    subprocess.run(help_, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""}, check=True)
 
 
 @pytest.mark.slow
@@ -363,7 +351,7 @@ def test_the_recurring_flow_runs_as_it_is_pasted(
 @pytest.mark.slow
 def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_path: Path) -> None:
     ports = {"9100": free_port(), "9101": free_port()}
-    serve = the_block("sh", "METRICS_PORT=9100", OPERATIONS).replace(
+    serve = the_block("sh", "METRICS_PORT=9100", MONITORING).replace(
         "granian ", f"granian --port {free_port()} "
     )
     serve = re.sub(r"^(.+)$", r"\1 &", serve, flags=re.MULTILINE)
@@ -371,7 +359,7 @@ def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_pa
     trap 'kill $(jobs -p); wait' EXIT
     {serve}
     until curl -sf localhost:9100/metrics | grep ^orders_; do sleep 0.2; done
-    until {the_block("sh", "worker health", OPERATIONS).strip()}; do sleep 0.2; done
+    until {the_block("sh", "worker health", MONITORING).strip()}; do sleep 0.2; done
     curl -sf localhost:9101/metrics | grep ^worker_queue_readable
     """
     for written, port in ports.items():

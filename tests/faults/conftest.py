@@ -10,7 +10,6 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 
 
-# <orders>
 Build = Callable[..., Site]
 
 
@@ -26,6 +25,3 @@ def build(tmp_path: Path, migrated_url: str) -> Iterator[Build]:
     yield make
     for site in sites:
         site.close()
-
-
-# </orders>

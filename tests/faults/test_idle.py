@@ -23,7 +23,6 @@ WATCHED_SECONDS = 30
 MOST = 0.5
 
 
-# <orders>
 @on_sqlite
 def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: Build) -> None:
     site = build()
@@ -38,7 +37,6 @@ def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: B
     assert sent <= WORKERS * MOST * seconds + 4
 
 
-# </orders>
 def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:

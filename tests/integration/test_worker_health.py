@@ -215,7 +215,6 @@ def test_a_worker_that_is_frozen_does_not_answer(
         worker.kill()
 
 
-# <orders>
 # -- outages -------------------------------------------------------------------------------
 
 
@@ -273,7 +272,6 @@ def test_a_worker_whose_sql_is_away_waits_for_it_and_is_not_restarted(
         site.close()
 
 
-# </orders>
 # -- the port ------------------------------------------------------------------------------
 
 
