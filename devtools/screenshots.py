@@ -19,6 +19,7 @@ from devtools.processes import ROOT, free_port
 from devtools.service import Service
 from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
+from orders.order.domain import NewOrder
 from orders.queues import QUEUE
 from orders.sql.tables import order_events, order_items, orders
 from worker import DelayQueue
@@ -107,15 +108,15 @@ def fill(service: Service) -> None:
 def place(
     services: Services, ids: dict[str, str], dice: random.Random, name: str, seconds: float
 ) -> str:
-    placed = services.orders.place(
-        ids[dice.choice(CLIENTS)],
+    new = NewOrder(
+        client_id=ids[dice.choice(CLIENTS)],
         key=uuid4().hex,
         fingerprint=uuid4().hex,
         quantities={dice.choice(["mug", "tea", "lamp", "chair"]): dice.randint(1, 4)},
         timeout_seconds=seconds,
         client_reference=name if dice.random() < 0.8 else None,
     )
-    return placed.order.id
+    return services.orders.place(new).order.id
 
 
 def pay_late(services: Services, ids: dict[str, str], dice: random.Random) -> None:

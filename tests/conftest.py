@@ -31,7 +31,7 @@ from orders.app import create_app
 from orders.bootstrap import Services
 from orders.clients.service import Clients
 from orders.config import Settings
-from orders.order.domain import Order
+from orders.order.domain import NewOrder, Order
 from orders.order.service import OrderService, Paid, Timeouts
 from orders.sql.database import create_engine
 from orders.sql.expressions import later, now
@@ -208,14 +208,20 @@ class Shop:
         """One tea, unless told otherwise."""
         return self.basket(quantities or {"tea": 1}, customer or self.customer, key)
 
+    def new(self, key: str = "", **values: Any) -> NewOrder:
+        """An order for one tea, unless told otherwise."""
+        given = {"client_id": self.customer, "key": key or uuid4().hex, "fingerprint": "f"}
+        return NewOrder(**{**given, "quantities": {"tea": 1}, **values})
+
     def basket(self, quantities: Mapping[str, int], customer: str = "", key: str = "") -> Order:
         owner = customer or self.customer
         placed = self.service.place(
-            owner,
-            key=key or uuid4().hex,
-            fingerprint=sha256(repr(quantities).encode()).hexdigest(),
-            quantities=quantities,
-            timeout_seconds=None,
+            NewOrder(
+                client_id=owner,
+                key=key or uuid4().hex,
+                fingerprint=sha256(repr(quantities).encode()).hexdigest(),
+                quantities=quantities,
+            )
         )
         return self.service.order(owner, placed.order.id)
 

@@ -13,7 +13,7 @@ from orders.caches import Credentials
 from orders.clients.domain import ApiKey, Client, ValidKey
 from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 
 #: A key's last use is recorded at most this often.
@@ -81,7 +81,7 @@ class Clients(Transactional[ClientRepository]):
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
-            key = repository.key(key_id) if is_order_id(key_id) else None
+            key = repository.key(key_id) if is_uuid(key_id) else None
         if key is None:
             raise KeyNotFound
         return key
@@ -131,7 +131,7 @@ class Clients(Transactional[ClientRepository]):
         return found.client
 
     def _look_up(self, key_id: str) -> ValidKey | None:
-        if not is_order_id(key_id):  # PostgreSQL would refuse it
+        if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         with self._reading() as repository:
             return self._cached.refresh(key_id, repository.valid_key)

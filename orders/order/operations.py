@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert
 
+from orders.order.domain import EventType
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -103,7 +104,7 @@ def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
-    event = _event(cancelled.c.id, "order.cancelled", at, reason)
+    event = _event(cancelled.c.id, EventType.CANCELLED, at, reason)
     return _add_events(step, cancelled.c.client_id, event, owners=cancelled)
 
 
@@ -219,7 +220,7 @@ def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
 
 def _event(
     order_id: sa.ColumnElement[str],
-    kind: str,
+    kind: EventType,
     at: sa.ColumnElement[Any],
     data: Mapping[str, sa.ColumnElement[Any]],
     *conditions: sa.ColumnElement[bool],
@@ -245,8 +246,6 @@ def _insert(
 
 #: Whether reminders are switched on: a parameter of the operations that set a deadline.
 REMINDERS = p("reminders", value=False, type_=sa.Boolean)
-#: The times that `place` returns.
-MOMENTS = ("created_at", "paid_at")
 
 
 # -- the operations ------------------------------------------------------------------------
@@ -257,14 +256,17 @@ def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that is available, and if its key is new.
 
     An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
-    were found, each with the times when the order was placed and paid, or nulls, and the name of
-    its client. Returns no rows if the key is already known.
+    were found, each with what it has to spare; and with the basket's total and why it is refused,
+    the times when the order was placed and paid, or nulls, and the name of its client. Returns no
+    rows if the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
+    quantity = sa.cast(wanted.c.value, sa.Integer)
+    spare = stock_items.c.on_hand - stock_items.c.reserved - quantity
     lines = step(
         "lines",
-        sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
+        sa.select(stock_items, quantity.label("quantity"), spare.label("spare"))
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
@@ -275,15 +277,24 @@ def place(step: Step) -> sa.Select[Any]:
     )
     # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
     price = sa.cast(lines.c.quantity, sa.Double) * lines.c.price_minor
-    basket = sa.select(
-        sa.func.count().label("skus"),
-        sa.func.min(lines.c.on_hand - lines.c.reserved - lines.c.quantity).label("spare"),
-        sa.func.min(lines.c.currency).label("currency"),
-        sa.func.max(lines.c.currency).label("other"),
-        sa.func.sum(price).label("total"),
-        sa.func.sum(lines.c.quantity).label("pieces"),
-        clock().label("moment"),  # when the stock is locked, however long that took
-    ).subquery("b")
+    total = sa.func.sum(price)
+    currency = sa.func.min(lines.c.currency)
+    refusal = sa.case(
+        (sa.func.count() != p("skus", type_=sa.Integer), text_literal("unknown_sku")),
+        (sa.func.min(lines.c.spare) < 0, text_literal("out_of_stock")),
+        (currency != sa.func.max(lines.c.currency), text_literal("mixed_currencies")),
+        (total > MAX_MINOR, text_literal("total_too_large")),
+    )
+    basket = step(
+        "basket",
+        sa.select(
+            refusal.label("refusal"),
+            currency.label("currency"),
+            total.label("total"),
+            sa.func.sum(lines.c.quantity).label("pieces"),
+            clock().label("moment"),  # when the stock is locked, however long that took
+        ),
+    )
     is_free = basket.c.total == 0
     row = {
         "id": "order_id",
@@ -302,15 +313,9 @@ def place(step: Step) -> sa.Select[Any]:
         "pieces": basket.c.pieces,
         "origin": "for_origin",
     }
-    is_available = (
-        basket.c.skus == p("skus", type_=sa.Integer),
-        basket.c.spare >= 0,
-        basket.c.currency == basket.c.other,
-        basket.c.total <= MAX_MINOR,
-    )
     placed = step(
         "placed",
-        _insert(orders, row, *is_available)
+        _insert(orders, row, basket.c.refusal.is_(None))
         .on_conflict_do_nothing()
         .returning(orders.c.id, orders.c.client_id, orders.c.created_at, orders.c.paid_at),
     )
@@ -326,8 +331,8 @@ def place(step: Step) -> sa.Select[Any]:
     deliveries = _add_events(
         step,
         placed.c.client_id,
-        _event(placed.c.id, "order.created", placed.c.created_at, {}),
-        _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
+        _event(placed.c.id, EventType.CREATED, placed.c.created_at, {}),
+        _event(placed.c.id, EventType.PAID, placed.c.paid_at, {}, is_paid),
         reminders=REMINDERS,
     )
     # What is paid at once is not held: it leaves the shelf.
@@ -339,8 +344,15 @@ def place(step: Step) -> sa.Select[Any]:
         is_placed,
         held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
     )
-    moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
-    return sa.select(lines, *moments, client_of(p("for_client", type_=Id)), _ids_of(deliveries))
+    return sa.select(
+        lines,
+        basket.c.refusal,
+        basket.c.total,
+        placed.c.created_at,
+        placed.c.paid_at,
+        client_of(p("for_client", type_=Id)),
+        _ids_of(deliveries),
+    ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
 
 
 @Operation
@@ -380,7 +392,7 @@ def extend(step: Step) -> sa.Select[Any]:
     deliveries = _add_events(
         step,
         extended.c.client_id,
-        _event(extended.c.id, "order.extended", now(), facts, same),
+        _event(extended.c.id, EventType.EXTENDED, now(), facts, same),
         reminders=REMINDERS,
     )
     left = ms_until(extended.c.expires_at, clock()).label("ms")
@@ -445,8 +457,8 @@ def pay(step: Step) -> sa.Select[Any]:
     deliveries = _add_events(
         step,
         payment.c.client_id,
-        _event(payment.c.order_id, "order.paid", at, facts, reason.is_(None)),
-        _event(payment.c.order_id, "payment.refund_due", at, because, reason.is_not(None)),
+        _event(payment.c.order_id, EventType.PAID, at, facts, reason.is_(None)),
+        _event(payment.c.order_id, EventType.REFUND_DUE, at, because, reason.is_not(None)),
     )
     return sa.select(payment, _ids_of(deliveries)).select_from(
         order.join(payment, sa.true(), isouter=True)
@@ -479,7 +491,7 @@ def refund(step: Step) -> sa.Select[Any]:
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
     at = refunded.c.refunded_at
-    event = _event(refunded.c.order_id, "payment.refunded", at, facts)
+    event = _event(refunded.c.order_id, EventType.REFUNDED, at, facts)
     return sa.select(refunded, _ids_of(_add_events(step, refunded.c.client_id, event)))
 
 
@@ -513,21 +525,32 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
         ),
     )
     deliveries = _release(step, cancelled)
-    nothing = sa.null()
-    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
-    unpaid = sa.select(
-        orders.c.id,
-        ms_until(orders.c.expires_at).label("ms"),
-        sa.cast(nothing, sa.String).label("origin"),
-    ).where(one_of(orders.c.id, sa.select(rest.subquery("rest"))), OPEN)
-    count = sa.select(nothing, sa.func.count(), nothing).select_from(cancelled)
-    sent = sa.select(deliveries.c.id, nothing, nothing)
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id)).subquery("rest")
+    left = _found("unpaid", orders.c.id, ms_until(orders.c.expires_at)).where(
+        one_of(orders.c.id, sa.select(rest)), OPEN
+    )
+    count = _found("count", sa.null(), sa.func.count()).select_from(cancelled)
+    sent = _found("delivery", deliveries.c.id, sa.null())
     if not in_detail:
-        return sa.select(sa.union_all(unpaid, sent, count).subquery("found"))
+        return sa.select(sa.union_all(left, sent, count).subquery("found"))
     late_ms = ms_until(cancelled.c.cancelled_at, cancelled.c.expires_at)
-    origin = sa.func.coalesce(cancelled.c.origin, text_literal(""))
-    each = sa.select(cancelled.c.id, late_ms, origin)
-    return sa.select(sa.union_all(unpaid, sent, count, each).subquery("found"))
+    each = _found("cancelled", cancelled.c.id, late_ms, cancelled.c.origin)
+    return sa.select(sa.union_all(left, sent, count, each).subquery("found"))
+
+
+def _found(
+    kind: str,
+    row_id: sa.ColumnElement[Any],
+    ms: sa.ColumnElement[Any],
+    origin: sa.ColumnElement[Any] | None = None,
+) -> sa.Select[Any]:
+    """Rows of one kind among those that `expire` returns."""
+    return sa.select(
+        text_literal(kind).label("kind"),
+        row_id.label("id"),
+        ms.label("ms"),
+        (sa.cast(sa.null(), sa.String) if origin is None else origin).label("origin"),
+    )
 
 
 @Operation
@@ -535,17 +558,17 @@ def expire(step: Step) -> sa.Select[Any]:
     """Cancel the orders of a batch that are unpaid past their deadline.
 
     An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
-    paid after the statement began and before it took the lock is no longer unpaid. Returns three
-    kinds of rows: each order that is still unpaid, with the milliseconds until it expires, negative
-    if it was skipped; each webhook delivery, without milliseconds; and, without an id, how many
-    orders were cancelled.
+    paid after the statement began and before it took the lock is no longer unpaid. Returns rows of
+    three kinds: ``unpaid``, an order that still is, with the milliseconds until it expires, negative
+    if it was skipped; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
+    were cancelled, in ms.
     """
     return _expire(step, in_detail=False)
 
 
 @Operation
 def expire_in_detail(step: Step) -> sa.Select[Any]:
-    """Like `expire`; also returns each cancelled order, by how many milliseconds it was late, and
-    its origin.
+    """Like `expire`; also returns rows of the kind ``cancelled``: an order, by how many milliseconds
+    it was late, and its origin.
     """
     return _expire(step, in_detail=True)

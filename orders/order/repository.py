@@ -3,6 +3,7 @@
 Those of several steps are in `orders.order.operations`.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,25 +14,30 @@ import sqlalchemy as sa
 from orders.errors import (
     KeyInFlight,
     KeyReused,
+    MixedCurrencies,
+    OrderError,
     OrderNotFound,
+    OutOfStock,
     PaymentNotFound,
     ReferenceReused,
+    TotalTooLarge,
+    UnknownSku,
 )
 from orders.order import operations
 from orders.order.domain import (
-    Cancelled,
-    Event,
+    CancelledOrder,
+    EventType,
     Item,
+    NewOrder,
     Order,
+    OrderEvent,
     OrderStatus,
     Payment,
     PaymentStatus,
     RefundsDue,
-    Waiting,
-    check_basket,
-    total_minor,
+    WaitingOrder,
 )
-from orders.order.holdings import Held
+from orders.order.holdings import Holding
 from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
 from orders.order.origin import Origin
 from orders.sql.errors import waited_for
@@ -48,7 +54,7 @@ from orders.sql.tables import (
     orders,
     payments,
 )
-from orders.stock.domain import StockItem
+from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
 
@@ -78,7 +84,7 @@ class Expired(NamedTuple):
 
     cancelled: int
     #: Each that was cancelled, if asked for.
-    details: list[Cancelled]
+    details: list[CancelledOrder]
     #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
     #: is locked.
     unpaid: dict[str, int]
@@ -191,18 +197,7 @@ class OrderRepository(Statements):
 
     # -- orders --
 
-    def place(
-        self,
-        client_id: str,
-        *,
-        key: str,
-        fingerprint: str,
-        quantities: Mapping[str, int],
-        timeout_ms: int,
-        client_reference: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        origin: Origin = Origin(),  # noqa: B008  a tuple
-    ) -> Order:
+    def place(self, new: NewOrder, timeout_ms: int) -> Order:
         """Place an order.
 
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
@@ -213,15 +208,15 @@ class OrderRepository(Statements):
             rows = self._do(
                 operations.place,
                 order_id=order_id,
-                for_client=client_id,
-                for_key=key,
-                for_fingerprint=fingerprint,
+                for_client=new.client_id,
+                for_key=new.key,
+                for_fingerprint=new.fingerprint,
                 for_ms=timeout_ms,
-                for_reference=client_reference,
-                for_metadata=metadata,
-                for_origin=str(origin) or None,
-                quantities=quantities,
-                skus=len(quantities),
+                for_reference=new.client_reference,
+                for_metadata=new.metadata,
+                for_origin=str(new.origin) or None,
+                quantities=new.quantities,
+                skus=len(new.quantities),
                 reminders=self._reminders,
             )
         except sa.exc.OperationalError as error:
@@ -229,23 +224,21 @@ class OrderRepository(Statements):
                 raise KeyInFlight from error
             raise
         if not rows or rows[0].created_at is None:
-            check_basket(quantities, {row.sku: _stock_item(row) for row in rows})
-            raise KeyReused
+            raise _refusal(new.quantities, rows)
         prices = {row.sku: row.price_minor for row in rows}
-        items = tuple(Item(sku, n, prices[sku]) for sku, n in sorted(quantities.items()))
         created_at = rows[0].created_at
         return Order(
             id=order_id,
             status=OrderStatus.UNPAID if rows[0].paid_at is None else OrderStatus.PAID,
             currency=rows[0].currency,
-            total_minor=total_minor(items),
-            items=items,
+            total_minor=int(rows[0].total),
+            items=tuple(Item(sku, n, prices[sku]) for sku, n in sorted(new.quantities.items())),
             created_at=created_at,
             expires_at=created_at + timedelta(milliseconds=timeout_ms),
             paid_at=rows[0].paid_at,
             client=rows[0].client,
-            client_reference=client_reference,
-            metadata=metadata,
+            client_reference=new.client_reference,
+            metadata=new.metadata,
         )
 
     def known(self, client_id: str, key: str) -> Known | None:
@@ -257,16 +250,14 @@ class OrderRepository(Statements):
         """Cancel the orders that are unpaid past their deadline."""
         operation = operations.expire_in_detail if in_detail else operations.expire
         rows = operation(self._connection, ids=order_ids)
-        self.deliveries += [row.id for row in rows if row.ms is None]
-        [cancelled] = (row.ms for row in rows if row.id is None)
-        known = [row for row in rows if row.id is not None and row.ms is not None]
+        kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+        for row in rows:
+            kinds[row.kind].append(row)
+        self.deliveries += [row.id for row in kinds["delivery"]]
         details = [
-            Cancelled(row.id, row.ms, Origin.parse(row.origin))
-            for row in known
-            if row.origin is not None
+            CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
-        unpaid = {row.id: row.ms for row in known if row.origin is None}
-        return Expired(cancelled, details, unpaid)
+        return Expired(kinds["count"][0].ms, details, {row.id: row.ms for row in kinds["unpaid"]})
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
@@ -314,10 +305,10 @@ class OrderRepository(Statements):
             return self._run(GET_ANY_ORDER, for_id=order_id).all()
         return self._run(GET_ORDER, for_id=order_id, for_client=client_id).all()
 
-    def held(self, client_id: str, most: int) -> Held:
+    def held(self, client_id: str, most: int) -> Holding:
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
         row = self._run(COUNT_HELD, for_client=client_id, most=most).one()
-        return Held(row.unpaid, row.pieces)
+        return Holding(row.unpaid, row.pieces)
 
     def orders(
         self,
@@ -379,12 +370,12 @@ class OrderRepository(Statements):
         return [_order(row, items[row.id]) for row in rows]
 
     def unpaid(
-        self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
-    ) -> list[Waiting]:
+        self, after_ms: int | None, before_ms: int, page_size: int, last: WaitingOrder | None
+    ) -> list[WaitingOrder]:
         """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
         position = FIRST if last is None else Position(last.expires_at, last.id)
         rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
-        return [Waiting(row.id, row.expires_at, row.ms) for row in rows]
+        return [WaitingOrder(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --
 
@@ -475,10 +466,10 @@ class OrderRepository(Statements):
 
     # -- events --
 
-    def events(self, order_id: str, after_id: int, page_size: int) -> list[Event]:
+    def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
         rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
-        return [Event(row.id, row.type, row.at, row.data) for row in rows]
+        return [OrderEvent(row.id, EventType(row.type), row.at, row.data) for row in rows]
 
 
 def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
@@ -534,8 +525,22 @@ def _payment(row: sa.Row[Any]) -> Payment:
     )
 
 
-def _stock_item(row: sa.Row[Any]) -> StockItem:
-    return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+def _refusal(quantities: Mapping[str, int], rows: Sequence[sa.Row[Any]]) -> OrderError:
+    """Why `operations.place` placed nothing, with the first SKU that cannot be had."""
+    lines = {row.sku: row for row in rows}
+    for sku in sorted(quantities):
+        if sku not in lines:
+            return UnknownSku(sku, sku=sku)
+        if (spare := lines[sku].spare) < 0:
+            return OutOfStock(sku, sku=sku, available=spare + quantities[sku])
+    match rows[0].refusal:
+        case "mixed_currencies":
+            return MixedCurrencies(
+                f"These have {', '.join(sorted({row.currency for row in rows}))}."
+            )
+        case "total_too_large":
+            return TotalTooLarge(f"It may be {MAX_MINOR} at most.")
+    return KeyReused()
 
 
 def read_order(connection: sa.Connection, order_id: str, client_id: str) -> Order | None:

@@ -6,11 +6,11 @@ reads the orders themselves.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -30,18 +30,19 @@ from orders.errors import (
 )
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import (
-    Cancelled,
+    CancelledOrder,
     CancelReason,
-    Event,
+    EventType,
+    NewOrder,
     Order,
+    OrderEvent,
     OrderStatus,
     Payment,
     PaymentStatus,
-    Waiting,
+    WaitingOrder,
 )
-from orders.order.holdings import Held, Holdings, Limits
-from orders.order.origin import Origin
-from orders.order.ports import Observer, Scheduler, nobody
+from orders.order.holdings import Holding, HoldingLimits, Holdings
+from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.repository import OrderRepository
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
@@ -53,7 +54,7 @@ LOOK_AGAIN_MS = 50
 
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
-Report = Callable[[Sequence[Cancelled]], None]
+Report = Callable[[Sequence[CancelledOrder]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,12 @@ class OrderService(Transactional[OrderRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: Scheduler,
+        scheduler: TaskScheduler,
         timeouts: Timeouts,
-        limits: Limits = Limits(),  # noqa: B008  it is frozen
+        limits: HoldingLimits = HoldingLimits(),  # noqa: B008  it is frozen
         placing: Bulkhead | None = None,
         *,
-        webhooks: Scheduler | None = None,
+        webhooks: TaskScheduler | None = None,
         reminders: bool = False,
         observe: Observer = nobody,
     ) -> None:
@@ -139,18 +140,7 @@ class OrderService(Transactional[OrderRepository]):
     # -- for clients -----------------------------------------------------------------------
 
     @retried
-    def place(
-        self,
-        client_id: str,
-        *,
-        key: str,
-        fingerprint: str,
-        quantities: Mapping[str, int],
-        timeout_seconds: float | None,
-        client_reference: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        origin: Origin = Origin(),  # noqa: B008  a tuple
-    ) -> Placed:
+    def place(self, new: NewOrder) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
         An order that costs nothing is paid at once.
@@ -158,48 +148,39 @@ class OrderService(Transactional[OrderRepository]):
         Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
         MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
         """
-        pieces = sum(quantities.values())
+        pieces = sum(new.quantities.values())
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(client_id, pieces) as refusal,
-            self._placing.enter(quantities),
+            self._holdings.placing(new.client_id, pieces) as refusal,
+            self._placing.enter(new.quantities),
             self._autocommit() as repository,
         ):
             try:
-                timeout_ms = self._timeouts.ms(timeout_seconds)
+                timeout_ms = self._timeouts.ms(new.timeout_seconds)
                 if refusal is not None:
                     raise refusal
-                order = repository.place(
-                    client_id,
-                    key=key,
-                    fingerprint=fingerprint,
-                    quantities=quantities,
-                    timeout_ms=timeout_ms,
-                    client_reference=client_reference,
-                    metadata=metadata,
-                    origin=origin,
-                )
+                order = repository.place(new, timeout_ms)
                 placed_at = monotonic()
             except OrderError:
                 # Whatever the reason, a known key gets its original response: the same request,
                 # sent twice, may have taken the last of the stock.
-                known = repository.known(client_id, key)
+                known = repository.known(new.client_id, new.key)
                 if known is None:
                     raise
-                if not known.is_for(fingerprint, quantities):
+                if not known.is_for(new.fingerprint, new.quantities):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
-        self._observe("order.created")
+        self._observe(EventType.CREATED)
         if order.status is OrderStatus.PAID:  # it costs nothing
-            self._observe("order.paid")
+            self._observe(EventType.PAID)
             return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
         # response arrived, which is after the order was created, so it is never too short.
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
-    def _count_held(self, client_id: str, most_orders: int) -> Held:
+    def _count_held(self, client_id: str, most_orders: int) -> Holding:
         with self._reading() as repository:
             return repository.held(client_id, most_orders)
 
@@ -282,7 +263,7 @@ class OrderService(Transactional[OrderRepository]):
                 return Paid(known, replayed=True)
         self._observe(f"payment.{payment.status}")
         if payment.status is PaymentStatus.APPLIED:
-            self._observe("order.paid")
+            self._observe(EventType.PAID)
             self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
 
@@ -296,7 +277,7 @@ class OrderService(Transactional[OrderRepository]):
             payment = repository.refund(payment_id, client_id, reference)
             known = payment or repository.own_payment(payment_id, client_id)
         if payment is not None:
-            self._observe("payment.refunded")
+            self._observe(EventType.REFUNDED)
             return Paid(payment, replayed=False)
         if known is None:
             raise PaymentNotFound
@@ -351,7 +332,7 @@ class OrderService(Transactional[OrderRepository]):
             if order.status is OrderStatus.PAID:
                 raise AlreadyPaid
         if was_open:
-            self._observe("order.cancelled", CancelReason.REQUESTED)
+            self._observe(EventType.CANCELLED, CancelReason.REQUESTED)
         self._scheduler.cancel(order_id)
         return order
 
@@ -393,14 +374,14 @@ class OrderService(Transactional[OrderRepository]):
 
     def events(
         self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
-    ) -> list[Event]:
+    ) -> list[OrderEvent]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
             placed = repository.order_as_placed(order_id, client_id)
             if placed is None:
                 raise OrderNotFound
             return [
-                replace(event, data=placed) if event.type == "order.created" else event
+                replace(event, data=placed) if event.type is EventType.CREATED else event
                 for event in repository.events(order_id, after_id, page_size)
             ]
 
@@ -418,13 +399,13 @@ class OrderService(Transactional[OrderRepository]):
             expired = repository.expire(order_ids, in_detail=report is not None)
         if report is not None:
             report(expired.details)
-        self._observe("order.cancelled", CancelReason.EXPIRED, expired.cancelled)
+        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
         unpaid = expired.unpaid.items()
         return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
 
     def waiting(
         self, after_seconds: float | None, before_seconds: float, page_size: int
-    ) -> Iterator[list[Waiting]]:
+    ) -> Iterator[list[WaitingOrder]]:
         """Pages of unpaid orders that expire within these bounds from now, soonest first."""
         return self._due(OrderRepository.unpaid, after_seconds, before_seconds, page_size)
 

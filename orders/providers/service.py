@@ -13,7 +13,7 @@ from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
 from orders.providers.domain import ProviderEndpoint
 from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 from orders.webhooks.signatures import new_secret, verify
 
@@ -135,7 +135,7 @@ class Providers(Transactional[ProviderRepository]):
 
     def _find(self, endpoint_id: str) -> ProviderEndpoint:
         with self._reading() as repository:
-            endpoint = repository.endpoint(endpoint_id) if is_order_id(endpoint_id) else None
+            endpoint = repository.endpoint(endpoint_id) if is_uuid(endpoint_id) else None
         if endpoint is None:
             raise EndpointNotFound
         return endpoint

@@ -72,7 +72,7 @@ class Upcoming(NamedTuple):
     due_in_ms: int
 
 
-class Claimed(NamedTuple):
+class ClaimedDelivery(NamedTuple):
     """A delivery under a lease, with what decides whether it is sent."""
 
     id: str
@@ -447,7 +447,7 @@ class WebhookRepository(Statements):
         rows = self._run_due(PENDING_BY_DUE, after_ms, before_ms, page_size, position)
         return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
 
-    def claim(self, delivery_id: str, lease_ms: int) -> Claimed | None:
+    def claim(self, delivery_id: str, lease_ms: int) -> ClaimedDelivery | None:
         """Lease a delivery that is due, and read what is needed to send it; None if it is not due."""
         row = self._run(CLAIM, for_id=delivery_id, lease_ms=lease_ms).one_or_none()
         if row is None:
@@ -464,7 +464,7 @@ class WebhookRepository(Statements):
         order = self._read_order(self._connection, row.order_id, target.client_id)
         assert order is not None  # none is ever deleted
         previous = [target.previous_secret] if target.previous_is_valid else []
-        return Claimed(
+        return ClaimedDelivery(
             id=row.id,
             leased_until=row.due_at,
             type=row.type,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
 from orders.order.domain import OrderStatus
-from orders.order.ports import Observer, Scheduler, nobody
+from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.sql.errors import retried
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
@@ -27,7 +27,7 @@ from orders.webhooks.domain import (
     Message,
     Subscription,
 )
-from orders.webhooks.repository import Claimed, ReadOrder, Upcoming, WebhookRepository
+from orders.webhooks.repository import ClaimedDelivery, ReadOrder, Upcoming, WebhookRepository
 from orders.webhooks.signatures import new_secret
 from orders.webhooks.urls import parsed
 
@@ -76,7 +76,7 @@ class Webhooks(Transactional[WebhookRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: Scheduler,
+        scheduler: TaskScheduler,
         policy: WebhookPolicy,
         read_order: ReadOrder,
         observe: Observer = nobody,
@@ -216,7 +216,7 @@ class Webhooks(Transactional[WebhookRepository]):
                 repository.put_off(claimed.id, claimed.leased_until, wait)
             return wait
 
-    def _wait_ms(self, claimed: Claimed) -> int | None:
+    def _wait_ms(self, claimed: ClaimedDelivery) -> int | None:
         """How long a delivery has to wait; None if it is not to be sent at all."""
         if claimed.deleted:
             return None
@@ -228,7 +228,7 @@ class Webhooks(Transactional[WebhookRepository]):
             return PAUSED_MS
         return IN_TURN_MS if claimed.has_predecessor else 0
 
-    def _reminder_wait_ms(self, claimed: Claimed) -> int | None:
+    def _reminder_wait_ms(self, claimed: ClaimedDelivery) -> int | None:
         reminder_ms = self._policy.reminder_ms
         order = claimed.order
         lifetime = order.expires_at - claimed.at

@@ -32,7 +32,7 @@ from orders import app
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.deliveries import webhook_flow
-from orders.order.ports import Scheduler
+from orders.order.ports import TaskScheduler
 from orders.queues import QUEUE
 from orders.timeouts import timeout_flow
 from worker import DelayQueue, Flow, Outcome, Task
@@ -88,7 +88,7 @@ def create_app() -> Flask:
 
 
 class _Scheduler:
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self.cancel = scheduler.cancel
 

@@ -1,4 +1,4 @@
-"""How many pages each statement reads, by EXPLAIN."""
+"""What each statement reads: on PostgreSQL pages, by EXPLAIN; on SQLite, for records, program steps."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class Read(NamedTuple):
     """What one statement reads."""
 
     statement: str
-    #: In pages.
+    #: PostgreSQL's pages, or tens of SQLite's program steps.
     cost: int
     #: What its plan should not have.
     faults: list[str]
@@ -32,7 +32,7 @@ class Read(NamedTuple):
 Reads = list[Read]
 
 
-def look_twice(cursor: Any, statement: str, parameters: Any) -> list[Read]:
+def postgresql_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     """With the plan for these values, and with the one for any: that of a statement kept prepared."""
     cursor.execute("SAVEPOINT looking_twice")
     custom = _explained(cursor, statement, statement, parameters)
@@ -76,13 +76,30 @@ def faults(node: dict[str, Any]) -> Iterator[str]:
             yield f"the list of ids is parsed for every row: {node[condition][:80]}"
 
 
-#: By whether each statement is a transaction of its own, or there is one already.
-UNDO = {True: ("BEGIN", "ROLLBACK"), False: ("SAVEPOINT looking", "ROLLBACK TO looking")}
+def sqlite_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
+    cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+    plan = [row[-1] for row in cursor.fetchall()]
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    cursor.connection.set_progress_handler(step, 10)
+    cursor.execute(statement, parameters).fetchall()
+    cursor.connection.set_progress_handler(None, 0)
+    scan = re.compile(rf"SCAN ({'|'.join(GROWING)})\b")
+    return [Read(statement, steps, [line for line in plan if scan.match(line)])]
+
+
+#: By whether there is a transaction already, or each statement is its own.
+UNDO = {True: ("SAVEPOINT looking", "ROLLBACK TO looking"), False: ("BEGIN", "ROLLBACK")}
 
 
 @contextmanager
 def watched(engine: sa.Engine) -> Iterator[Reads]:
     """Everything that ``engine`` is told to run, each statement looked at before it is run."""
+    look = sqlite_read if engine.dialect.name == "sqlite" else postgresql_read
     reads: Reads = []
 
     def before(
@@ -97,9 +114,9 @@ def watched(engine: sa.Engine) -> Iterator[Reads]:
             return
         cursor = connection.connection.cursor()
         driver: Any = connection.connection.driver_connection
-        begin, undo = UNDO[driver.autocommit]
+        begin, undo = UNDO[engine.dialect.name == "sqlite" or not driver.autocommit]
         cursor.execute(begin)
-        reads.extend(look_twice(cursor, statement, parameters))
+        reads.extend(look(cursor, statement, parameters))
         cursor.execute(undo)
 
     sa.event.listen(engine, "before_cursor_execute", before)

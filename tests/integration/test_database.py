@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.clients.service import Clients
 from orders.errors import StorageUnavailable
-from orders.sql.database import LightCursor, reading, writing
+from orders.sql.database import LightCursor, reading
 from orders.sql.tables import stock_items
 from tests.conftest import Shop, opened
 
@@ -57,10 +57,11 @@ def test_a_rotation_that_fails_leaves_the_old_key_alone(
 def test_a_frozen_client_keeps_no_lock(migrated_url: str) -> None:
     with opened(migrated_url, statement_timeout_seconds=0.2, lock_timeout_seconds=0.2) as shop:
         shop.stock()
-        with writing(shop.engine) as frozen:
-            frozen.execute(sa.update(stock_items).values(price_minor=1))
-            wait_until(lambda: placed(shop), "its lock to be gone", ignoring=StorageUnavailable)
-            frozen.invalidate()
+        frozen = shop.engine.connect()
+        frozen.execute(sa.update(stock_items).values(price_minor=1))
+        wait_until(lambda: placed(shop), "its lock to be gone", ignoring=StorageUnavailable)
+        frozen.invalidate()
+        frozen.close()
 
 
 def placed(shop: Shop) -> bool:

@@ -81,10 +81,10 @@ def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
 
 def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
     shop.stock()
-    request: dict[str, Any] = {"key": "k", "fingerprint": "f", "quantities": {"tea": 1}}
-    placed = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    new = shop.new(timeout_seconds=60)
+    placed = shop.service.place(new)
     extend(shop, placed.order, placed.order.created_at + timedelta(minutes=9))
-    again = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    again = shop.service.place(new)
     assert again == placed._replace(replayed=True)
 
 

@@ -13,7 +13,7 @@ from devtools.processes import wait_until
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
 from orders.order import holdings
 from orders.order.domain import Order
-from orders.order.holdings import Limits
+from orders.order.holdings import HoldingLimits
 from orders.order.service import OrderService, Timeouts
 from tests.conftest import RecordingScheduler, Shop, opened
 from tests.races import together
@@ -29,7 +29,7 @@ def limited(url: str, max_orders: int = 0, max_pieces: int = 0) -> Iterator[Shop
 def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Shop:
     """The same shop as another process serves it, with an account of its own."""
     scheduler = RecordingScheduler()
-    limits = Limits(max_orders, max_pieces)
+    limits = HoldingLimits(max_orders, max_pieces)
     service = OrderService(shop.engine, scheduler, Timeouts(1800, 1, 86_400), limits)
     return replace(shop, service=service, scheduler=scheduler)
 

@@ -79,13 +79,11 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
     hurried.stock("cup")
 
     def place() -> Placed:
-        request: Any = {"key": "one", "fingerprint": "f", "quantities": {"tea": 1}}
-        return hurried.service.place(hurried.customer, timeout_seconds=None, **request)
+        return hurried.service.place(hurried.new("one"))
 
     with hurried.engine.begin() as other:  # one of another version, which takes its time
-        order = OrderRepository(other).place(
-            hurried.customer, key="one", fingerprint="f", quantities={"cup": 1}, timeout_ms=1000
-        )
+        new = hurried.new("one", quantities={"cup": 1})
+        order = OrderRepository(other).place(new, timeout_ms=1000)
         with bounded(), pytest.raises(KeyInFlight):
             place()
     assert place() == Placed(order, replayed=True)

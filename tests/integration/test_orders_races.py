@@ -22,7 +22,6 @@ from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.database import reading
 from orders.sql.errors import sqlstate
-from orders.sql.ids import new_id
 from orders.sql.tables import orders, stock_items
 from tests.conftest import Shop, opened
 from tests.length import rounds
@@ -40,9 +39,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
     """Orders whose deadline is past already, in one transaction."""
     with shop.engine.begin() as connection:
         return [
-            OrderRepository(connection).place(
-                shop.customer, key=new_id(), fingerprint="", quantities=basket, timeout_ms=-60_000
-            )
+            OrderRepository(connection).place(shop.new(quantities=basket), timeout_ms=-60_000)
             for basket in baskets
         ]
 
@@ -76,13 +73,8 @@ def repeat(shop: Shop, order: Order) -> bool:
     of_order = sa.select(orders.c.idempotency_key).where(orders.c.id == order.id)
     with reading(shop.engine) as connection:
         key = connection.execute(of_order).scalar_one()
-    again = shop.service.place(
-        shop.customer,
-        key=key,
-        fingerprint="",
-        quantities={item.sku: item.quantity for item in order.items},
-        timeout_seconds=None,
-    )
+    quantities = {item.sku: item.quantity for item in order.items}
+    again = shop.service.place(shop.new(key, quantities=quantities))
     assert again.replayed
     assert again.order == order
     return False
@@ -121,13 +113,7 @@ def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
         shop.stock(f"sku-{n}", 1)
 
     def place(n: int) -> Placed:
-        return shop.service.place(
-            shop.customer,
-            key=f"key-{n}",
-            fingerprint="",
-            quantities={f"sku-{n}": 1},
-            timeout_seconds=None,
-        )
+        return shop.service.place(shop.new(f"key-{n}", quantities={f"sku-{n}": 1}))
 
     barrier = threading.Barrier(2, timeout=60)
 
@@ -234,13 +220,7 @@ def test_one_key_sent_by_many_makes_one_order(shop: Shop) -> None:
 
     def place() -> Any:
         try:
-            return shop.service.place(
-                shop.customer,
-                key="same",
-                fingerprint="f",
-                quantities={"tea": 1},
-                timeout_seconds=None,
-            )
+            return shop.service.place(shop.new("same"))
         except KeyInFlight:
             return None
 

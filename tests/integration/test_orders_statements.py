@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -52,13 +53,7 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
 
 
 def replay(shop: Shop, key: str, **quantities: int) -> Placed:
-    return shop.service.place(
-        shop.customer,
-        key=key,
-        fingerprint="f",
-        quantities=quantities or {"tea": 1},
-        timeout_seconds=None,
-    )
+    return shop.service.place(shop.new(key, quantities=quantities or {"tea": 1}))
 
 
 # -- one statement -------------------------------------------------------------------------
@@ -171,9 +166,7 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
 def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
     shop.stock("tea", 1)
     with waiting(shop, lambda: replay(shop, "one")) as (other, found):
-        order = OrderRepository(other).place(
-            shop.customer, key="one", fingerprint="f", quantities={"tea": 1}, timeout_ms=1000
-        )
+        order = OrderRepository(other).place(shop.new("one"), timeout_ms=1000)
     assert found[0] == Placed(order, replayed=True)
     assert shop.shelf() == (1, 1)
 
@@ -276,11 +269,11 @@ def test_a_replay_and_the_first_event_need_no_event_that_tells_them(shop: Shop) 
 def test_a_key_whose_fingerprint_another_version_made_is_compared_by_its_items(shop: Shop) -> None:
     shop.stock()
     order = replay(shop, "one", tea=2).order
-    request: dict[str, Any] = {"key": "one", "timeout_seconds": None}
-    again = shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 2}, **request)
+    same = shop.new("one", fingerprint="3:x", quantities={"tea": 2})
+    again = shop.service.place(same)
     assert again == Placed(order, replayed=True)
     with pytest.raises(KeyReused):
-        shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 1}, **request)
+        shop.service.place(replace(same, quantities={"tea": 1}))
 
 
 def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:

@@ -26,8 +26,8 @@ from orders.errors import (
     TimeoutOutOfRange,
 )
 from orders.ops.repository import SAMPLE, OpsRepository
-from orders.order.domain import Cancelled
-from orders.order.holdings import Held
+from orders.order.domain import CancelledOrder
+from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
 from orders.providers.service import Providers
 from orders.sql.database import reading, writing
@@ -229,7 +229,7 @@ def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> None:
 @pytest.mark.parametrize("size", [1, 20, 500])
 def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail: bool) -> None:
     batches = {id(shop): overdue(shop, size) for shop in pair}
-    told: list[Cancelled] = []
+    told: list[CancelledOrder] = []
     report = told.extend if in_detail else None
     assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)], report))
     for shop in pair:
@@ -376,7 +376,7 @@ def test_what_metrics_read_is_bounded_without_statistics(pair: Pair) -> None:
         assert max(read.cost for read in reads) <= 20
 
 
-def counted(shop: Shop, customer: str, most: int) -> tuple[Held, int]:
+def counted(shop: Shop, customer: str, most: int) -> tuple[Holding, int]:
     """What is counted, and what that reads."""
     with watched(shop.engine) as reads:
         held = shop.service._count_held(customer, most)
@@ -388,11 +388,11 @@ def counted(shop: Shop, customer: str, most: int) -> tuple[Held, int]:
 def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -> None:
     for shop in pair:
         held, cost = counted(shop, shop.customer, most)
-        assert held == Held(most, ITEMS * most)
+        assert held == Holding(most, ITEMS * most)
         # A row, and for some the items of an order from before pieces were counted.
         assert cost <= 20 * most + 100
         nothing, cost = counted(shop, shop.other, most)
-        assert nothing == Held(0, 0)
+        assert nothing == Holding(0, 0)
         assert cost <= 20, "of the others' orders nothing is read"
 
 
