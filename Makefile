@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -50,8 +50,13 @@ run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and PostgreSQL
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.
 N ?= auto
-test: $(VENV)/installed ## Run all tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
-	$(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10 $(TESTS)
+PYTEST = $(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10
+test: $(VENV)/installed ## Run the tests for every promise, in minutes; TESTS=tests/unit for some
+	$(PYTEST) -m 'not slow' $(TESTS)
+
+test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests
+	LONG=1 $(PYTEST) $(TESTS)
+	$(MAKE) fuzz EXAMPLES=25 SEED=1
 
 check: $(VENV)/installed ## Check lint, format and types
 	$(BIN)/ruff check .

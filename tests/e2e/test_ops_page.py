@@ -23,6 +23,8 @@ from tests.integration.workers import frozen
 from worker import DelayQueue
 from worker.queue.delay_queue import Put
 
+pytestmark = pytest.mark.slow
+
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 

@@ -67,7 +67,7 @@ class Site:
             "REDIS_URL": self.valkey.url,
             **settings,
         }
-        upgrade(database_url)
+        upgrade(database_url)  # does nothing where a fixture did
         # The test's own, which waits as long as it takes.
         self.services: Services = bootstrap(
             Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env, **PATIENT})

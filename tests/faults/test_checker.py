@@ -19,6 +19,8 @@ from tests.faults.site import ON_HAND, SKUS, Site
 from worker import DelayQueue, Due, LeaseLost
 from worker.queue.scripts import scripts
 
+pytestmark = pytest.mark.slow
+
 STOCKED = dict.fromkeys(SKUS, ON_HAND)
 
 

@@ -16,6 +16,8 @@ from tests.faults.conftest import Build
 from tests.faults.site import Site
 from tests.integration.workers import frozen
 
+pytestmark = pytest.mark.slow
+
 #: A million when the fault tests are repeated.
 HERD = 1_000_000 if "REPEAT" in os.environ else 100_000
 #: Longer than any script may take, p99, in microseconds.

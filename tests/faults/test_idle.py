@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 import redis
 
 from devtools.processes import wait_until
@@ -11,6 +12,8 @@ from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.integration.workers import running
 from worker import Consumer, DelayQueue, Recurring, Worker
+
+pytestmark = pytest.mark.slow
 
 #: Not those that scripts call.
 TOP_LEVEL = ("evalsha", "eval", "script|load", "ping", "subscribe")

@@ -55,6 +55,7 @@ def test_after_a_flush_every_seat_is_freed_on_time(house: Theatre, valkey: Valke
     assert_nothing_is_left(house)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_without_redis_for_good_two_workers_free_every_seat_on_time(
     house: Theatre, valkey: Valkey, fault: signal.Signals
@@ -70,6 +71,7 @@ def test_without_redis_for_good_two_workers_free_every_seat_on_time(
     house.assert_each_was_freed_once(ids, latest_ms=bound(LATEST_MS))
 
 
+@pytest.mark.slow
 def test_two_workers_free_each_seat_once(house: Theatre) -> None:
     house.start_worker()
     house.start_worker()
@@ -98,6 +100,7 @@ def test_a_worker_that_dies_in_a_batch_changes_nothing(house: Theatre) -> None:
     house.assert_each_was_freed_once(ids, latest_ms=float("inf"))
 
 
+@pytest.mark.slow
 def test_a_database_that_is_down_adds_no_dead_letter(
     own_postgres: Postgres, valkey: Valkey, tmp_path: Path
 ) -> None:

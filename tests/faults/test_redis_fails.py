@@ -45,6 +45,7 @@ def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
     site.assert_each_was_cancelled_once(ids)
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_without_redis_cancels_all_the_same(build: Build) -> None:
     site = build()
     ids = site.place(50, 0, 0.5)

@@ -130,6 +130,7 @@ def test_a_refusal_counts_no_failure_and_claims_go_on_when_it_ends(
     assert_claims_go_on(site, worker)
 
 
+@pytest.mark.slow
 def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
     site = build(**HURRIED)
     worker = site.start_worker()
@@ -152,6 +153,7 @@ def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
     assert_claims_go_on(site, worker)
 
 
+@pytest.mark.slow
 def test_a_cluster_without_its_slots_counts_no_failure(build: Build, tmp_path: Path) -> None:
     args = ("--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     hurried = ("--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500")
@@ -206,6 +208,7 @@ def _refuses(server: Client, prefix: str) -> bool:
 # -- memory and disk -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
@@ -236,6 +239,7 @@ def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Bui
     assert "task failed" not in site.log(worker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 def test_with_its_disk_full_every_order_is_cancelled_on_time(
     build: Build, tmp_path: Path, fsync: str
@@ -269,6 +273,7 @@ def test_with_its_disk_full_every_order_is_cancelled_on_time(
 # -- frozen --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_while_it_is_frozen_orders_are_placed_and_leased_tasks_come_back(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()

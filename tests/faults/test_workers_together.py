@@ -12,6 +12,8 @@ from tests.faults.conftest import Build
 from tests.faults.failpoints import REPEAT
 from tests.faults.site import PATIENT
 
+pytestmark = pytest.mark.slow
+
 ORDERS = 2000
 CUSTOMERS = 8
 

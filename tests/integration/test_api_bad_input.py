@@ -14,6 +14,7 @@ from werkzeug.wrappers import Response
 from devtools.valkey import Valkey
 from orders.http.schemas.paging import encoded
 from tests.conftest import Api, serving
+from tests.length import rounds
 from tests.unit.test_orders_schemas import ODDITIES
 
 ORDER = {"items": [{"sku": "tea", "quantity": 1}]}
@@ -454,7 +455,7 @@ orders = st.fixed_dictionaries(
 payments = st.fixed_dictionaries(dict.fromkeys(PAYMENT, leaves))
 stocks = st.fixed_dictionaries(dict.fromkeys(STOCK, leaves))
 fuzzed = settings(
-    max_examples=150,
+    max_examples=rounds(30, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

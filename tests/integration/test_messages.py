@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from devtools.postgres import Postgres
 from devtools.processes import ROOT, Process, events, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.conftest import empty_database
+from tests.length import quick_first
 
 SET_DATABASE = "set it to postgresql+psycopg://user:password@host/name"
 MIGRATE = "run python -m orders migrate, or alembic upgrade head"
@@ -170,7 +172,15 @@ def unmigrated_url(postgres: Postgres) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.command}: {row.sentence[:40]}")
+def program(row: Row) -> str:
+    return row.command.split()[0]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [each for _, rows in groupby(sorted(ROWS, key=program), program) for each in quick_first(rows)],
+    ids=lambda row: f"{row.command}: {row.sentence[:40]}",
+)
 def test_what_is_wrong_is_one_sentence(row: Row, folder: Path, unmigrated_url: str) -> None:
     (folder / "elsewhere").mkdir(exist_ok=True)  # flask and granian import from their folder first
     done = told(row, folder, unmigrated_url)
@@ -182,6 +192,7 @@ def test_what_is_wrong_is_one_sentence(row: Row, folder: Path, unmigrated_url: s
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder: Path) -> None:
     one = told(Row("examples reminder --help", "", {}, 0), folder)
     assert (one.returncode, one.stderr) == (0, "")
@@ -191,6 +202,7 @@ def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder
     assert "\n  reminder              Reminders: the day before" in every.stdout
 
 
+@pytest.mark.slow
 def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path) -> None:
     demo = "examples.demo --base-url http://127.0.0.1:1 --api-key 'ab\ncd\n'"
     done = told(Row(demo, "", {}, 0), folder)
@@ -199,7 +211,7 @@ def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path
 
 
 @pytest.mark.usefixtures("redis_client")  # empties it
-@pytest.mark.parametrize("command", ["requeue", "purge", "show"])
+@pytest.mark.parametrize("command", quick_first(["requeue", "purge", "show"]))
 def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey: Valkey) -> None:
     row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
     done = told(row, folder)

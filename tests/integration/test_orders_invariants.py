@@ -28,6 +28,7 @@ from orders.order.domain import Order
 from orders.sql.tables import metadata
 from orders.stock.domain import Expected
 from tests.conftest import Shop, opened
+from tests.length import rounds
 
 SKUS = ["cup", "tea"]
 skus = st.sampled_from(SKUS)
@@ -203,7 +204,7 @@ def database(shared_url: str) -> None:
 
 TestOrders = OrdersMachine.TestCase
 TestOrders.settings = settings(
-    max_examples=40,
+    max_examples=rounds(10, 40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

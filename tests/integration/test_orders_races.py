@@ -24,6 +24,7 @@ from orders.sql.database import reading
 from orders.sql.errors import sqlstate
 from orders.sql.tables import orders, stock_items
 from tests.conftest import Shop, opened
+from tests.length import rounds
 from tests.races import duels, together
 
 
@@ -44,7 +45,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
 
 
 #: How often each pair of operations meets. ``RACES=10000`` for a long look.
-RACES = int(os.environ.get("RACES", "300"))
+RACES = int(os.environ.get("RACES", rounds(40, 300)))
 
 
 def pay(shop: Shop, order: Order) -> bool:
@@ -98,7 +99,7 @@ def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[st
     if names[0] != names[1] or names[0] == "pay":
         assert not won[0] & won[1]
     if names[1] != "repeat" and names[0] != names[1]:
-        assert min(len(won[0]), len(won[1])) >= RACES // 50, "one of them was always first"
+        assert min(len(won[0]), len(won[1])) >= max(1, RACES // 50), "one of them was always first"
     paid = {order_id for order_id, status in statuses.items() if status == "paid"}
     applied = [row[1] for row in tables["payments"] if row[6] == "applied"]
     assert sorted(applied) == sorted(paid)
