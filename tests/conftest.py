@@ -6,7 +6,6 @@ A server that cannot start skips the tests that need it, and fails them where CI
 import functools
 import os
 import signal
-import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from orders.app import create_app
 from orders.bootstrap import Services
 from orders.clients.service import Clients
 from orders.config import Settings
-from orders.order.domain import Order
+from orders.order.domain import NewOrder, Order
 from orders.order.service import OrderService, Paid, Timeouts
 from orders.sql.database import create_engine
 from orders.sql.expressions import later, now
@@ -130,22 +129,43 @@ def own_postgres() -> Iterator[Postgres]:
         server.remove()
 
 
-@pytest.fixture
-def postgres_url(postgres: Postgres) -> Iterator[str]:
-    """An empty PostgreSQL database, deleted after the test."""
+@contextmanager
+def empty_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of an empty database, deleted afterwards."""
     name = f"test_{uuid4().hex}"
     postgres.execute(f"CREATE DATABASE {name}")
     yield postgres.url(name)
     postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/orders.db"
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """An empty PostgreSQL database, deleted after the test."""
+    with empty_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def shared_url(postgres: Postgres) -> Iterator[str]:
+    """A database with the schema, for all tests of one module."""
+    with empty_database(postgres) as url:
+        upgrade(url)
+        yield url
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> str:
+    """An empty database for the orders, and with `migrated_url` the one that has the schema."""
     migrated = "migrated_url" in request.fixturenames
     return str(request.getfixturevalue("reused_url" if migrated else "postgres_url"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def records_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind that `worker.records` runs on."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/records.db"
+    return str(request.getfixturevalue("postgres_url"))
 
 
 def missing(server: str, error: Exception) -> None:
@@ -188,14 +208,20 @@ class Shop:
         """One tea, unless told otherwise."""
         return self.basket(quantities or {"tea": 1}, customer or self.customer, key)
 
+    def new(self, key: str = "", **values: Any) -> NewOrder:
+        """An order for one tea, unless told otherwise."""
+        given = {"client_id": self.customer, "key": key or uuid4().hex, "fingerprint": "f"}
+        return NewOrder(**{**given, "quantities": {"tea": 1}, **values})
+
     def basket(self, quantities: Mapping[str, int], customer: str = "", key: str = "") -> Order:
         owner = customer or self.customer
         placed = self.service.place(
-            owner,
-            key=key or uuid4().hex,
-            fingerprint=sha256(repr(quantities).encode()).hexdigest(),
-            quantities=quantities,
-            timeout_seconds=None,
+            NewOrder(
+                client_id=owner,
+                key=key or uuid4().hex,
+                fingerprint=sha256(repr(quantities).encode()).hexdigest(),
+                quantities=quantities,
+            )
         )
         return self.service.order(owner, placed.order.id)
 
@@ -338,9 +364,7 @@ def reused_url(reused_database: ReusedDatabase) -> Iterator[str]:
 
 @pytest.fixture
 def migrated_url(database_url: str) -> str:
-    """A database of each kind with the schema and nothing in it."""
-    if database_url.startswith("sqlite"):
-        upgrade(database_url)
+    """A database with the schema and nothing in it."""
     return database_url
 
 
@@ -361,8 +385,10 @@ def opened(url: str, **settings: Any) -> Iterator[Shop]:
     ids = [
         client_id(clients, clients.create_key(name, ["orders"])) for name in ("customer", "other")
     ]
-    yield Shop(engine, service, StockService(engine), scheduler, *ids)
-    engine.dispose()
+    try:
+        yield Shop(engine, service, StockService(engine), scheduler, *ids)
+    finally:
+        engine.dispose()
 
 
 def client_id(clients: Clients, key: str) -> str:
@@ -373,26 +399,9 @@ def client_id(clients: Clients, key: str) -> str:
 
 
 def upgrade(url: str) -> None:
-    """Run the migrations. A new SQLite file is a copy of one for which they were run once."""
-    made = sa.make_url(url)
-    if made.get_backend_name() == "sqlite" and not Path(str(made.database)).exists():
-        Path(str(made.database)).write_bytes(_migrated_file())
-    else:
-        _migrate(url)
-
-
-@functools.cache
-def _migrated_file() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "orders.db"
-        _migrate(f"sqlite:///{file}")
-        return file.read_bytes()
-
-
-def _migrate(url: str) -> None:
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    """Run the migrations."""
     config = Config(ROOT / "alembic.ini")
-    config.attributes["engine"] = engine
+    config.attributes["engine"] = sa.create_engine(url, poolclass=sa.NullPool)
     command.upgrade(config, "head")
 
 
@@ -474,6 +483,6 @@ def serving(database_url: str, redis_url: str, **settings: Any) -> Iterator[Api]
 
 @pytest.fixture
 def api(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterator[Api]:  # noqa: ARG001  empties it
-    """The application on a database of each kind and an empty Valkey."""
+    """The application on an empty database and an empty Valkey."""
     with serving(migrated_url, valkey.url) as made:
         yield made

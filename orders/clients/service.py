@@ -13,7 +13,7 @@ from orders.caches import Credentials
 from orders.clients.domain import ApiKey, Client, ValidKey
 from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 
 #: A key's last use is recorded at most this often.
@@ -58,9 +58,9 @@ class Clients(Transactional[ClientRepository]):
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         self._find(key_id)
-        key = self._expire(key_id, timedelta(0))
-        with self._writing() as repository:
-            repository.forget_secret(key_id)
+        with self._autocommit() as repository:
+            key = repository.expire_key(key_id, 0)
+        self._cached.forget(key_id)
         return key
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
@@ -73,23 +73,17 @@ class Clients(Transactional[ClientRepository]):
         secret = secrets.token_urlsafe(32)
         with self._writing() as repository:
             successor = repository.add_successor(key_id, _hashed(secret))
-        if successor is None:
-            raise KeyNotFound("This one has expired.")
-        self._expire(key_id, overlap)
+            if successor is None:
+                raise KeyNotFound("This one has expired.")
+            repository.expire_key(key_id, _ms(overlap))
+        self._cached.forget(key_id)
         return f"{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
-            key = repository.key(key_id) if is_order_id(key_id) else None
+            key = repository.key(key_id) if is_uuid(key_id) else None
         if key is None:
             raise KeyNotFound
-        return key
-
-    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
-        """Make a key expire this long from now, unless it expires sooner."""
-        with self._writing() as repository:
-            key = repository.expire_key(key_id, _ms(after))
-        self._cached.forget(key_id)
         return key
 
     def id_of(self, name: str) -> str:
@@ -137,13 +131,13 @@ class Clients(Transactional[ClientRepository]):
         return found.client
 
     def _look_up(self, key_id: str) -> ValidKey | None:
-        if not is_order_id(key_id):  # PostgreSQL would refuse it
+        if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         with self._reading() as repository:
             return self._cached.refresh(key_id, repository.valid_key)
 
     def _note_use(self, key_id: str) -> None:
-        with suppress(StorageUnavailable), self._writing() as repository:
+        with suppress(StorageUnavailable), self._autocommit() as repository:
             repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
 
 

@@ -13,7 +13,7 @@ from orders.http.schemas.types import Out, rfc3339
 from orders.http.schemas.webhooks import DeliveryOut
 from orders.ops.repository import OpsRepository
 from orders.order.domain import Order
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 from orders.webhooks.repository import delivery_of
@@ -92,7 +92,7 @@ class ShownRecords(Transactional[OpsRepository]):
         """Orders with this id or reference, newest first."""
         order_id = text.lower()
         with self._reading() as repository:
-            if is_order_id(order_id):
+            if is_uuid(order_id):
                 order = repository.order(order_id, None)
                 if order is not None:
                     return [_shown(order)]

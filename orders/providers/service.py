@@ -13,7 +13,7 @@ from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
 from orders.providers.domain import ProviderEndpoint
 from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 from orders.webhooks.signatures import new_secret, verify
 
@@ -60,7 +60,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises ClientNotFound.
         """
         secret = new_secret()
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             endpoint_id = repository.add(name, provider, secret)
         if endpoint_id is None:
             raise ClientNotFound
@@ -79,7 +79,7 @@ class Providers(Transactional[ProviderRepository]):
         """
         secret = new_secret()
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
         self._cached.forget(endpoint_id)
         if not rotated:
@@ -93,7 +93,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises EndpointNotFound.
         """
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.revoke(endpoint_id)
         self._cached.forget(endpoint_id)
         return self._find(endpoint_id)
@@ -135,7 +135,7 @@ class Providers(Transactional[ProviderRepository]):
 
     def _find(self, endpoint_id: str) -> ProviderEndpoint:
         with self._reading() as repository:
-            endpoint = repository.endpoint(endpoint_id) if is_order_id(endpoint_id) else None
+            endpoint = repository.endpoint(endpoint_id) if is_uuid(endpoint_id) else None
         if endpoint is None:
             raise EndpointNotFound
         return endpoint

@@ -200,7 +200,6 @@ class DoctorRepository(Statements):
     def broken_indexes(self) -> list[str]:
         """The names of indexes that are missing or invalid."""
         wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
-        wanted -= {"ix_order_events_order"}  # SQLite's
         return sorted(wanted - {*self._run(GET_INDEXES).scalars()})
 
     def wrong_stock(self) -> Sequence[sa.Row[Any]]:

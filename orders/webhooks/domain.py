@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from orders.order.domain import Order
+from orders.order.domain import EventType, Order
 from orders.order.origin import Origin
 
 
@@ -20,18 +20,9 @@ class DeliveryStatus(StrEnum):
 
 #: What webhooks can be sent for: what happens to orders, and a reminder before their deadline.
 REMINDER = "order.expiring"
-WebhookType = Literal[
-    "order.created",
-    "order.paid",
-    "order.cancelled",
-    "order.extended",
-    "order.expiring",
-    "payment.refund_due",
-    "payment.refunded",
-]
-WEBHOOK_TYPES: tuple[str, ...] = get_args(WebhookType)
+WEBHOOK_TYPES = (*EventType, REMINDER)
 #: The events that set a deadline, and so bring a reminder with them.
-SET_A_DEADLINE = ("order.created", "order.extended")
+SET_A_DEADLINE = (EventType.CREATED, EventType.EXTENDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from tests.integration.workers import running
 from tests.unit.engine import Heard
 from worker import Consumer, DelayQueue, Flow, Worker, connect, events
 
+pytestmark = pytest.mark.slow
+
 #: After this long without an answer a server counts as down.
 NODE_TIMEOUT_MS = 1000
 SLOTS = 16384

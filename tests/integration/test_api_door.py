@@ -142,7 +142,6 @@ def test_without_a_proxy_nobody_chooses_their_address(api: Api) -> None:
     assert 429 in [guess(f"192.0.2.{n % 250}") for n in range(5 * WRONG_KEYS_BURST)]
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_one_locked_sku_takes_half_of_the_threads(migrated_url: str, valkey: Valkey) -> None:
     """Others that want it are refused before they wait in SQL; other SKUs are sold."""
     patient = {"lock_timeout_seconds": 60, "statement_timeout_seconds": 60}

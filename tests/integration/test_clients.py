@@ -204,7 +204,6 @@ def statements(engine: sa.Engine) -> Iterator[list[tuple[str, int]]]:
         sa.event.remove(engine, "after_cursor_execute", after)
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_database_that_takes_no_writes_may_still_be_read(shop: Shop, clients: Clients) -> None:
     key = clients.create_key("new", ["orders"])
     with shop.engine.begin() as connection:

@@ -136,7 +136,7 @@ def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> No
         {
             "id": new_id(),
             "order_id": order.id,
-            "customer_id": client,
+            "client_id": client,
             "provider": "bank",
             "reference": new_id(),
             "amount_minor": amount,

@@ -98,7 +98,7 @@ def resolved(node: Any) -> Any:
 @pytest.fixture(scope="module")
 def api() -> Iterator[Api]:
     """The application with nothing behind it, where a key is a list of scopes."""
-    made = Api("sqlite:////nowhere/orders.db", "redis://127.0.0.1:1/0")
+    made = Api("postgresql+psycopg:///nowhere", "redis://127.0.0.1:1/0")
     made.keys = {"all": " ".join(SCOPES), "none": "none"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(made.services.clients, "authenticate", client_of)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
-from .ids import IdList, id_type, plain_type
+from .ids import IdArray, id_type, plain_type
 
 #: Sets timeouts for a transaction, in ms, where the engine's connections have none.
 _BOUNDED = ", ".join(
@@ -41,7 +41,7 @@ class PostgreSQL:
                 f"{id_} must be Text or Uuid, not {own_type!r}, which pads what it stores"
             )
         item, self.parse = id_type(id_, own_type)
-        self._ids = IdList(item)
+        self._ids = IdArray(item)
         self.id, self.due = sa.type_coerce(id_, own_type), sa.type_coerce(due, due_type)
         self.now = sa.func.statement_timestamp(type_=due_type)
         # Read as text, because Python has no times before the year 1, such as -infinity. Those are overdue.

@@ -55,7 +55,7 @@ def _plain_text(text: str) -> str:
     return text
 
 
-class IdList(sa.types.TypeDecorator[Sequence[Any]]):
+class IdArray(sa.types.TypeDecorator[Sequence[Any]]):
     """An array that is sent as text, because drivers check the items of an array one at a time."""
 
     impl = sa.Text

@@ -13,13 +13,13 @@ from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
 from ..errors import Unavailable
 from ..findings import Checks
-from ..flow import DeadLetter, Due, Failed, Flow, Limits, Outcome, Probe, Retry, Task
+from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe, Retry, Task
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
 from .ids import record_id, task_id
 from .outages import retried, unavailable
-from .statements import Statements
+from .statements import RecordStatements
 
 log = structlog.get_logger("worker")
 
@@ -37,13 +37,13 @@ HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
 DecideRecords = Callable[[sa.Connection, Mapping[Any, Task]], Mapping[Any, float | Outcome] | None]
 
 
-class Scheduler(Protocol):
+class TaskScheduler(Protocol):
     """Schedules a task after a delay in ms, such as a `BatchScheduler`, which does so in the background."""
 
     def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
 
 
-class FlowSettings(Limits, total=False):
+class FlowSettings(CommonSettings, total=False):
     """The settings of a `Flow` that `Records.flow` takes as well."""
 
     without_redis: Literal["wait", "handle"]
@@ -73,7 +73,7 @@ class Records:
         handle: HandleRecords | None = None,
         decide: DecideRecords | None = None,
         queue: DelayQueue,
-        scheduler: Scheduler | None = None,
+        scheduler: TaskScheduler | None = None,
         timeout_seconds: float = 10.0,
     ) -> None:
         """Opens no connection.
@@ -109,7 +109,7 @@ class Records:
         self._scheduler = scheduler
         self._timeout_seconds = timeout_seconds
         self._sql = DATABASES[engine.dialect.name](engine.dialect, self._id, self._due)
-        self._statements = Statements(self._sql, self._id, pending)
+        self._statements = RecordStatements(self._sql, self._id, pending)
         self._parse: Callable[[str], Any] = self._sql.parse
         self._handle_batch: Callable[[Mapping[Any, Task]], dict[str, Outcome]]
         if handle is not None and decide is None:
@@ -315,7 +315,7 @@ def _outcome(left: Any) -> Outcome:
 
 
 def _look_again(ms: float) -> Retry:
-    return Retry(math.ceil(ms) if ms > 0 else LOOK_AGAIN_MS)
+    return Retry(LOOK_AGAIN_MS if ms <= 0 else math.ceil(ms))  # raises for NaN
 
 
 def _column(column: Column) -> sa.Column[Any]:

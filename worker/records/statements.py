@@ -10,7 +10,7 @@ from ..flow import MAX_SECONDS
 from .databases import PostgreSQL, SQLite
 
 
-class Statements:
+class RecordStatements:
     """No plan of theirs depends on statistics."""
 
     def __init__(

@@ -2,20 +2,24 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator
 
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.paging import NextCursor, Page, Query, cursor
 from orders.http.schemas.types import CountOut, Id, In, Moment, Out, Shown
 from orders.sql.statements import Position
-from orders.webhooks.domain import (
-    WEBHOOK_TYPES,
-    Delivery,
-    DeliveryStatus,
-    Subscription,
-    WebhookType,
-)
+from orders.webhooks.domain import WEBHOOK_TYPES, Delivery, DeliveryStatus, Subscription
 
+
+def _known(event: str) -> str:
+    if event not in WEBHOOK_TYPES:
+        raise ValueError(f"it is none of {', '.join(WEBHOOK_TYPES)}")
+    return event
+
+
+WebhookType = Annotated[
+    str, AfterValidator(_known), Field(json_schema_extra={"enum": [*WEBHOOK_TYPES]})
+]
 EventTypes = Annotated[list[WebhookType], Field(min_length=1, max_length=len(WEBHOOK_TYPES))]
 Url = Annotated[
     str,
