@@ -162,11 +162,17 @@ class Records:
             **settings,
         )
 
-    def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """A value for the due column: ``seconds`` from now, by the database's clock."""
+    def after(
+        self, seconds: float | sa.ColumnElement[float], *, since: Column | None = None
+    ) -> sa.ColumnElement[Any]:
+        """A value for the due column: ``seconds`` from now, by the database's clock.
+
+        With ``since``, a column with times, such as the due column itself: ``seconds`` after that time.
+        """
         if not isinstance(seconds, sa.ColumnElement):
             seconds = sa.literal(seconds, sa.Double)
-        return sa.type_coerce(self._sql.after(seconds), self._due.type)
+        start = None if since is None else _column(since)
+        return sa.type_coerce(self._sql.after(seconds, start), self._due.type)
 
     def schedule(
         self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
@@ -422,9 +428,12 @@ class _PostgreSQL:
         self.ms = sa.cast(sa.extract("epoch", since) * 1000, sa.Double)
         self.read_only = sa.func.current_setting("transaction_read_only") == "on"
 
-    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """A time ``seconds`` from now."""
-        return self.now + seconds * sa.literal_column("interval '1 second'", sa.Interval)
+    def after(
+        self, seconds: sa.ColumnElement[float], since: sa.Column[Any] | None = None
+    ) -> sa.ColumnElement[Any]:
+        """A time ``seconds`` from now, or after another."""
+        start = self.now if since is None else sa.type_coerce(since, self.now.type)
+        return start + seconds * sa.literal_column("interval '1 second'", sa.Interval)
 
     def among(self, ids: str) -> sa.ColumnElement[bool]:
         """Whether the id is in the list that is passed as the parameter ``ids``."""
@@ -514,9 +523,12 @@ class _SQLite:
         self.is_time = self.ms.is_not(None)
         self.read_only = sa.false()  # not known before a write fails
 
-    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
+    def after(
+        self, seconds: sa.ColumnElement[float], since: sa.Column[Any] | None = None
+    ) -> sa.ColumnElement[Any]:
+        start = "now" if since is None else sa.type_coerce(since, sa.String())
         shift = sa.func.printf("%+.3f seconds", seconds)
-        return sa.func.strftime(_SQLITE_TIME, "now", shift, type_=sa.String())
+        return sa.func.strftime(_SQLITE_TIME, start, shift, type_=sa.String())
 
     def among(self, ids: str) -> sa.ColumnElement[bool]:
         return self.id.in_(sa.bindparam(ids, type_=self.id.type, expanding=True))
