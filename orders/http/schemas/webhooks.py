@@ -35,7 +35,7 @@ class WebhookIn(In):
 
     url: Url
     events: Annotated[
-        WebhookTypes | None,
+        EventTypes | None,
         Field(
             description="Which events to send, each once. Default: all.",
             examples=[["order.paid", "order.cancelled"]],
@@ -93,7 +93,7 @@ class WebhookOut(Out):
     id: Id
     url: Annotated[str, Shown(Url)]
     events: Annotated[
-        Annotated[list[str], Shown(WebhookTypes)] | None,
+        Annotated[list[str], Shown(EventTypes)] | None,
         Field(description="Which events; null for all."),
     ]
     created_at: Annotated[Moment, Field(description="When it was made.")]
