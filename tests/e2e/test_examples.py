@@ -26,6 +26,7 @@ from tests.clock import bound
 from tests.e2e.pages import MONITORING, the_block
 
 
+@pytest.mark.slow
 @pytest.mark.clock
 def test_the_demo_plays_and_every_outcome_is_right() -> None:
     done = subprocess.run(
@@ -49,6 +50,7 @@ def without_figures(text: str) -> list[str]:
     return [re.sub(r"[0-9.]+", "N", line).strip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         processes.run(["worker", "pause"], service.env)
@@ -90,6 +92,7 @@ def test_a_provider_goes_on_until_it_is_acknowledged(monkeypatch: pytest.MonkeyP
     assert waited[2:] == [*DELAYS]
 
 
+@pytest.mark.slow
 def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
@@ -101,6 +104,7 @@ def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> 
     assert (signed.count(" ok "), "webhook" in signed) == (11, True)
 
 
+@pytest.mark.slow
 def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "run.log"
@@ -129,6 +133,7 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
 
 
+@pytest.mark.slow
 def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +175,7 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     assert [*said] == [*json.loads(the_block("json", "order cancelled", MONITORING))]
 
 
+@pytest.mark.slow
 def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -118,6 +118,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
+@pytest.mark.slow
 def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
     key = processes.create_key(service.env, "readme", "orders", "payments", "ops")
     block = the_block("sh", "curl -X PUT", INDEX)
@@ -134,6 +135,7 @@ def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
     assert '"status":"applied"' in bash(payment, {"KEY": key})
 
 
+@pytest.mark.slow
 def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None:
     *create, listed, rotate, revoke = (
         the_block("sh", "keys list shop", HTTP_API).strip().splitlines()
@@ -147,6 +149,7 @@ def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None
     assert page.count("(expired)") == 1
 
 
+@pytest.mark.slow
 def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: Path) -> None:
     key = processes.create_key(service.env, "shop", "orders", "payments", "ops")
     local = service.base_url.removeprefix("http://")
@@ -192,6 +195,7 @@ def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_operators_page_work(service: Service) -> None:
     scheduled = "python -m worker schedule ID --in 1h --queue order-timeout\n"
     output = bash(scheduled + the_block("sh", "worker doctor", OPERATIONS), service.env)
@@ -209,6 +213,7 @@ def test_the_page_names_every_check_of_the_doctor() -> None:
     assert documented == made
 
 
+@pytest.mark.slow
 def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
     pasted: dict[str, Any] = {}
     exec(the_block("python", "Finding", MONITORING), pasted)  # noqa: S102  our own page
@@ -216,6 +221,7 @@ def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
     assert finding.level == "warning"
 
 
+@pytest.mark.slow
 def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_url: str) -> None:
     port = free_port()
     script = the_block("sh", "export DATABASE_URL", OPERATIONS)
@@ -233,6 +239,7 @@ def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_u
     assert '"queue": "order-timeout"' in output
 
 
+@pytest.mark.slow
 def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_path: Path) -> None:
     flow, schedule = blocks("python")
     sent = tmp_path / "sent"
@@ -259,6 +266,7 @@ def test_the_other_flow_runs_and_is_scheduled_from_anywhere(valkey: Valkey, tmp_
     assert sent.read_text() == "ada@example.org"
 
 
+@pytest.mark.slow
 def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Path) -> None:
     folder, log = tmp_path / "shop", tmp_path / "worker.log"
     copy = the_block("sh", "cp -r worker", COPY_IT).replace("../shop", str(folder))
@@ -273,6 +281,7 @@ def test_the_engine_runs_as_a_copy_as_the_page_says(valkey: Valkey, tmp_path: Pa
     bash(f"cd {folder}\n{script}", {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})
 
 
+@pytest.mark.slow
 def test_a_flow_runs_by_hand_as_the_page_says(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "reminders.py").write_text(
@@ -296,6 +305,7 @@ def test_a_flow_runs_by_hand_as_the_page_says(tmp_path: Path) -> None:
     assert "reminders" in output
 
 
+@pytest.mark.slow
 def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Path) -> None:
     script = the_block("python", "Consumer", FLOWS)
     (tmp_path / "plain.py").write_text(script.replace("redis://localhost:6379/0", valkey.url))
@@ -306,6 +316,7 @@ def test_the_plain_delay_queue_runs_as_it_is_pasted(valkey: Valkey, tmp_path: Pa
         assert client.keys("*") == []
 
 
+@pytest.mark.slow
 def test_the_plain_delay_queue_of_asyncio_runs_as_it_is_pasted(
     valkey: Valkey, tmp_path: Path
 ) -> None:
@@ -318,6 +329,7 @@ def test_the_plain_delay_queue_of_asyncio_runs_as_it_is_pasted(
         assert client.keys("*") == []
 
 
+@pytest.mark.slow
 def test_the_recurring_flow_runs_as_it_is_pasted(
     valkey: Valkey, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -336,6 +348,7 @@ def test_the_recurring_flow_runs_as_it_is_pasted(
     assert worker.stop() == 0
 
 
+@pytest.mark.slow
 def test_metrics_and_health_are_served_as_the_page_says(service: Service, tmp_path: Path) -> None:
     ports = {"9100": free_port(), "9101": free_port()}
     serve = the_block("sh", "METRICS_PORT=9100", MONITORING).replace(
@@ -370,6 +383,7 @@ def test_the_table_of_settings_is_complete() -> None:
     assert documented == {setting.name.upper() for setting in fields(Settings)}
 
 
+@pytest.mark.slow
 def test_webhooks_are_received_as_the_page_says(tmp_path: Path) -> None:
     pasted: dict[str, Any] = {}
     exec(the_block("python", "is_genuine", WEBHOOKS), pasted)  # noqa: S102  our own page
@@ -392,6 +406,7 @@ def test_webhooks_are_received_as_the_page_says(tmp_path: Path) -> None:
     assert not pasted["is_genuine"](message.headers, message.body + b" ", secret)
 
 
+@pytest.mark.slow
 def test_the_page_about_the_api_works_as_it_is_pasted(tmp_path: Path) -> None:
     keys = the_block("sh", "keys list shop", HTTP_API)
     session = [block for block in blocks("sh", HTTP_API) if block != keys]

@@ -21,7 +21,7 @@ from worker import (
     Unavailable,
     events,
 )
-from worker.runtime.isolation import Results, handle
+from worker.runtime.isolation import BatchResult, handle
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.recurring import Recurrence
 from worker.runtime.station import Station
@@ -121,7 +121,7 @@ def test_what_has_no_meaning_for_it_is_no_setting(setting: str) -> None:
         report(**settings)
 
 
-def _outcome(handler: Callable[[Task], Any]) -> Results:
+def _outcome(handler: Callable[[Task], Any]) -> BatchResult:
     [results] = handle(report(handler), [Task("a")], lambda _: True)
     return results
 
@@ -155,6 +155,14 @@ def test_reschedule_makes_a_dead_letter(how: Callable[[Exception], Callable[[Tas
     [(task, letter)] = _outcome(how(Reschedule(1000))).dead
     assert task.id == "a"
     assert "the schedule says" in letter.reason
+
+
+def test_an_extra_run_never_has_the_id_of_a_planned_one() -> None:
+    flow = report()
+    planned = flow.schedule.after(1_700_000_000_000)
+    extra = flow.extra_run(planned.due_at_ms)
+    assert extra.due_at_ms == planned.due_at_ms
+    assert extra.id == planned.id.replace(":00:00", ":00:00.000", 1)
 
 
 # -- when it seeds -------------------------------------------------------------------------
@@ -266,7 +274,7 @@ def test_a_retry_that_waits_does_not_hide_what_is_next(server: Redis, clock: Clo
     station.claim()
     clock.move(1800)
     [task] = station.claim().tasks
-    station.settler.settle(Results(retries=[(task, Retry(3 * DAY * 1000))]))
+    station.settler.settle(BatchResult(retries=[(task, Retry(3 * DAY * 1000))]))
     clock.move(DAY)
     assert ids(station) == [TOMORROW]
 

@@ -9,14 +9,24 @@ from collections.abc import Callable
 from typing import Unpack
 
 from .. import events
-from ..flow import DeadLetter, Failed, Flow, Limits, Probe, Reschedule, Retry, Task, one_at_a_time
+from ..flow import (
+    CommonSettings,
+    DeadLetter,
+    Failed,
+    Flow,
+    Probe,
+    Reschedule,
+    Retry,
+    Task,
+    one_at_a_time,
+)
 from ..queue.delay_queue import Claim, DelayQueue
 from .cron import Cron, Occurrence
 
 RecurringOutcome = Retry | DeadLetter | Failed
 
 
-class Settings(Limits, total=False):
+class RecurringSettings(CommonSettings, total=False):
     """The settings of a `Flow` that a `Recurring` takes as well."""
 
     probe: Probe | None
@@ -72,12 +82,19 @@ class Recurring(Flow):
         cron: str,
         timezone: str,
         handler: Callable[[Task], RecurringOutcome | None],
-        **settings: Unpack[Settings],
+        **settings: Unpack[RecurringSettings],
     ) -> None:
-        if unknown := settings.keys() - Settings.__optional_keys__:
+        if unknown := settings.keys() - RecurringSettings.__optional_keys__:
             raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
         self.schedule = Cron(cron, timezone)
         super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
+
+    def extra_run(self, now_ms: int) -> Occurrence:
+        """A run besides those of the schedule, for `DelayQueue.schedule`; ``now_ms`` is by the server's clock.
+
+        Its id has milliseconds, as in ``2026-11-21T14:30:05.123+01:00``, so it is never that of a planned run.
+        """
+        return Occurrence(self.schedule.local(now_ms).isoformat(timespec="milliseconds"), now_ms)
 
     def __repr__(self) -> str:
         return f"Recurring({self.name!r}, {str(self.schedule)!r})"
