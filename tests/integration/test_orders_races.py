@@ -127,7 +127,7 @@ def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
     shop.check(**{f"sku-{n}": 1 for n in range(RACES)})
 
 
-def test_two_payments_of_one_order_make_one_applied_and_one_due_back(shop: Shop) -> None:
+def test_of_two_payments_one_is_applied_and_one_due_back(shop: Shop) -> None:
     shop.stock("tea", 100)
     placed = place_overdue(shop, [{"tea": 1}] * 20)
 
@@ -148,7 +148,7 @@ def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
     shop.check(tea=100)
 
 
-def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop) -> None:
+def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
     rng = random.Random(20_240_229)
     skus = [f"sku-{n}" for n in range(6)]
     for sku in skus:
@@ -195,7 +195,7 @@ def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop)
     shop.check(**dict.fromkeys(skus, 10_000))
 
 
-def test_orders_for_the_same_skus_in_any_order_share_out_the_stock(shop: Shop) -> None:
+def test_orders_for_the_same_skus_share_out_the_stock(shop: Shop) -> None:
     skus = ["a", "b", "c", "d"]
     for sku in skus:
         shop.stock(sku, 24)
