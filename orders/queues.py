@@ -10,7 +10,7 @@ import redis
 
 from orders.errors import DeadLetterNotFound, QueueUnavailable
 from worker import DelayQueue, Letter, Stats
-from worker.queue.delay_queue import LETTERS
+from worker.queue.operator_side import LETTERS
 
 #: The queue of the checks on unpaid orders. An order's id is its check's id.
 QUEUE = "order-timeout"
