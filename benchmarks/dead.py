@@ -36,7 +36,7 @@ sys.exit(status)
 LOOKING = [
     "stats",
     "workers",
-    "monitor --count 1",
+    "stats --watch --count 1",
     "dead list",
     "dead list --reason nothing",
     "dead list --error TimeoutError --limit 1000000 --json",

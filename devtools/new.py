@@ -1,25 +1,19 @@
 """``make new NAME=seat-hold``: writes a service for another timeout, beside the orders.
 
-It has a table, a migration, a flow, routes, and a test that passes right away. Then adapt it.
+It has a table, a migration, a flow, routes, and tests that pass right away. Then adapt it.
+``make new NAME=seat-hold IN=../seat-hold`` writes a whole repository instead: see `devtools.repository`.
 """
 
 import argparse
-import keyword
 import re
-import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 
 from devtools.processes import ROOT
+from devtools.repository import repository
+from devtools.template import checked_name, fill, package_of, tidy, words
 
-TEMPLATES = Path(__file__).parent / "template"
-NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
-#: A revision begins with the name, and Alembic's column for it holds 32 characters.
-MAX_NAME = 24
-
-NEXT = """\
+BESIDE = """\
 Wrote {files}.
 
   make check
@@ -43,62 +37,45 @@ Its data is in {package}.db. To stop what was started:
 docs/writing-a-flow.md explains what a flow can do.
 """
 
+REPOSITORY = """\
+Wrote {target}, a repository of its own:
+
+  cd {target}
+  git init && git add --all
+  make demo
+  make test
+"""
+
 
 def new(name: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a service, and enter it in pyproject.toml and alembic.ini.
 
     Raises ValueError if the name is invalid or taken.
     """
-    package = _package(name, root)
-    words = {
-        "name": name,
-        "package": package,
-        "table": f"{package}s",
-        "title": f"{name.replace('-', ' ')}s",
-        "Title": f"{name.replace('-', ' ')}s".capitalize(),
-    }
+    package = package_of(checked_name(name))
+    test = root / "tests" / "integration" / f"test_{package}.py"
+    if any(root.glob(package)) or any(root.glob(f"{package}.*")) or test.exists():
+        raise ValueError(f"this project already has something called {package}")
+    values = words(name, section=package)
     files = {
         root / package / "models.py": "models.py.txt",
         root / package / "app.py": "app.py.txt",
         root / package / "versions" / "0001_first_table.py": "0001_first_table.py.txt",
-        root / "tests" / "integration" / f"test_{package}.py": "test.py.txt",
+        test: "test.py.txt",
     }
     for path, template in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template((TEMPLATES / template).read_text()).substitute(words))
-    (root / package / "__init__.py").write_text(f'"""{words["Title"]}."""\n')
+        fill(template, path, values)
+    (root / package / "__init__.py").write_text(f'"""{values["Title"]}."""\n')
     _enter(root, package)
-    # How long a line is depends on the name.
-    for command in (["format"], ["check", "--fix"]):
-        ruff = [sys.executable, "-m", "ruff", "--quiet", *command]
-        subprocess.run([*ruff, *files], cwd=root, check=True)
+    tidy(root, files)
     return [*files]
 
 
-def _package(name: str, root: Path) -> str:
-    """The name of the service's package. Raises ValueError if the name is invalid or taken."""
-    if not NAME.fullmatch(name) or len(name) > MAX_NAME:
-        raise ValueError(
-            f"a name is lowercase words joined by hyphens, such as seat-hold, "
-            f"with at most {MAX_NAME} characters, not {name!r}"
-        )
-    package = name.replace("-", "_")
-    if (
-        keyword.iskeyword(package)
-        or find_spec(package)
-        or any(root.glob(package))
-        or any(root.glob(f"{package}.*"))
-    ):
-        raise ValueError(f"Python or this project already has something called {package}")
-    return package
-
-
 def _enter(root: Path, package: str) -> None:
-    """Register the package for linting, typing, installing and migrating."""
+    """Register the package for linting, typing and migrating."""
     pyproject = root / "pyproject.toml"
     text = pyproject.read_text()
     for before, after in (
-        (r'^include = \[.*"worker\*"', rf'\g<0>, "{package}*"'),
         (r'^files = \[.*"worker"', rf'\g<0>, "{package}"'),
         (r'^known-first-party = \[.*"worker"', rf'\g<0>, "{package}"'),
         (r"^.*# Alembic loads these by path", rf'"{package}/versions/**" = ["INP001"]\n\g<0>'),
@@ -125,15 +102,21 @@ path_separator = os
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devtools.new", description=__doc__)
     parser.add_argument("name", help="lowercase words joined by hyphens, such as seat-hold")
-    name = parser.parse_args().name
+    parser.add_argument("--in", dest="target", type=Path, help="the folder of a new repository")
+    options = parser.parse_args()
     try:
-        files = new(name)
+        if options.target:
+            repository(options.name, options.target)
+            print(REPOSITORY.format(target=options.target))
+            return 0
+        files = new(options.name)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     listed = ", ".join(str(path.relative_to(ROOT)) for path in files)
-    package = name.replace("-", "_")
-    print(NEXT.format(files=listed, test=files[-1].relative_to(ROOT), package=package, name=name))
+    test = files[-1].relative_to(ROOT)
+    package = package_of(options.name)
+    print(BESIDE.format(files=listed, test=test, package=package, name=options.name))
     return 0
 
 

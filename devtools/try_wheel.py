@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from devtools.postgres import Postgres
 from devtools.processes import ROOT, free_port, log_end, wait_until
 from devtools.valkey import private_valkey
 from devtools.wheel import build_wheel
@@ -139,7 +140,6 @@ def try_queue(installed: Installed) -> None:
 def try_service(installed: Installed) -> None:
     """The service: migrate, and have an order cancelled, beside files named like its packages."""
     installed.install("[orders]")
-    installed.env["DATABASE_URL"] = f"sqlite:///{installed.here}/orders.db"
     installed.env["ORDER_TIMEOUT_SECONDS"] = "1"
     installed.run("order-timeout-orders", "migrate")
     scopes = ("--scope", "orders", "--scope", "ops")
@@ -192,7 +192,12 @@ def main() -> int:
         with private_valkey(folder / "valkey") as valkey:
             installed.env["REDIS_URL"] = valkey.url
             try_queue(installed)
-            try_service(installed)
+            postgres = Postgres()
+            try:
+                installed.env["DATABASE_URL"] = postgres.start().url()
+                try_service(installed)
+            finally:
+                postgres.remove()
     print("The wheel works.")
     return 0
 

@@ -12,7 +12,7 @@ MAX_BATCH_SIZE = 2000
 MAX_PORT = 65_535
 #: What to do about a URL that is missing or malformed.
 DATABASE_URLS = (
-    "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db, "
+    "set it to postgresql+psycopg://user:password@host/name, "
     "with special characters in the password percent-encoded"
 )
 REDIS_URLS = "set it to redis://:password@host:6379/0"
@@ -27,7 +27,7 @@ def _at_least(minimum: float, default: Any) -> Any:
 class Settings:
     """One field for each environment variable, which has the field's name in capitals."""
 
-    #: ``postgresql+psycopg://user:password@host/name`` or ``sqlite:///file.db``
+    #: ``postgresql+psycopg://user:password@host/name``
     database_url: str = field(repr=False)
     #: ``redis://:password@host:6379/0``
     redis_url: str = field(repr=False)
@@ -149,7 +149,7 @@ def _contradictions(settings: Settings) -> list[str]:
         ((settings.metrics_port or 1) <= MAX_PORT, f"METRICS_PORT <= {MAX_PORT}"),
         (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
     ]
-    if not settings.database_url.startswith(("postgresql", "sqlite:///")):
+    if not settings.database_url.startswith("postgresql"):
         return [f"DATABASE_URL names no supported database: {DATABASE_URLS}"]
     return [
         f"this must hold: {rule}, not {_filled(rule, settings)}"

@@ -20,6 +20,8 @@ navigation = {
     "Use it": ["docs/http-api", "docs/payments", "docs/webhooks"],
     "Run it": [
         "docs/operations",
+        "docs/monitoring",
+        "docs/runbook",
         "docs/configuration",
         "docs/install",
         "docs/exposing",

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from orders.ops.shared import Shared
+from orders.caches import SharedRead
 from orders.queues import QUEUE, WEBHOOK_QUEUE, LetterSummary, Queues, answering
 from worker import DelayQueue, WorkerStatus
 from worker.queue.operator_side import LETTERS
@@ -29,7 +29,7 @@ class ShownQueues(Queues):
 
     def __init__(self, client: redis.Redis) -> None:
         super().__init__(client, (QUEUE, WEBHOOK_QUEUE))
-        self._state = Shared(self._read_state, FRESH_SECONDS)
+        self._state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def state(self) -> Json:
         """Each queue's counts, forecast and workers; or that Redis does not answer."""

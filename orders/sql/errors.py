@@ -1,7 +1,5 @@
 """Translates database errors into the service's own. The engine knows which of them are transient."""
 
-import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -36,7 +34,7 @@ def translated() -> Iterator[None]:
             raise StorageUnavailable(
                 " ".join(str(getattr(error, "orig", error)).split())
             ) from error
-        if _lacks_schema(error):
+        if sqlstate(error) in _NO_SCHEMA:
             raise SchemaOutdated(f"It answers {first_line(error)!r}: {MIGRATE}.") from error
         raise
 
@@ -48,14 +46,6 @@ def first_line(error: DBAPIError | PoolTimeout) -> str:
 
 #: Undefined table, undefined column.
 _NO_SCHEMA = ("42P01", "42703")
-_NO_SCHEMA_SQLITE = re.compile(r"no such (table|column): |table \w+ has no column named ")
-
-
-def _lacks_schema(error: DBAPIError | PoolTimeout) -> bool:
-    """Whether the statement names a table or a column that the database does not have."""
-    if isinstance(getattr(error, "orig", None), sqlite3.Error):
-        return _NO_SCHEMA_SQLITE.match(first_line(error)) is not None
-    return sqlstate(error) in _NO_SCHEMA
 
 
 LOCK_NOT_AVAILABLE = "55P03"

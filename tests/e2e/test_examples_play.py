@@ -30,6 +30,7 @@ from examples import (
 from examples.__main__ import names
 from examples.stage import working
 from tests.integration.test_records import code_lines
+from tests.length import quick_first
 from worker import DelayQueue
 
 #: How the lines begin that each prints, in this order. The seconds depend on the machine.
@@ -65,7 +66,7 @@ def test_the_list_of_examples_is_complete() -> None:
     assert names() == sorted(PRINTED)
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("name", quick_first(PRINTED))
 def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> None:
     source = ROOT / "examples" / f"{name}.py"
     assert f"\npython -m examples {name}\n" in source.read_text()
@@ -108,6 +109,7 @@ def test_most_examples_take_thirty_lines() -> None:
     assert sum(count <= 30 for count in lines) > len(lines) / 2
 
 
+@pytest.mark.slow
 def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
     command = [sys.executable, "-m", "examples"]
     done = subprocess.run(
@@ -198,6 +200,7 @@ def letters(tmp_path: Path) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
     mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
 ) -> None:
@@ -261,6 +264,7 @@ def test_a_fastapi_application_schedules_moves_and_cancels(
     assert queue.stats().scheduled == 1
 
 
+@pytest.mark.slow
 def test_the_fastapi_application_is_served_as_its_first_lines_say(
     redis_client: redis.Redis, valkey: Valkey, tmp_path: Path
 ) -> None:
@@ -283,7 +287,6 @@ def test_the_guide_lists_every_example() -> None:
     assert sorted(listed) == sorted((name, name) for name in [*PRINTED, "fastapi_app"])
 
 
-# <orders>
 def test_the_page_about_the_articles_names_tests_that_exist() -> None:
     page = (ROOT / "docs" / "seeds.md").read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -292,6 +295,3 @@ def test_the_page_about_the_articles_names_tests_that_exist() -> None:
     assert [row for row in rows if not re.search(r"\| `test_\w+`", row)] == []
     named = re.findall(r"`(test_\w+)`", page)
     assert [name for name in named if f"def {name}(" not in tests] == []
-
-
-# </orders>

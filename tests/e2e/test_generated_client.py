@@ -17,6 +17,8 @@ from devtools import processes
 from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = "generated_orders_client"
 
 

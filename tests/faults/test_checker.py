@@ -19,6 +19,8 @@ from tests.faults.site import ON_HAND, SKUS, Site
 from worker import DelayQueue, Due, LeaseLost
 from worker.queue.scripts import scripts
 
+pytestmark = pytest.mark.slow
+
 STOCKED = dict.fromkeys(SKUS, ON_HAND)
 
 
@@ -159,7 +161,7 @@ def test_an_event_without_its_delivery_or_with_two_is_reported(site: Site) -> No
     hook = site.services.webhooks
     with site.services.engine.begin() as connection:
         connection.execute(sa.delete(order_events))
-        owner = connection.scalar(sa.select(orders.c.customer_id))
+        owner = connection.scalar(sa.select(orders.c.client_id))
     assert owner is not None
     hook.subscribe(owner, url="https://a.example/", events=None)
     expire(site.services, [order_id])
@@ -237,7 +239,7 @@ def pay(site: Site, order_id: str, status: str = "applied") -> Payment:
 
 def customers(site: Site) -> Iterator[str]:
     with site.services.engine.connect() as connection:
-        yield from connection.execute(sa.select(orders.c.customer_id).distinct()).scalars()
+        yield from connection.execute(sa.select(orders.c.client_id).distinct()).scalars()
 
 
 def script(name: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from devtools.processes import Process, events, free_port, wait_until
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.site import HURRIED, LEASE_SECONDS, Customer, Site
 
 HOUR = 3600
@@ -25,7 +25,6 @@ def clock(worker: Process) -> float:
     return float(at)
 
 
-@on_postgresql
 def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) -> None:
     site = build()
     fast = site.start_worker(CLOCK_OFFSET_SECONDS=str(HOUR))
@@ -46,6 +45,7 @@ def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) 
     assert clock(slow) < time.time() - HOUR / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [HOUR, -HOUR], ids=["ahead", "behind"])
 def test_a_redis_whose_clock_is_wrong_by_an_hour_matters_to_no_order_that_the_api_takes(
     build: Build, wrong: int
@@ -67,7 +67,6 @@ def test_a_redis_whose_clock_is_wrong_by_an_hour_matters_to_no_order_that_the_ap
     assert sum(batch["retries"] for batch in handled) == 0
 
 
-@on_sqlite
 def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build: Build) -> None:
     site = build()
     site.set_redis_clock(HOUR)
@@ -85,7 +84,7 @@ def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build:
     assert handled[0]["retries"] > 0
 
 
-@on_sqlite
+@pytest.mark.slow
 def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -> None:
     site = build()
     site.set_redis_clock(-HOUR)
@@ -103,7 +102,7 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
     assert status.heard_ms_ago > 1000 * HOUR / 2, "its clock was to be behind"
 
 
-@on_sqlite
+@pytest.mark.slow
 def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_right(
     build: Build,
 ) -> None:
@@ -122,7 +121,7 @@ def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_r
     site.assert_each_was_cancelled_once(ids)
 
 
-@on_sqlite
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, HOUR], ids=["back from right", "back to right"])
 def test_a_redis_whose_clock_goes_back_after_a_worker_died_makes_its_orders_no_hour_late(
     build: Build, before: int

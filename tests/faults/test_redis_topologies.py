@@ -22,6 +22,8 @@ from tests.integration.workers import running
 from tests.unit.engine import Heard
 from worker import Consumer, DelayQueue, Flow, Worker, connect, events
 
+pytestmark = pytest.mark.slow
+
 #: After this long without an answer a server counts as down.
 NODE_TIMEOUT_MS = 1000
 SLOTS = 16384
@@ -50,7 +52,6 @@ def servers() -> Iterator[Servers]:
         server.kill()
 
 
-# <orders>
 def test_sentinel_promotes_another_and_claims_go_on(
     tmp_path: Path, postgres_url: str, servers: Servers
 ) -> None:
@@ -62,7 +63,6 @@ def test_sentinel_promotes_another_and_claims_go_on(
         site.close()
 
 
-# </orders>
 def test_a_consumer_behind_sentinels_is_woken_before_and_after_a_failover(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +79,6 @@ def test_a_consumer_on_a_cluster_is_woken_before_and_after_a_failover(
     _a_consumer_survives(url, nodes[slot * 3 // SLOTS], monkeypatch)
 
 
-# <orders>
 def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
     tmp_path: Path, postgres_url: str, servers: Servers
 ) -> None:
@@ -119,7 +118,6 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
         site.close()
 
 
-# </orders>
 def test_a_slot_that_is_down_harms_only_the_queues_in_it(tmp_path: Path, servers: Servers) -> None:
     nodes = _cluster(tmp_path, servers)
     for node in nodes:
@@ -154,7 +152,6 @@ def test_a_slot_that_is_down_harms_only_the_queues_in_it(tmp_path: Path, servers
     assert lost[0] == names[2]
 
 
-# <orders>
 def _orders_survive(site: Site, doomed: Valkey) -> None:
     """Kill the primary under a worker; orders are on time, and claims resume."""
     worker = site.start_worker()
@@ -176,7 +173,6 @@ def _orders_survive(site: Site, doomed: Valkey) -> None:
     )
 
 
-# </orders>
 def _a_consumer_survives(url: str, doomed: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill the primary under a consumer that waits, and that looks only when it is woken."""
     monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)

@@ -12,8 +12,8 @@ from devtools.postgres import Postgres
 from worker import DelayQueue, Due, Outcome, Task, connect
 from worker.records import Records
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("records_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("records_url", ["sqlite"], indirect=True)
 
 #: Nobody answers there.
 NOWHERE = "redis://127.0.0.1:1"

@@ -25,14 +25,14 @@ Samples = dict[str, float]
 
 
 class Site:
-    """The API in some processes on SQLite."""
+    """The API in some processes."""
 
-    def __init__(self, folder: Path, valkey: Valkey) -> None:
+    def __init__(self, folder: Path, database_url: str, valkey: Valkey) -> None:
         self.folder = folder
         self.port, self.metrics_port = free_port(), free_port()
         self.directory = folder / "metrics"
         self.env = {
-            "DATABASE_URL": f"sqlite:///{folder}/orders.db",
+            "DATABASE_URL": database_url,
             "REDIS_URL": valkey.url,
             "METRICS_PORT": str(self.metrics_port),
             "METRICS_DIR": str(self.directory),
@@ -106,8 +106,8 @@ class Site:
 
 
 @pytest.fixture
-def site(valkey: Valkey, tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, valkey)
+def site(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, database_url, valkey)
     yield made
     made.stop()
 

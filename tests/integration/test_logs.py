@@ -10,10 +10,10 @@ from devtools import processes
 from devtools.processes import Process, free_port, wait_until
 
 
-def environment(folder: Path, level: str) -> dict[str, str]:
-    """A database without a schema, a port where no Redis is, and a level."""
+def environment(level: str) -> dict[str, str]:
+    """Ports where neither PostgreSQL nor Redis is, and a level."""
     redis_url = f"redis://127.0.0.1:{free_port()}/0"
-    database_url = f"sqlite:///{folder}/orders.db"
+    database_url = f"postgresql+psycopg://nobody@127.0.0.1:{free_port()}/none"
     return {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "LOG_LEVEL": level}
 
 
@@ -33,7 +33,7 @@ def events(process: Process) -> set[str]:
 def test_a_worker_logs_what_its_level_lets_through(
     level: str, logged: set[str], silenced: set[str], tmp_path: Path
 ) -> None:
-    worker = processes.worker(environment(tmp_path, level), tmp_path / "worker.log")
+    worker = processes.worker(environment(level), tmp_path / "worker.log")
     try:
         wait_until(lambda: logged - {"stopped"} <= events(worker), "what it logs at first")
     finally:
@@ -51,7 +51,7 @@ def test_the_api_logs_what_its_level_lets_through(
     tmp_path: Path,
 ) -> None:
     port = free_port()
-    api = processes.api(environment(tmp_path, level), port, tmp_path / "api.log")
+    api = processes.api(environment(level), port, tmp_path / "api.log")
     try:
         wait_until(lambda: _status(port, "/readyz") == 503, "the API to say that it is not ready")
     finally:
@@ -69,7 +69,7 @@ def test_the_api_logs_what_its_level_lets_through(
     ids=lambda command: command[0],
 )
 def test_no_process_starts_with_an_unknown_level(command: list[str], tmp_path: Path) -> None:
-    process = processes.python(command, environment(tmp_path, "loud"), tmp_path / "log")
+    process = processes.python(command, environment("loud"), tmp_path / "log")
     assert process.wait() == 1
     assert "not 'loud'" in process.log.read_text()
 

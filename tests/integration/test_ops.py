@@ -1,6 +1,7 @@
 """The operators' page: who may use it, what it shows, and what it mends."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any, get_args
 from urllib.parse import quote
@@ -62,7 +63,7 @@ class Page:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown is never from before."""
-    for name in ("records.FRESH_SECONDS", "records.SLOW_SECONDS", "queues.FRESH_SECONDS"):
+    for name in ("lookups.FRESH_SECONDS", "lookups.SLOW_SECONDS", "queues.FRESH_SECONDS"):
         monkeypatch.setattr(f"orders.ops.{name}", 0.0)
 
 
@@ -427,11 +428,9 @@ def test_without_sql_the_page_shows_what_redis_knows_and_changes_nothing(
         raise sa.exc.OperationalError("", {}, OSError("gone"), connection_invalidated=True)
 
     page.get("state")
-    monkeypatch.setattr("orders.clients.CACHE_SECONDS", 0.0)
     for engine in (api.services.engine, api.services.watching):
         monkeypatch.setattr(engine, "connect", gone)
-    for known in api.services.clients._cached:
-        api.services.clients._cached[known] = api.services.clients._cached[known]._replace(until=0)
+    monkeypatch.setattr("orders.caches.monotonic", lambda: time.monotonic() + 3600)
     state = page.get("state")
     assert state["sql"] == {"answers": False}
     assert state["redis"]["queues"][0]["scheduled"] == 1

@@ -33,7 +33,6 @@ from tests.integration.test_orders_statements import waiting
 from tests.integration.workers import frozen
 from tests.races import duels
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 #: Of a shop in tests: what `Timeouts` allows.
 MIN, MAX = timedelta(seconds=1), timedelta(days=1)
 
@@ -82,26 +81,11 @@ def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
 
 def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
     shop.stock()
-    request: dict[str, Any] = {"key": "k", "fingerprint": "f", "quantities": {"tea": 1}}
-    placed = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    new = shop.new(timeout_seconds=60)
+    placed = shop.service.place(new)
     extend(shop, placed.order, placed.order.created_at + timedelta(minutes=9))
-    again = shop.service.place(shop.customer, timeout_seconds=60, **request)
+    again = shop.service.place(new)
     assert again == placed._replace(replayed=True)
-
-
-def test_an_order_of_before_revision_0003_keeps_the_timeout_it_was_placed_with(shop: Shop) -> None:
-    shop.stock()
-    placed = shop.place()
-    with shop.engine.begin() as connection:
-        connection.execute(sa.update(orders).values(timeout_ms=None))
-    deadlines = [placed.created_at + timedelta(minutes=minutes) for minutes in (40, 50)]
-    for version, deadline in enumerate(deadlines, 1):
-        extend(shop, placed, deadline, version)
-    assert events(shop, placed) == [
-        ("order.created", placed),
-        moved(placed.expires_at, deadlines[0]),
-        moved(*deadlines),
-    ]
 
 
 def test_an_extended_order_is_cancelled_at_its_new_deadline_and_not_before(shop: Shop) -> None:
@@ -178,7 +162,6 @@ def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
     assert extend(shop, order, aged.created_at + timedelta(minutes=61)).version == 2
 
 
-@on_postgresql
 def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -> None:
     shop.stock()
     deadline = shop.place().created_at + timedelta(minutes=10)
@@ -206,7 +189,6 @@ def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -
     assert isinstance(found[0], TimeoutOutOfRange)
 
 
-@on_postgresql
 def test_a_deadline_that_waited_for_its_lock_is_scheduled_from_then(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
@@ -253,7 +235,9 @@ def test_an_extension_and_its_rival_agree_on_who_came_first(busy: Shop, name: st
         assert extended | rival == everyone
     else:  # the rival comes first, or second
         assert rival == everyone
-    assert min(len(extended), len(everyone - extended)) >= RACES // 50, "one was always first"
+    assert min(len(extended), len(everyone - extended)) >= max(1, RACES // 50), (
+        "one was always first"
+    )
     told = everyone if name == "extend" else extended
     rows = {row[0]: row for row in shop.tables()["orders"]}
     with reading(shop.engine) as connection:

@@ -13,9 +13,8 @@ from devtools.processes import wait_until
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
 from orders.order import holdings
 from orders.order.domain import Order
-from orders.order.holdings import Limits
+from orders.order.holdings import HoldingLimits
 from orders.order.service import OrderService, Timeouts
-from orders.sql.tables import orders
 from tests.conftest import RecordingScheduler, Shop, opened
 from tests.races import together
 
@@ -30,7 +29,7 @@ def limited(url: str, max_orders: int = 0, max_pieces: int = 0) -> Iterator[Shop
 def another_process(shop: Shop, max_orders: int = 0, max_pieces: int = 0) -> Shop:
     """The same shop as another process serves it, with an account of its own."""
     scheduler = RecordingScheduler()
-    limits = Limits(max_orders, max_pieces)
+    limits = HoldingLimits(max_orders, max_pieces)
     service = OrderService(shop.engine, scheduler, Timeouts(1800, 1, 86_400), limits)
     return replace(shop, service=service, scheduler=scheduler)
 
@@ -74,18 +73,6 @@ def test_pieces_beyond_the_limit_are_refused(migrated_url: str) -> None:
         with pytest.raises(TooManyHeldPieces):
             shop.place(tea=8)
         shop.place(tea=7)
-
-
-def test_what_another_version_placed_is_counted_by_its_items(migrated_url: str) -> None:
-    with limited(migrated_url, max_pieces=10) as shop:
-        shop.stock()
-        shop.place(tea=6)
-        with shop.engine.begin() as connection:
-            connection.execute(sa.update(orders).values(pieces=None))
-        fresh = another_process(shop, max_pieces=10)
-        with pytest.raises(TooManyHeldPieces):
-            fresh.place(tea=5)
-        fresh.place(tea=4)
 
 
 def test_a_known_key_has_its_answer_at_the_limit_too(migrated_url: str) -> None:

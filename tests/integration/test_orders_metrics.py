@@ -136,7 +136,7 @@ def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> No
         {
             "id": new_id(),
             "order_id": order.id,
-            "customer_id": client,
+            "client_id": client,
             "provider": "bank",
             "reference": new_id(),
             "amount_minor": amount,
@@ -151,13 +151,14 @@ def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> No
 
 
 @pytest.fixture
-def scraped(shop: Shop) -> tuple[CollectorRegistry, list[Any]]:
+def scraped(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> tuple[CollectorRegistry, list[Any]]:
     """A registry with the figures, and the statements that the database is sent."""
     shop.stock()
     sent: list[Any] = []
     sa.event.listen(shop.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
     registry = CollectorRegistry()
-    registry.register(Figures(shop.engine, cache_seconds=3600))
+    monkeypatch.setattr("orders.watch.metrics.FIGURES_SECONDS", 3600.0)
+    registry.register(Figures(shop.engine))
     return registry, sent
 
 

@@ -19,7 +19,7 @@ from orders.errors import (
     TotalTooLarge,
     UnknownSku,
 )
-from orders.order.domain import Item, Order, OrderStatus
+from orders.order.domain import Item, NewOrder, Order, OrderStatus
 from orders.sql.statements import Position
 from orders.sql.tables import order_events, orders
 from orders.stock.domain import MAX_MINOR
@@ -28,12 +28,12 @@ from tests.conftest import Shop
 
 def place(shop: Shop, **changes: Any) -> Any:
     request: dict[str, Any] = {
+        "client_id": shop.customer,
         "key": "key-1",
         "fingerprint": "f",
         "quantities": {"tea": 1},
-        "timeout_seconds": None,
     }
-    return shop.service.place(shop.customer, **{**request, **changes})
+    return shop.service.place(NewOrder(**{**request, **changes}))
 
 
 def test_an_order_holds_its_stock_at_the_servers_prices(shop: Shop) -> None:
@@ -151,6 +151,7 @@ def test_two_customers_may_use_the_same_key(shop: Shop) -> None:
 
 REFUSALS: list[tuple[dict[str, int], type[OrderError], dict[str, Any]]] = [
     ({"tea": 1, "unheard-of": 1}, UnknownSku, {"sku": "unheard-of"}),
+    ({"tea": 8, "unheard-of": 1}, OutOfStock, {"sku": "tea", "available": 7}),
     ({"cup": 1, "tea": 8}, OutOfStock, {"sku": "tea", "available": 7}),
     ({"tea": 2**31 - 1}, OutOfStock, {"sku": "tea", "available": 7}),
     ({"tea": 1, "dollars": 1}, MixedCurrencies, {}),

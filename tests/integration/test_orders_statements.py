@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +29,6 @@ from orders.sql.expressions import clock
 from orders.sql.tables import order_events, orders, stock_items
 from tests.conftest import Shop
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
 
 
@@ -53,20 +53,13 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
 
 
 def replay(shop: Shop, key: str, **quantities: int) -> Placed:
-    return shop.service.place(
-        shop.customer,
-        key=key,
-        fingerprint="f",
-        quantities=quantities or {"tea": 1},
-        timeout_seconds=None,
-    )
+    return shop.service.place(shop.new(key, quantities=quantities or {"tea": 1}))
 
 
 # -- one statement -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@on_postgresql
 def test_an_operation_is_one_statement_in_autocommit(shop: Shop, name: str) -> None:
     run = operation(shop, name)
     seen: list[bool] = []
@@ -88,7 +81,6 @@ def test_a_statement_is_short_enough_for_the_driver_to_parse_it_once(name: str) 
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-@on_postgresql
 def test_a_client_that_freezes_while_its_statement_is_at_work_holds_no_lock(
     shop: Shop, name: str
 ) -> None:
@@ -159,7 +151,6 @@ def blocked(shop: Shop, count: int = 1) -> bool:
         return bool(connection.scalar(query) == count)
 
 
-@on_postgresql
 def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop: Shop) -> None:
     shop.stock("tea", 100, 250)
     with waiting(shop, lambda: shop.place(tea=10)) as (other, found):
@@ -172,18 +163,14 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
     assert found[0].facts == {"sku": "tea", "available": 0}
 
 
-@on_postgresql
 def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
     shop.stock("tea", 1)
     with waiting(shop, lambda: replay(shop, "one")) as (other, found):
-        order = OrderRepository(other).place(
-            shop.customer, key="one", fingerprint="f", quantities={"tea": 1}, timeout_ms=1000
-        )
+        order = OrderRepository(other).place(shop.new("one"), timeout_ms=1000)
     assert found[0] == Placed(order, replayed=True)
     assert shop.shelf() == (1, 1)
 
 
-@on_postgresql
 def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
     shop.stock()
     placed = replay(shop, "one")
@@ -192,7 +179,6 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
         assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
-@on_postgresql
 def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_it(
     shop: Shop,
 ) -> None:
@@ -216,7 +202,6 @@ def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> 
     )
 
 
-@on_postgresql
 def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
@@ -236,7 +221,6 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     assert shop.shelf() == (97, 0)
 
 
-@on_postgresql
 def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop: Shop) -> None:
     """The one circle there is: the twin has the stock, and waits for the order that is paid."""
     for sku in ("a", "b", "c"):
@@ -285,11 +269,11 @@ def test_a_replay_and_the_first_event_need_no_event_that_tells_them(shop: Shop) 
 def test_a_key_whose_fingerprint_another_version_made_is_compared_by_its_items(shop: Shop) -> None:
     shop.stock()
     order = replay(shop, "one", tea=2).order
-    request: dict[str, Any] = {"key": "one", "timeout_seconds": None}
-    again = shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 2}, **request)
+    same = shop.new("one", fingerprint="3:x", quantities={"tea": 2})
+    again = shop.service.place(same)
     assert again == Placed(order, replayed=True)
     with pytest.raises(KeyReused):
-        shop.service.place(shop.customer, fingerprint="3:x", quantities={"tea": 1}, **request)
+        shop.service.place(replace(same, quantities={"tea": 1}))
 
 
 def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
@@ -302,7 +286,6 @@ def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
     assert (paid.payment.status, paid.replayed) == ("applied", False)
 
 
-@on_postgresql
 def test_nobody_waits_for_another_customers_payment(shop: Shop) -> None:
     shop.stock("tea")
     shop.stock("cup")

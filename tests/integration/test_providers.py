@@ -16,9 +16,10 @@ from devtools.postgres import Postgres
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.app import MAX_BODY_BYTES
+from orders.caches import CACHE_SECONDS
 from orders.clients.rate_limits import WRONG_KEYS_BURST
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
-from orders.providers.service import CACHE_SECONDS, Providers
+from orders.providers.service import Providers
 from orders.sql.tables import metadata, provider_secrets
 from orders.webhooks.signatures import TOLERANCE_SECONDS, new_secret, signed
 from tests.conftest import Api, serving, upgrade
@@ -81,7 +82,7 @@ def order_id(api: Api) -> str:
 def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock by which endpoints are cached."""
     now = [100.0]
-    monkeypatch.setattr("orders.providers.service.monotonic", lambda: now[0])
+    monkeypatch.setattr("orders.caches.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -496,7 +497,7 @@ def test_an_old_secret_is_cached_no_longer_than_it_lasts(
     tick: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orders.providers.service.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     elsewhere = Providers(api.services.engine)
     elsewhere.rotate(provider.endpoint.id, timedelta(seconds=60))
     assert outcome(provider.paid(order_id)) == "applied"
@@ -569,7 +570,7 @@ def test_a_provider_is_told_to_come_back_while_sql_is_down(
 ) -> None:
     api, provider, order_id = stopped
     if not cached:
-        api.services.providers._cached.clear()
+        api.services.providers._cached.forget(provider.endpoint.id)
     response = provider.paid(order_id)
     assert problem(response) == (503, "storage_unavailable")
     assert int(response.headers["Retry-After"]) > 0

@@ -58,9 +58,9 @@ from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
+def engine(records_url: str) -> Iterator[sa.Engine]:
     """An engine as anybody makes it."""
-    with made(database_url) as engine:
+    with made(records_url) as engine:
         yield engine
 
 
@@ -114,11 +114,11 @@ def test_the_guide_shows_the_example() -> None:
 
 
 @pytest.fixture
-def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
+def house(records_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
     """The example, and whatever its seats go through."""
     with connect(valkey.url) as client:
         client.flushall()
-    with theatre(database_url, valkey.url, tmp_path) as house:
+    with theatre(records_url, valkey.url, tmp_path) as house:
         yield house
 
 
@@ -163,9 +163,9 @@ def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -
 
 
 def test_the_tables_of_the_example_are_what_its_migration_makes(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    records_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("DATABASE_URL", records_url)
     ini = Config(EXAMPLE.parent / "seats" / "alembic.ini")
     command.upgrade(ini, "head")
     command.check(ini)
@@ -653,8 +653,8 @@ def test_another_scheduler_gets_each_task(engine: sa.Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_a_batch_is_one_transaction_whatever_the_engine(database_url: str, kind: str) -> None:
-    engine = ENGINES[kind](database_url)
+def test_a_batch_is_one_transaction_whatever_the_engine(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
     hall = Hall(engine)
     hall.add("A1", "A2")
 
@@ -679,11 +679,11 @@ def test_a_batch_is_one_transaction_whatever_the_engine(database_url: str, kind:
 
 @on_sqlite
 @pytest.mark.parametrize("kind", ["plain", "by hand"])
-def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: str) -> None:
-    engine = sa.create_engine(database_url, connect_args={"timeout": 0.05})
+def test_on_sqlite_a_batch_takes_the_write_lock_first(records_url: str, kind: str) -> None:
+    engine = sa.create_engine(records_url, connect_args={"timeout": 0.05})
     hall = Hall(by_hand(engine) if kind == "by hand" else engine)
     hall.add("A1")
-    with made(database_url) as other, other.connect() as writer:
+    with made(records_url) as other, other.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable, match="locked"):
             hall.run("A1")
@@ -692,7 +692,7 @@ def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: s
 
     def release(connection: sa.Connection, ids: Sequence[Any]) -> None:
         with pytest.raises(sa.exc.OperationalError, match="locked"):
-            write(database_url)
+            write(records_url)
         hall.release(connection, ids)
 
     hall.handle = release
@@ -787,9 +787,9 @@ def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) ->
 
 
 @on_postgresql
-def test_the_engines_own_bounds_stay(database_url: str) -> None:
+def test_the_engines_own_bounds_stay(records_url: str) -> None:
     options = {"options": "-c lock_timeout=1234 -c statement_timeout=2345"}
-    with made(database_url, connect_args=options) as engine:
+    with made(records_url, connect_args=options) as engine:
         hall = Hall(engine)
         hall.add("A1")
         seen: list[Any] = []
@@ -838,8 +838,8 @@ def test_the_probe_fails_without_the_table(engine: sa.Engine) -> None:
         hall.probe()
 
 
-def test_an_empty_pool_is_an_outage(database_url: str) -> None:
-    with made(database_url, pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
+def test_an_empty_pool_is_an_outage(records_url: str) -> None:
+    with made(records_url, pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
         hall = Hall(engine)
         with engine.connect():
             assert_unavailable(hall, "A1")

@@ -67,8 +67,8 @@ class Deciding(Hall):
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
-    with made(database_url) as engine:
+def engine(records_url: str) -> Iterator[sa.Engine]:
+    with made(records_url) as engine:
         yield engine
 
 
@@ -214,8 +214,8 @@ def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_the_statement_is_committed_by_itself(database_url: str, kind: str) -> None:
-    engine = ENGINES[kind](database_url)
+def test_the_statement_is_committed_by_itself(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
     hall = Deciding(engine)
     hall.add("A1")
 
@@ -236,8 +236,8 @@ def test_the_statement_is_committed_by_itself(database_url: str, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ENGINES if "autocommit" not in kind])
-def test_its_connection_is_returned_as_it_was(database_url: str, kind: str) -> None:
-    engine = ENGINES[kind](database_url)
+def test_its_connection_is_returned_as_it_was(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
     hall = Deciding(engine)
     hall.add("A1", "A2", seconds=60)
     hall.run("A1", "A2")
@@ -294,8 +294,8 @@ def test_a_frozen_backend_is_given_up_here_too(own_postgres: Postgres) -> None:
 
 
 @on_sqlite
-def test_a_database_that_stays_locked_is_an_outage(database_url: str) -> None:
-    with made(database_url, connect_args={"timeout": 0.05}) as engine, made(database_url) as other:
+def test_a_database_that_stays_locked_is_an_outage(records_url: str) -> None:
+    with made(records_url, connect_args={"timeout": 0.05}) as engine, made(records_url) as other:
         hall = Deciding(engine)
         hall.add("A1")
         with other.connect() as writer:

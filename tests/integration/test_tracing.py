@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -286,8 +285,12 @@ for name in ("opentelemetry.sdk.trace", "orders.watch.opentelemetry", "orders.ht
 """
 
 
-def imported(folder: Path, program: str = IMPORTS, **env: str) -> set[str]:
-    given = {"DATABASE_URL": f"sqlite:///{folder}/none.db", "REDIS_URL": "redis://127.0.0.1:1"}
+#: Where none is.
+NO_DATABASE = "postgresql+psycopg://nobody@127.0.0.1:1/none"
+
+
+def imported(program: str = IMPORTS, **env: str) -> set[str]:
+    given = {"DATABASE_URL": NO_DATABASE, "REDIS_URL": "redis://127.0.0.1:1"}
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
@@ -300,29 +303,27 @@ def imported(folder: Path, program: str = IMPORTS, **env: str) -> set[str]:
     return {*done.stdout.split()}
 
 
-def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for(tmp_path: Path) -> None:
-    assert imported(tmp_path) == {"False"}
-    assert imported(tmp_path, OTEL_TRACES_EXPORTER="none") == {"False"}
+def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
+    assert imported() == {"False"}
+    assert imported(OTEL_TRACES_EXPORTER="none") == {"False"}
     asked = {"OTEL_TRACES_EXPORTER": "console"}
-    assert imported(tmp_path, **asked, OTEL_SDK_DISABLED="true") == {"False"}
-    assert imported(tmp_path, **asked) == {"True"}
+    assert imported(**asked, OTEL_SDK_DISABLED="true") == {"False"}
+    assert imported(**asked) == {"True"}
 
 
-def test_without_opentelemetry_everything_works_without_traces(tmp_path: Path) -> None:
+def test_without_opentelemetry_everything_works_without_traces() -> None:
     program = f"import sys; sys.modules['opentelemetry'] = None\n{IMPORTS}"
-    assert imported(tmp_path, program) == {"False"}
+    assert imported(program) == {"False"}
 
 
-def test_an_exporter_that_is_not_there_is_explained(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_exporter_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TracingUnavailable, match="There is no exporter 'jaeger'"):
         configure_tracing({"OTEL_TRACES_EXPORTER": "jaeger"}, "x")
     with pytest.raises(TracingUnavailable, match="install opentelemetry-exporter-otlp-proto-http"):
         configure_tracing({"OTEL_TRACES_EXPORTER": "otlp"}, "x")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/none.db")
+    monkeypatch.setenv("DATABASE_URL", NO_DATABASE)
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     # It is for the whole process, in which other tests follow.
     monkeypatch.setattr("orders.bootstrap.configure_logging", lambda _: None)

@@ -22,7 +22,7 @@ import redis
 from devtools.processes import ROOT, run
 from devtools.valkey import Valkey
 from tests.contract.state import state
-from worker import DelayQueue, Due, Flow, Task
+from worker import DelayQueue, Due, Flow, Recurring, Task
 from worker.cli import main
 
 FLOWS = f"{__name__}:flows"
@@ -213,7 +213,7 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
         ("dead", "purge", "--all", "--dry-run"),
         ("stats",),
         ("workers",),
-        ("monitor", "--count", "1"),
+        ("stats", "--watch", "--count", "1"),
     ],
     ids=" ".join,
 )
@@ -336,6 +336,110 @@ def test_a_pause_says_what_is_paused(command: Command) -> None:
     assert resumed == {"queue": "operated", "paused": False}
 
 
+def test_a_queue_that_nobody_serves_is_warned_of(
+    valkey: Valkey,
+    redis_client: redis.Redis,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{FLOWS}"\n')
+    monkeypatch.chdir(tmp_path)
+
+    def warnings(queue: str) -> list[str]:
+        for words in (["schedule", "a", "--in", "1h"], ["pause"], ["resume"]):
+            assert main(["--redis-url", valkey.url, *words, "--queue", queue]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    assert warnings("operated") == []
+    misspelt = warnings("opreated")
+    assert len(misspelt) == 3
+    assert "no worker serves the queue opreated" in misspelt[0]
+    DelayQueue(redis_client, "opreated").beat("w", {"up": True})
+    assert warnings("opreated") == []
+
+
+# -- recurring flows -----------------------------------------------------------------------
+
+
+def recurring() -> list[Flow]:
+    """A flow that runs once a year, in Berlin, and one of another kind."""
+    yearly = Recurring(
+        "yearly", cron="0 2 24 12 *", timezone="Europe/Berlin", handler=lambda _: None
+    )
+    return [yearly, *flows()]
+
+
+RECURRING = f"{__name__}:recurring"
+
+
+def test_an_extra_run_leaves_the_planned_one_alone(
+    command: Command, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "yearly")
+    [yearly, _] = recurring()
+    assert isinstance(yearly, Recurring)
+    upcoming = yearly.schedule.after(queue.server_time_ms())
+    queue.seed(str(yearly.schedule), 1, upcoming)
+    run = json.loads(command("run-now", RECURRING, "--json"))
+    assert run["result"] == "created"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0[12]:00", run["id"])
+    [extra] = queue.claim(9, 1000).tasks
+    assert extra.id == run["id"]
+    assert extra.due_at_ms == round(1000 * datetime.fromisoformat(extra.id).timestamp())
+    assert queue.upcoming() == [upcoming]
+
+
+def test_a_flow_that_does_not_recur_has_no_extra_run(
+    command: Command, capsys: pytest.CaptureFixture[str], valkey: Valkey
+) -> None:
+    assert main(["--redis-url", valkey.url, "run-now", FLOWS]) == 1
+    assert "none of these flows is recurring" in capsys.readouterr().err
+    command("run-now", RECURRING, "--queue", "operated", status=1)
+
+
+def test_the_next_runs_are_listed_in_their_time_zone(
+    command: Command, redis_client: redis.Redis
+) -> None:
+    queue = DelayQueue(redis_client, "yearly")
+    [yearly, _] = recurring()
+    assert isinstance(yearly, Recurring)
+    upcoming = yearly.schedule.after(queue.server_time_ms())
+    listing = ("upcoming", RECURRING, "--queue", "yearly", "--limit", "3")
+
+    def states() -> list[str]:
+        return [json.loads(line)["state"] for line in command(*listing, "--json").splitlines()]
+
+    assert states() == ["planned"] * 3, "no worker has run yet"
+    queue.seed(str(yearly.schedule), 1, upcoming)
+    assert states() == ["scheduled", "planned", "planned"]
+    first, second, third = command(*listing).splitlines()[1:]
+    assert f"{upcoming.id}  scheduled  in" in first
+    assert " 24 December " in first
+    for line in (first, second, third):
+        assert line.endswith(", 02:00:00, Europe/Berlin")
+    queue.cancel(upcoming.id)
+    assert states() == ["planned"] * 3
+    assert upcoming.id not in command(*listing), "a run that was skipped"
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_next_tasks_are_listed_in_local_time(
+    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "EAST-9:30")
+    time.tzset()
+    queue.schedule("overdue", 1_700_000_000_000)
+    queue.schedule("future", 2_000_000_000_000)
+    overdue, future, waiting = command("upcoming", "--queue", "operated").splitlines()[1:]
+    assert re.search(r"overdue .* ago +Wednesday 15 November 2023, 07:43:20, EAST$", overdue)
+    assert re.search(r"future .*in [\d.]+ d +Wednesday 18 May 2033, 13:03:20, EAST$", future)
+    assert re.search(r"waiting .*in [\d.]+ d +-$", waiting), "after the year 9999"
+    assert len(command("upcoming", FLOWS, "--limit", "1").splitlines()) == 2
+    monkeypatch.undo()
+    time.tzset()
+
+
 # -- rebuild -------------------------------------------------------------------------------
 
 
@@ -397,22 +501,45 @@ def test_a_paused_queue_is_not_rebuilt_and_neither_is_a_flow_without_a_sweep(
     command("rebuild", FLOWS, status=1)
 
 
-# -- monitor -------------------------------------------------------------------------------
+# -- stats --watch -------------------------------------------------------------------------
 
 
-def test_a_look_for_programs(command: Command, queue: DelayQueue) -> None:
+def test_a_sample_for_programs_has_the_fields_of_stats(command: Command, queue: DelayQueue) -> None:
     queue.schedule("soon", delay_ms=90_000)
-    look = json.loads(command("monitor", FLOWS, "--json", "--count", "1"))
-    assert (look["scheduled"], look["leased"], look["dead"], look["workers"]) == (2, 1, 2, 0)
-    assert look["due_per_minute"] == [0, 1, *[0] * 28]
-    assert (look["handled_per_second"], look["late_p50_ms"]) == (None, None)
+    sample = json.loads(command("stats", FLOWS, "--watch", "--json", "--count", "1"))
+    assert (sample["scheduled"], sample["leased"], sample["dead"], sample["workers"]) == (
+        2,
+        1,
+        2,
+        0,
+    )
+    assert sample["due_per_minute"] == [0, 1, *[0] * 28]
+    assert (sample["handled_per_second"], sample["late_p50_ms"]) == (None, None)
+    assert {*json.loads(command("stats", FLOWS, "--json"))} < {*sample}
 
 
 @pytest.mark.usefixtures("queue")
-def test_where_nothing_can_be_drawn_a_look_is_a_line(command: Command) -> None:
-    lines = command("monitor", FLOWS, "--count", "3", "--every", "10ms").splitlines()
+def test_where_nothing_can_be_drawn_a_sample_is_a_line(command: Command) -> None:
+    lines = command("stats", FLOWS, "--watch", "--count", "3", "--every", "10ms").splitlines()
     assert len(lines) == 3
     assert all("operated  scheduled 1  due 0  leased 1  dead 2" in line for line in lines)
+
+
+def test_an_outage_of_redis_does_not_end_the_watch(
+    command: Command, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats, calls = DelayQueue.stats, iter((True, False, True))
+
+    def sometimes(self: DelayQueue) -> Any:
+        if not next(calls):
+            raise redis.ConnectionError("refused")
+        return stats(self)
+
+    monkeypatch.setattr(DelayQueue, "stats", sometimes)
+    watch = ("stats", FLOWS, "--watch", "--count", "3", "--every", "1ms", "--json")
+    first, second, third = map(json.loads, command(*watch).splitlines())
+    assert (first["queue"], third["queue"]) == (queue.name, queue.name)
+    assert second["error"].endswith("  Redis: refused")
 
 
 # -- on a terminal -------------------------------------------------------------------------
@@ -523,19 +650,20 @@ def test_a_person_is_asked_before_dead_letters_are_purged(
         assert screen.end() == 0
 
 
-@pytest.mark.usefixtures("queue")
-def test_a_monitor_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
-    with on_a_terminal(valkey, "monitor", "-f", FLOWS, "--every", "50ms") as screen:
-        screen.wait_for("No worker is running")
-        assert "No task becomes due in the next 30 minutes." in screen.text
+def test_a_watch_is_drawn_in_place_until_ctrl_c(valkey: Valkey, queue: DelayQueue) -> None:
+    with on_a_terminal(valkey, "stats", "--watch", "-f", FLOWS, "--every", "50ms") as screen:
+        screen.wait_for("No worker is running: no task is handled.")
+        queue.beat("host:1:abcdef", {"up": True, "holds": 0, "started_at": "now"})
+        screen.wait_for("host:1:abcdef")
         queue.schedule("soon", delay_ms=90_000)
-        screen.wait_for("become due in each of the next 30 minutes")
+        screen.wait_for("█")
         queue.pause()
-        screen.wait_for("PAUSED")
+        screen.wait_for("yes")
         screen.child.send_signal(signal.SIGINT)
         assert screen.end() == 0
     assert "Traceback" not in screen.text
-    assert "scheduled 2" in screen.text.rpartition("\x1b[?1049l")[2]  # the last look stays
+    assert re.search(r"scheduled +2", _plain(screen.text))
+    assert max(map(len, _plain(screen.text).splitlines())) <= 80
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(valkey: Valkey, letters: DelayQueue) -> None:
@@ -565,11 +693,10 @@ def test_without_rich_a_terminal_shows_plain_text(valkey: Valkey) -> None:
     for command, expected in (
         ("stats", "             queue  operated"),
         ("workers", "HANDLED"),
-        ("monitor", "operated  scheduled 1"),
+        ("stats --watch --count 1", "operated  scheduled 1"),
         ("doctor", "queue.workers      no worker"),
     ):
-        more = ["--count", "1"] if command == "monitor" else []
-        run = [command, "-f", FLOWS, *more]
+        run = [*command.split(), "-f", FLOWS]
         with on_a_terminal(valkey, *run, program=WITHOUT_RICH) as screen:
             screen.end()
         assert expected in screen.text

@@ -37,7 +37,7 @@ orders.webhooks
 orders.order
 orders.clients orders.stock
 orders.sql
-orders.config
+orders.caches orders.config
 orders.errors
 orders
 worker.__main__
@@ -68,7 +68,15 @@ CONTEXTS = ("order", "stock", "clients", "providers", "webhooks")
 #: Where the service meets the engine.
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
-    for name in ("bootstrap", "deliveries", "ops.*", "outages", "queues", "timeouts")
+    for name in (
+        "bootstrap",
+        "deliveries",
+        "ops.*",
+        "outages",
+        "queues",
+        "timeouts",
+        "watch.doctor",
+    )
 )
 
 RULES = [
@@ -283,7 +291,7 @@ def test_every_import_follows_the_arrows() -> None:
         ("orders/http/routes/orders.py", "import worker.queue"),
         ("orders/http/routes/orders.py", "from orders.app import create_app"),
         ("orders/http/auth.py", "import sqlalchemy"),
-        ("orders/queues.py", "from orders.ops.shared import Shared"),
+        ("orders/queues.py", "from orders.ops.queues import ShownQueues"),
         ("orders/timeouts.py", "from opentelemetry import trace"),
     ],
 )

@@ -1,17 +1,23 @@
 """What helps in developing: which server's program is started, and what a new service is made of."""
 
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import tomllib
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
 from devtools import postgres, processes, valkey
 from devtools.new import new
 from devtools.processes import ROOT, free_port
+from devtools.repository import repository, subset
 
 
 def program(folder: Path, name: str) -> str:
@@ -64,31 +70,69 @@ def test_a_chosen_postgresql_is_a_folder_of_programs(
     assert postgres.binary("initdb") == initdb
 
 
-def test_a_new_service_passes_lint_and_types_at_once_and_is_refused_a_name_that_is_taken(
-    tmp_path: Path,
-) -> None:
-    names = ("orders", "worker", "tests", "migrations", "devtools", "examples", "Makefile")
-    for name in (each for each in names if (ROOT / each).exists()):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
-        else:
-            shutil.copy(ROOT / name, tmp_path)
+NAMES_TAKEN = ("worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, "")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As much of this one as `make new` reads and changes."""
     for name in ("pyproject.toml", "alembic.ini"):
         shutil.copy(ROOT / name, tmp_path)
-    made = new("seat-hold", tmp_path)
-    assert [path.name for path in made][-1] == "test_seat_hold.py"
-    for command in ("ruff check .", "ruff format --check .", "mypy seat_hold"):
+    tests = tmp_path / "tests" / "integration"
+    tests.mkdir(parents=True)
+    for folder in (tests, tests.parent):
+        (folder / "__init__.py").touch()
+    return tmp_path
+
+
+def test_a_new_service_is_formatted_and_registered(checkout: Path) -> None:
+    made = new("zebra-crossing", checkout)
+    assert [path.name for path in made][-1] == "test_zebra_crossing.py"
+    for command in ("ruff check .", "ruff format --check ."):
         done = subprocess.run(
             [sys.executable, "-m", *command.split()],
-            cwd=tmp_path,
+            cwd=checkout,
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("seat-hold", "worker", "email", "flask", "if", "Seat", "seat hold", "x" * 25, ""):
+    tools = tomllib.loads((checkout / "pyproject.toml").read_text())["tool"]
+    assert "zebra_crossing" in tools["mypy"]["files"]
+    assert "zebra_crossing*" not in tools["setuptools"]["packages"]["find"]["include"]
+    assert "[zebra_crossing]" in (checkout / "alembic.ini").read_text()
+
+
+def test_a_new_service_overwrites_nothing(checkout: Path) -> None:
+    new("zebra-crossing", checkout)
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    for name in ("zebra-crossing", *NAMES_TAKEN):
         with pytest.raises(ValueError, match=r"a name is|already"):
-            new(name, tmp_path)
+            new(name, checkout)
+    assert before == {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+
+
+def test_a_new_repository_overwrites_nothing(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    for target in (tmp_path, taken):
+        with pytest.raises(ValueError, match="already exists, and is not an empty folder"):
+            repository("zebra-crossing", target)
+    for name in NAMES_TAKEN:
+        with pytest.raises(ValueError, match=r"a name is|already"):
+            repository(name, tmp_path / "new")
+    assert [*tmp_path.iterdir()] == [taken]
+
+
+def test_a_locks_subset_has_all_that_is_needed_and_no_more() -> None:
+    lock = (ROOT / "requirements" / "dev.lock").read_text()
+    part = subset(lock, ["flask>=3", "redis[hiredis]>=8", "pytest"])
+    names = re.findall(r"^([\w.-]+)==", part, re.MULTILINE)
+    assert {"flask", "werkzeug", "markupsafe", "redis", "hiredis", "pytest", "colorama"} <= {*names}
+    assert not {"hypothesis", "sqlalchemy", "granian"} & {*names}
+    assert names == sorted(names)
+    assert all(entry in lock for entry in re.split(r"(?m)^(?=\w)", part))
+    assert "hiredis" not in subset(lock, ["redis"])
 
 
 def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:
@@ -105,3 +149,53 @@ def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:
         assert client.ping()
     server.signal(signal.SIGINT)
     assert server.wait() == 0
+
+
+#: Starts both servers, says at which ports, and waits.
+SERVERS = """
+import signal, tempfile
+from pathlib import Path
+from devtools.postgres import Postgres
+from devtools.valkey import Valkey
+folder = Path(tempfile.mkdtemp())
+print(Postgres().start().port, Valkey(folder).start().port, flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_process_leaves_no_server_behind() -> None:
+    command = [sys.executable, "-c", SERVERS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        ports = [int(port) for port in child.stdout.readline().split()]
+        assert [listens(port) for port in ports] == [True, True]
+        child.kill()
+    processes.wait_until(lambda: not any(map(listens, ports)), "both servers to end")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_server_to_try_things_with_runs_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "devtools.postgres", str(free_port())]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        [_, url] = child.stdout.readline().partition("#")[0].split("=")
+        with psycopg.connect(url.strip().replace("+psycopg", "")) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 0
+
+
+def test_a_persistent_server_keeps_its_data() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="kept-"))
+    folder.chmod(0o755)  # the server runs as another user than root
+    try:
+        for statement in ("CREATE TABLE kept ()", "DROP TABLE kept"):
+            server = postgres.Postgres(folder / "postgres").start()
+            server.execute(statement)
+            server.stop()
+    finally:
+        shutil.rmtree(folder)

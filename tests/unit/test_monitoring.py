@@ -19,7 +19,7 @@ TESTS = (PROMETHEUS / "tests.yml").read_text()
 DASHBOARD: dict[str, Any] = json.loads(
     (FOLDER / "grafana" / "dashboards" / "order-timeout.json").read_text()
 )
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "runbook.md").read_text()
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 
 NAMES = re.findall(r"- alert: (\w+)", ALERTS)
@@ -107,7 +107,7 @@ def test_every_alert_is_tested_documented_and_complete() -> None:
             "description",
             "runbook",
         }, name
-        assert f"runbook: docs/operations.md#{name.lower()}\n" in block
+        assert f"runbook: docs/runbook.md#{name.lower()}\n" in block
 
 
 def test_every_section_of_the_page_is_about_an_alert_and_says_something() -> None:

@@ -12,7 +12,7 @@ import httpcore
 import pytest
 
 from orders.errors import WebhookUrlNotAllowed
-from orders.webhooks.sender import MAX_RESPONSE_BYTES, Sender
+from orders.webhooks.sender import MAX_RESPONSE_BYTES, WebhookSender
 from orders.webhooks.urls import is_public, parsed
 from tests.receiver import Receiver, receiving
 
@@ -106,11 +106,13 @@ def test_a_url_is_taken_apart_as_it_was_written() -> None:
 # -- the address that is connected to ------------------------------------------------------
 
 
-def sender(seconds: float = PATIENCE, resolve: Callable[..., list[str]] | None = None) -> Sender:
+def sender(
+    seconds: float = PATIENCE, resolve: Callable[..., list[str]] | None = None
+) -> WebhookSender:
     """One for this machine; with a resolver, one for the internet."""
     if resolve is None:
-        return Sender(seconds, allow_private=True)
-    return Sender(seconds, resolve=resolve)
+        return WebhookSender(seconds, allow_private=True)
+    return WebhookSender(seconds, resolve=resolve)
 
 
 @pytest.fixture
@@ -171,7 +173,7 @@ def test_the_next_address_is_tried_when_the_first_takes_no_connection(
 def test_a_receiver_on_this_machine_gets_nothing_unless_configured(receiver: Receiver) -> None:
     port = receiver.port
     for url in (f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"):
-        assert Sender(PATIENCE).post(url, {}, BODY).status is None
+        assert WebhookSender(PATIENCE).post(url, {}, BODY).status is None
     assert receiver.messages == []
     assert sender().post(receiver.url, {}, BODY) == (200, None, "thanks")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worker import Flow, FlowImportFailed, FlowNotFound, cli
-from worker.cli import arguments, dead, output
+from worker.cli import arguments, dead, text
 from worker.queue.delay_queue import Letter
 
 
@@ -142,8 +142,8 @@ def test_what_to_put_back_or_delete_must_be_said_exactly(
 
 
 def test_what_others_wrote_cannot_move_the_terminals_cursor() -> None:
-    assert output.shown("\x1b[31m\r\n\x00\udcff") == r"\x1b[31m\r\n\x00\udcff"
-    assert [output.shown(value) for value in (None, 5, True, "plain")] == [
+    assert text.shown("\x1b[31m\r\n\x00\udcff") == r"\x1b[31m\r\n\x00\udcff"
+    assert [text.shown(value) for value in (None, 5, True, "plain")] == [
         "-",
         "5",
         "True",
@@ -219,14 +219,15 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
     [
         ["run"],
         ["stats"],
+        ["upcoming"],
         ["workers"],
-        ["monitor"],
         ["doctor"],
         ["dead", "list"],
         ["dead", "show"],
         ["dead", "requeue"],
         ["dead", "purge"],
         ["schedule"],
+        ["run-now"],
         ["cancel"],
         ["pause"],
         ["resume"],
@@ -265,7 +266,7 @@ def test_only_the_queue_that_is_named_is_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ms", "text"),
+    ("ms", "shown"),
     [
         (0, "0 ms"),
         (999, "999 ms"),
@@ -275,8 +276,8 @@ def test_only_the_queue_that_is_named_is_run() -> None:
         (259_200_000, "3.0 d"),
     ],
 )
-def test_a_duration_is_shown_in_a_unit_that_fits(ms: float, text: str) -> None:
-    assert output.duration(ms) == text
+def test_a_duration_is_shown_in_a_unit_that_fits(ms: float, shown: str) -> None:
+    assert text.duration(ms) == shown
 
 
 def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,3 +286,16 @@ def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(arguments, "queues", interrupted)
     assert cli.main(["stats"]) == 130
+
+
+def test_monitor_names_the_command_that_replaced_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["monitor", "--every", "10s", "--count", "1", "--json"]) == 1
+    assert capsys.readouterr().err == (
+        "worker: monitor is now stats --watch, which takes the same options\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["--every=1s", "--count=1"])
+def test_stats_take_a_pace_only_to_watch(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stats", f"{__name__}:flows", option]) == 1
+    assert capsys.readouterr().err == "worker: --every and --count need --watch\n"

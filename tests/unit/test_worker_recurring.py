@@ -157,6 +157,14 @@ def test_reschedule_makes_a_dead_letter(how: Callable[[Exception], Callable[[Tas
     assert "the schedule says" in letter.reason
 
 
+def test_an_extra_run_never_has_the_id_of_a_planned_one() -> None:
+    flow = report()
+    planned = flow.schedule.after(1_700_000_000_000)
+    extra = flow.extra_run(planned.due_at_ms)
+    assert extra.due_at_ms == planned.due_at_ms
+    assert extra.id == planned.id.replace(":00:00", ":00:00.000", 1)
+
+
 # -- when it seeds -------------------------------------------------------------------------
 
 

@@ -85,6 +85,20 @@ def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
     return selected
 
 
+def flows_by_queue(options: argparse.Namespace) -> dict[str, Flow | None]:
+    """The queues that a command is about, each with its flow.
+
+    A queue that is named needs no flow, and then the configured flows may even be broken. Raises what
+    `selected_flows` raises.
+    """
+    try:
+        return {flow.name: flow for flow in selected_flows(options)}
+    except (WorkerError, ValueError):
+        if options.queue is None or named_flows(options):
+            raise
+        return {options.queue: None}
+
+
 def client_of(options: argparse.Namespace) -> redis.Redis:
     """A client with a timeout that suits somebody waiting at a terminal."""
     return connect(redis_url(options), timeout_seconds=5.0, reconnect=True)

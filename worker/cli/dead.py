@@ -9,7 +9,8 @@ from ..findings import quantity
 from ..queue.delay_queue import DelayQueue, Letter
 from . import arguments
 from .commands import Commands
-from .output import confirmed, duration, print_json, print_table, progress, shown, terminal
+from .output import confirmed, print_json, print_table, progress, terminal
+from .text import duration, shown
 
 #: How much of a payload is shown.
 PAYLOAD_BYTES = 1000

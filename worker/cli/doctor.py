@@ -11,7 +11,8 @@ from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from . import arguments
 from .commands import Commands
-from .output import print_json, shown, terminal
+from .output import print_json, terminal
+from .text import shown
 
 STATUS = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..watch.logs import visible
+from .text import Table, shown
 
 if TYPE_CHECKING:
     from .terminal import Terminal
@@ -42,7 +42,7 @@ def _terminal(stream: str) -> "Terminal | None":
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table with these columns, named in lower case. On a terminal numbers are right-aligned."""
     if screen := terminal():
-        screen.table(columns, rows)
+        screen.table(Table(columns, rows))
         return
     lines = [
         [column.upper() for column in columns],
@@ -51,22 +51,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(map(str.ljust, line, widths)).rstrip())
-
-
-def shown(value: object) -> str:
-    """A value as text that is safe on a terminal: control characters, which move its cursor, are escaped."""
-    if value is None:
-        return "-"
-    return visible(str(value))
-
-
-def duration(ms: float) -> str:
-    """``850 ms``, ``12 s``, ``3 min``, ``2.5 h``, ``3.0 d``"""
-    for unit, size, below in (("ms", 1, 1000), ("s", 1000, 120_000), ("min", 60_000, 7_200_000)):
-        if abs(ms) < below:
-            return f"{ms / size:.0f} {unit}"
-    days = abs(ms) >= 2 * 86_400_000
-    return f"{ms / 86_400_000:.1f} d" if days else f"{ms / 3_600_000:.1f} h"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import redis
 
 from ..errors import WorkerError
 from ..queue.advice import with_advice
-from . import dead, doctor, health, monitor, rebuild, run, stats, tasks
+from . import dead, doctor, health, rebuild, run, stats, tasks, upcoming, workers
 from .commands import Commands
 
 PACKAGE = (__package__ or "").rpartition(".")[0]
@@ -31,7 +31,7 @@ such as a Consumer's, --queue is enough. REDIS_URL says where Redis is.
 examples:
   {prog} run reminders:flows --threads 2
   {prog} doctor                        is everything as it should be?
-  {prog} monitor                       watch it
+  {prog} stats --watch                 watch it
   {prog} dead list --older-than 2h     what failed for good, and why
   {prog} stats --json | jq .due        for programs
 
@@ -78,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         help="default: the environment variable REDIS_URL",
     )
     commands = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    for module in (run, health, stats, monitor, doctor, dead, tasks, rebuild):
+    for module in (run, health, stats, upcoming, workers, doctor, dead, tasks, rebuild):
         module.add_to(commands)
     return parser

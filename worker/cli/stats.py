@@ -1,21 +1,75 @@
-"""``stats`` and ``workers``"""
+"""``stats``, once or until Ctrl-C"""
 
 import argparse
 import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from datetime import datetime
 from typing import Any
+
+import redis
 
 from . import arguments
 from .commands import Commands
-from .output import duration, print_json, print_table, shown, terminal
+from .output import print_json, print_table, terminal
+from .sampling import MINUTES, Sample, Sampler
+from .text import Table, bars, duration, shown
+from .workers import COLUMNS, cells
 
 
 def add_to(commands: Commands) -> None:
-    commands.add("stats", _stats, examples="stats\nstats --queue emails\nstats --json | jq .due")
-    commands.add("workers", _workers, examples="workers\nworkers --json | jq 'select(.silent)'")
+    _with_watch(
+        commands.add(
+            "stats",
+            _stats,
+            examples="""
+stats
+stats --queue emails
+stats --json | jq .due
+stats --watch                            Ctrl-C ends it
+stats --watch --every 10s > log          a line every ten seconds
+stats --watch --count 1 --json           a single sample, for programs""",
+        )
+    )
+    _with_watch(commands.add("monitor", _monitor, examples="monitor is now stats --watch"))
+
+
+def _with_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--watch", action="store_true", help="update until Ctrl-C")
+    parser.add_argument(
+        "--every",
+        type=arguments.duration_ms,
+        metavar="DURATION",
+        help="with --watch: time between updates (1s)",
+    )
+    parser.add_argument(
+        "--count",
+        type=arguments.positive,
+        metavar="N",
+        help="with --watch: stop after N updates",
+    )
+
+
+def _monitor(_options: argparse.Namespace) -> None:
+    """Replaced by stats --watch."""
+    raise ValueError("monitor is now stats --watch, which takes the same options")
 
 
 def _stats(options: argparse.Namespace) -> None:
-    """Count the tasks that are scheduled, due, leased and dead."""
+    """Count the tasks that are scheduled, due, leased and dead.
+
+    With --watch, also show what becomes due, what workers do, and how late they are. On a terminal the display
+    is redrawn in place; elsewhere each update is a line. Throughput and lateness are those of the last minute
+    watched, as workers report them every two seconds. Lateness is rounded up to fixed steps, and a batch counts
+    as late as its latest task.
+    """
+    if options.watch:
+        _watch(options)
+        return
+    if options.every is not None or options.count is not None:
+        raise ValueError("--every and --count need --watch")
     rows = [
         {"queue": queue.name, **dataclasses.asdict(queue.stats())}
         for queue in arguments.queues(options)
@@ -52,39 +106,63 @@ def _in(ms: int | None) -> str | None:
     return None if ms is None else f"in {duration(ms)}"
 
 
-def _workers(options: argparse.Namespace) -> None:
-    """List live workers and those that fell silent within the last hour."""
-    rows = [
-        {
-            "queue": queue.name,
-            "worker": worker.id,
-            "silent": worker.silent,
-            "heard_ms_ago": worker.heard_ms_ago,
-            **worker.details,
-        }
-        for queue in arguments.queues(options)
-        for worker in queue.workers()
+# -- watching ------------------------------------------------------------------------------
+
+
+def _watch(options: argparse.Namespace) -> None:
+    """Show samples until Ctrl-C. An outage of Redis is an error only for the first."""
+    samplers = [Sampler(queue) for queue in arguments.queues(options)]
+    samples: list[Sample] = []
+    screen = None if options.json else terminal()
+    with screen.live() if screen else nullcontext() as draw, suppress(KeyboardInterrupt):
+        for n in range(options.count) if options.count else itertools.count():
+            if n:
+                time.sleep((1000 if options.every is None else options.every) / 1000)
+            note, outage = datetime.now().astimezone().strftime("%H:%M:%S"), ""
+            try:
+                samples = [sampler.sample(time.monotonic()) for sampler in samplers]
+            except redis.RedisError as error:
+                if n == 0:
+                    raise
+                outage = f"Redis: {error}"
+            if draw:
+                draw(_tables(samples), f"{note}  {outage or 'Ctrl-C ends'}")
+            elif outage:
+                _print_outage(note, outage, as_json=options.json)
+            else:
+                _print_samples(note, samples, as_json=options.json)
+
+
+def _print_samples(note: str, samples: Sequence[Sample], *, as_json: bool) -> None:
+    for sample in samples:
+        if as_json:
+            print_json(sample.row())
+        else:
+            facts = (f"{name} {value}" for name, value in sample.facts().items())
+            print(note, sample.queue, *facts, sep="  ", flush=True)
+
+
+def _print_outage(note: str, outage: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"error": f"{note}  {outage}"})
+    else:
+        print(note, outage, sep="  ", flush=True)
+
+
+def _tables(samples: Sequence[Sample]) -> list[Table]:
+    """The facts with a column for each queue, what becomes due, and the workers."""
+    facts = zip(*(sample.facts().items() for sample in samples), strict=True)
+    workers = [cells(sample.queue, worker) for sample in samples for worker in sample.workers]
+    return [
+        Table(
+            ("", *(sample.queue for sample in samples)),
+            [(row[0][0], *(value for _, value in row)) for row in facts],
+        ),
+        Table(
+            ("queue", f"become due in each of the next {MINUTES} minutes", "most"),
+            [(sample.queue, bars(sample.per_minute), max(sample.per_minute)) for sample in samples],
+        ),
+        Table(COLUMNS, workers)
+        if workers
+        else Table(("No worker is running: no task is handled.",), []),
     ]
-    if options.json:
-        for row in rows:
-            print_json(row)
-        return
-    if not rows and terminal():
-        print(f"No worker is running for {', '.join(arguments.queue_names(options))}.")
-        return
-    print_table(
-        ("queue", "worker", "started", "heard", "holds", "for", "handled", ""),
-        [
-            (
-                row["queue"],
-                row["worker"],
-                row["started_at"],
-                f"{row['heard_ms_ago'] // 1000} s ago",
-                row["holds"],
-                f"{row['oldest_seconds']} s" if row["holds"] else "",
-                row.get("handled"),  # workers of the previous version do not report it
-                "silent" if row["silent"] else "" if row["up"] else "down",
-            )
-            for row in rows
-        ],
-    )

@@ -1,13 +1,16 @@
-"""``schedule``, ``cancel``, ``pause`` and ``resume``"""
+"""``schedule``, ``run-now``, ``cancel``, ``pause`` and ``resume``"""
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 
 from ..queue.delay_queue import Cancelled, DelayQueue, Scheduled
+from ..runtime.recurring import Recurring
 from . import arguments
 from .commands import Commands
-from .output import print_json, shown
+from .output import print_json
+from .text import shown
 
 
 def add_to(commands: Commands) -> None:
@@ -42,6 +45,7 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
     schedule.add_argument(
         "--if-absent", action="store_true", help="leave a task that is already scheduled as it is"
     )
+    commands.add("run-now", _run_now, examples="run-now\nrun-now nightly:flows --queue report")
     cancel = commands.add(
         "cancel", _cancel, ids=True, examples="cancel order-7\ncancel visit-7 --queue reminders"
     )
@@ -65,7 +69,20 @@ def _schedule(options: argparse.Namespace) -> int:
         )
         answers.append(answer)
         _print(options, queue, task_id, answer)
+    _warn_unless_served(options, queue)
     return int(Scheduled.DEAD in answers)
+
+
+def _run_now(options: argparse.Namespace) -> None:
+    """Run a recurring flow once more, as soon as a worker is free. The runs on its schedule take place as well."""
+    flows = [flow for flow in arguments.selected_flows(options) if isinstance(flow, Recurring)]
+    if not flows:
+        raise ValueError("none of these flows is recurring: use schedule ID --in 0s")
+    if len(flows) > 1:
+        raise ValueError("several of these flows are recurring: name one with --queue")
+    queue = DelayQueue(arguments.client_of(options), flows[0].name)
+    run = flows[0].extra_run(queue.server_time_ms())
+    _print(options, queue, run.id, queue.schedule(run.id, run.due_at_ms))
 
 
 def _cancel(options: argparse.Namespace) -> int:
@@ -103,3 +120,16 @@ def _each(
             print_json({"queue": queue.name, "paused": paused})
         else:
             print(f"{queue.name} is {'paused' if paused else 'running'}")
+        _warn_unless_served(options, queue)
+
+
+def _warn_unless_served(options: argparse.Namespace, queue: DelayQueue) -> None:
+    """Whoever misspells a queue's name gets another queue, which nobody serves."""
+    if arguments.flows_by_queue(options)[queue.name] is None and not any(
+        not worker.silent for worker in queue.workers()
+    ):
+        print(
+            f"worker: warning: no worker serves the queue {queue.name}, and no configured flow has this name. "
+            "Only a Consumer would take its tasks.",
+            file=sys.stderr,
+        )

@@ -128,6 +128,21 @@ class OperatorSide(ScriptedQueue):
             raise ValueError(f"a forecast has 1 to {MAX_INTERVALS} intervals of 1 ms or more")
         return [*map(int, self._run("forecast", now_ms, intervals, interval_ms))]
 
+    def upcoming(self, limit: int = 10) -> list[tuple[str, int]]:
+        """The scheduled tasks that are due first, as (id, due_at_ms), in this order. Changes nothing.
+
+        Raises ValueError for a limit that is not 1 to 500.
+        """
+        if not 1 <= limit <= MAX_SAMPLE:
+            raise ValueError(f"a limit is 1 to {MAX_SAMPLE} tasks, not {limit}")
+        found: Any = self._redis.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
+        return [(id_to_text(task_id), int(due_at_ms)) for task_id, due_at_ms in found]
+
+    def last_seeded_ms(self) -> int | None:
+        """When the last occurrence that was `seed`ed is or was due, in ms since the epoch; None without one."""
+        found: Any = self._redis.zrange(self.keys.seeded, -1, -1, withscores=True)
+        return int(found[0][1]) if found else None
+
     def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
         """Where a task is; None when the queue does not have it. Changes nothing."""
         place, in_ms, *counts = self._run("look_up", now_ms, id_to_bytes(task_id))

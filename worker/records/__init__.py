@@ -26,7 +26,7 @@ try:
     import sqlalchemy  # noqa: F401  here, where its absence can be explained
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "Records need SQLAlchemy: pip install 'order-timeout[records]'", name=missing.name
+        "Records need SQLAlchemy: pip install 'sqlalchemy>=2.1'", name=missing.name
     ) from missing
 
 from .outages import CONFLICT_RETRIES

@@ -52,7 +52,7 @@ class Cron:
         except StopIteration:
             raise ValueError(f"no time matches {expression!r}") from None
         try:
-            self._zone = ZoneInfo(timezone)
+            self.zone = ZoneInfo(timezone)
         except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder
             raise ValueError(
                 f"timezone is a name such as Europe/Berlin, not {timezone!r}"
@@ -62,7 +62,7 @@ class Cron:
         self._once = not minute.startswith("*") and not hour.startswith("*")
 
     def __str__(self) -> str:
-        return f"{self._expression} {self._zone.key}"
+        return f"{self._expression} {self.zone.key}"
 
     def after(self, now_ms: int) -> Occurrence:
         """The first time that is later than ``now_ms``, in ms since the epoch."""
@@ -77,8 +77,12 @@ class Cron:
             if first is not None and first <= self._moment(wall):  # later walls mean later moments
                 break
         assert first is not None, self  # the constructor found a time
-        local = first.astimezone(self._zone)
-        return Occurrence(local.isoformat(), (first - EPOCH) // MILLISECOND)
+        due_at_ms = (first - EPOCH) // MILLISECOND
+        return Occurrence(self.local(due_at_ms).isoformat(), due_at_ms)
+
+    def local(self, moment_ms: int) -> datetime:
+        """The time in this time zone at a moment in ms since the epoch."""
+        return (EPOCH + moment_ms * MILLISECOND).astimezone(self.zone)
 
     def _moments(self, wall: datetime) -> Iterator[datetime]:
         """The moments at which a run that is due at ``wall`` by the clock takes place."""
@@ -96,7 +100,7 @@ class Cron:
             yield self._moment(end)
 
     def _moment(self, wall: datetime, fold: int = 0) -> datetime:
-        return wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+        return wall.replace(tzinfo=self.zone, fold=fold).astimezone(UTC)
 
     def _offset(self, moment: datetime) -> timedelta:
-        return moment.astimezone(self._zone).utcoffset() or timedelta()
+        return moment.astimezone(self.zone).utcoffset() or timedelta()

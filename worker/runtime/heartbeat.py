@@ -22,7 +22,7 @@ log = structlog.get_logger("worker")
 #: Time between two heartbeats. With these, slow polls and the sweep, an idle worker sends less than one
 #: command every two seconds for each of its queues.
 BEAT_SECONDS = 20.0
-#: Time between two heartbeats while tasks are handled, so that `monitor` stays current. Claims cost far more.
+#: Time between two heartbeats while tasks are handled, so that `stats --watch` stays current. Claims cost far more.
 BUSY_BEAT_SECONDS = 2.0
 #: How many ids of the tasks that a worker holds are listed.
 LISTED = 10

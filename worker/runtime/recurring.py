@@ -89,6 +89,13 @@ class Recurring(Flow):
         self.schedule = Cron(cron, timezone)
         super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
 
+    def extra_run(self, now_ms: int) -> Occurrence:
+        """A run besides those of the schedule, for `DelayQueue.schedule`; ``now_ms`` is by the server's clock.
+
+        Its id has milliseconds, as in ``2026-11-21T14:30:05.123+01:00``, so it is never that of a planned run.
+        """
+        return Occurrence(self.schedule.local(now_ms).isoformat(timespec="milliseconds"), now_ms)
+
     def __repr__(self) -> str:
         return f"Recurring({self.name!r}, {str(self.schedule)!r})"
 

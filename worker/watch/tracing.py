@@ -52,7 +52,7 @@ def configure_tracing(environ: Mapping[str, str], service: str) -> bool:
         if not (error.name or "").startswith("opentelemetry"):
             raise
         raise TracingUnavailable(
-            "OTEL_TRACES_EXPORTER needs opentelemetry-sdk, which is not installed: pip install 'order-timeout[tracing]'"
+            "OTEL_TRACES_EXPORTER needs opentelemetry-sdk, which is not installed: pip install opentelemetry-sdk"
         ) from error
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return True

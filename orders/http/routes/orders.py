@@ -40,6 +40,7 @@ from orders.http.schemas.orders import (
     OrdersOut,
     OrdersQuery,
 )
+from orders.order.domain import NewOrder
 
 orders = APIBlueprint(
     "orders",
@@ -75,8 +76,8 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
 
     An order that costs nothing is paid at once.
     """
-    placed = services().orders.place(
-        caller(),
+    new = NewOrder(
+        client_id=caller(),
         key=header.idempotency_key,
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
@@ -85,6 +86,7 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         metadata=body.metadata,
         origin=origin(),
     )
+    placed = services().orders.place(new)
     headers = {
         "Location": url_for("orders.get_order", order_id=placed.order.id),
         **etag(placed.order.version),

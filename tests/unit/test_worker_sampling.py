@@ -1,4 +1,4 @@
-"""What `monitor` makes of what workers report."""
+"""What `stats --watch` makes of what workers report."""
 
 from collections import Counter
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.engine import Clock, ClockedQueue
-from worker.cli.watching import WINDOW_SECONDS, Sample, Watch, percentile
+from worker.cli.sampling import WINDOW_SECONDS, Sample, Sampler, percentile
+from worker.cli.text import bars
 
 
 @pytest.fixture
@@ -24,43 +25,43 @@ def beat(queue: ClockedQueue, worker_id: str, *lateness: tuple[int | None, int])
     queue.beat(worker_id, details)
 
 
-def after(watch: Watch, clock: Clock, seconds: float) -> Sample:
+def after(sampler: Sampler, clock: Clock, seconds: float) -> Sample:
     clock.move(seconds)
-    return watch.look(clock.monotonic())
+    return sampler.sample(clock.monotonic())
 
 
 def test_throughput_and_lateness_are_those_since_it_was_watched(
     clock: Clock, queue: ClockedQueue
 ) -> None:
-    watch = Watch(queue)
+    sampler = Sampler(queue)
     beat(queue, "a", (5, 1000), (None, 7))
-    first = watch.look(clock.monotonic())
+    first = sampler.sample(clock.monotonic())
     assert (first.per_second, first.p50_ms, first.p99_ms) == (None, None, None)
     beat(queue, "a", (5, 1090), (20, 10), (None, 7))
-    second = after(watch, clock, 10)
+    second = after(sampler, clock, 10)
     assert (second.per_second, second.p50_ms, second.p99_ms) == (10, 5, 20)
 
 
 def test_a_worker_that_starts_meanwhile_counts_and_one_that_has_signed_off_does_not(
     clock: Clock, queue: ClockedQueue
 ) -> None:
-    watch = Watch(queue)
+    sampler = Sampler(queue)
     beat(queue, "old", (5, 1000))
-    watch.look(clock.monotonic())
+    sampler.sample(clock.monotonic())
     queue.sign_off("old")
     beat(queue, "new", (1, 40))
-    assert after(watch, clock, 2).per_second == 20
+    assert after(sampler, clock, 2).per_second == 20
 
 
 def test_what_is_older_than_a_minute_is_forgotten(clock: Clock, queue: ClockedQueue) -> None:
-    watch = Watch(queue)
+    sampler = Sampler(queue)
     for n in range(1, 200):
         if n < 20:
             beat(queue, "a", (1, 100 * n))
-        sample = after(watch, clock, 1)
+        sample = after(sampler, clock, 1)
     assert sample.per_second == 0
     assert sample.p99_ms is None
-    assert len(watch._seen) <= WINDOW_SECONDS + 2
+    assert len(sampler._seen) <= WINDOW_SECONDS + 2
 
 
 @pytest.mark.parametrize(
@@ -83,11 +84,11 @@ def test_a_percentile_is_an_upper_bound(
 def test_lateness_beyond_the_last_step_is_told_and_json_has_no_infinity(
     clock: Clock, queue: ClockedQueue
 ) -> None:
-    watch = Watch(queue)
-    watch.look(clock.monotonic())
+    sampler = Sampler(queue)
+    sampler.sample(clock.monotonic())
     beat(queue, "a", (None, 1))
-    sample = after(watch, clock, 1)
-    assert sample.late(sample.p50_ms) == "> 1 h"
+    sample = after(sampler, clock, 1)
+    assert sample.facts()["late p50"] == "> 1 h"
     assert sample.row()["late_p50_ms"] is None
 
 
@@ -95,6 +96,26 @@ def test_a_worker_of_the_previous_version_tells_nothing_of_lateness(
     clock: Clock, queue: ClockedQueue
 ) -> None:
     queue.beat("a", {"up": False, "holds": 3, "oldest_seconds": 2})
-    sample = Watch(queue).look(clock.monotonic())
-    assert [sample.state(worker) for worker in sample.workers] == ["down"]
-    assert sample.row()["workers"] == 1
+    sample = Sampler(queue).sample(clock.monotonic())
+    assert (sample.row()["workers"], sample.row()["late_p50_ms"]) == (1, None)
+
+
+def test_what_is_next_due_is_told_in_words(clock: Clock, queue: ClockedQueue) -> None:
+    sampler = Sampler(queue)
+
+    def next_due() -> str:
+        return sampler.sample(clock.monotonic()).facts()["next due"]
+
+    assert next_due() == "never"
+    queue.schedule("a", delay_ms=90_000)
+    assert next_due() == "in 90 s"
+    clock.move(100)
+    assert next_due() == "10 s ago"
+
+
+@pytest.mark.parametrize(
+    ("counts", "drawn"),
+    [([], ""), ([0, 0], "  "), ([0, 1, 1_000_000], " ▁█"), ([1, 2, 4, 8], "▁▂▄█")],
+)
+def test_even_a_single_task_has_a_bar(counts: list[int], drawn: str) -> None:
+    assert bars(counts) == drawn

@@ -1,14 +1,15 @@
-"""Samples of a queue for `monitor`: its state now, and what workers did while it was watched."""
+"""Samples of a queue for `stats --watch`: its state now, and what workers did while it was watched."""
 
+import dataclasses
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
-from .output import duration
+from .text import duration
 
-#: The period of which throughput and lateness are shown.
+#: The period that throughput and lateness cover.
 WINDOW_SECONDS = 60.0
 MINUTES = 30
 
@@ -32,16 +33,10 @@ class Sample:
     p99_ms: float | None
 
     def row(self) -> dict[str, Any]:
-        """The sample as a JSON object, for programs."""
+        """The sample as a JSON object: the fields of `stats`, and more."""
         return {
             "queue": self.queue,
-            "scheduled": self.stats.scheduled,
-            "due": self.stats.due,
-            "leased": self.stats.leased,
-            "dead": self.stats.dead,
-            "paused": self.stats.paused,
-            "next_due_in_ms": self.stats.next_due_in_ms,
-            "oldest_due_age_ms": self.stats.oldest_due_age_ms,
+            **dataclasses.asdict(self.stats),
             "due_per_minute": [*self.per_minute],
             "handled_per_second": self.per_second,
             "late_p50_ms": _finite(self.p50_ms),
@@ -49,51 +44,41 @@ class Sample:
             "workers": self._live(),
         }
 
-    def line(self) -> str:
-        """The sample as one line, where nothing can be drawn."""
-        return (
-            f"{self.queue}  scheduled {self.stats.scheduled:,}  due {self.stats.due:,}  "
-            f"leased {self.stats.leased:,}  dead {self.stats.dead:,}  next due {self.next_due()}  "
-            f"done/s {self.throughput()}  late p50 {self.late(self.p50_ms)}  "
-            f"p99 {self.late(self.p99_ms)}  workers {self._live()}"
-            f"{'  paused' if self.stats.paused else ''}"
-        )
+    def facts(self) -> dict[str, str]:
+        """The sample for people."""
+        return {
+            "scheduled": f"{self.stats.scheduled:,}",
+            "due": f"{self.stats.due:,}",
+            "leased": f"{self.stats.leased:,}",
+            "dead": f"{self.stats.dead:,}",
+            "next due": self._next_due(),
+            f"due in {MINUTES} min": f"{sum(self.per_minute):,}",
+            "done/s": "-" if self.per_second is None else f"{self.per_second:,.1f}",
+            "late p50": _late(self.p50_ms),
+            "late p99": _late(self.p99_ms),
+            "workers": f"{self._live()}",
+            "paused": "yes" if self.stats.paused else "no",
+        }
 
     def _live(self) -> int:
         return sum(not each.silent for each in self.workers)
 
-    def next_due(self) -> str:
+    def _next_due(self) -> str:
         if self.stats.next_due_in_ms is None:
             return "never"
         if self.stats.due:
             return f"{duration(self.stats.oldest_due_age_ms)} ago"
         return f"in {duration(self.stats.next_due_in_ms)}"
 
-    def throughput(self) -> str:
-        return "-" if self.per_second is None else f"{self.per_second:,.1f}"
 
-    def late(self, ms: float | None) -> str:
-        if ms is None:
-            return "-"
-        return f"≤ {duration(ms)}" if ms != float("inf") else "> 1 h"
-
-    def state(self, worker: WorkerStatus) -> str:
-        if worker.silent:
-            return "silent"
-        if not worker.details.get("up", True):
-            return "down"
-        held = worker.details.get("oldest_seconds", 0.0)
-        return f"busy for {held:g} s" if worker.details.get("holds") else "idle"
-
-
-class Watch:
+class Sampler:
     """Takes samples of a queue."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._seen: deque[tuple[float, Handled]] = deque()
 
-    def look(self, now: float) -> Sample:
+    def sample(self, now: float) -> Sample:
         """Take a sample; ``now`` is on the monotonic clock, in seconds. Raises redis.RedisError."""
         stats, workers = self._queue.stats(), self._queue.workers()
         self._seen.append((now, {each.id: _handled(each) for each in workers}))
@@ -134,6 +119,12 @@ def _done_since(before: Handled, after: Handled) -> Counter[float]:
     for worker_id, counts in after.items():
         done.update(counts - before.get(worker_id, Counter()))
     return done
+
+
+def _late(ms: float | None) -> str:
+    if ms is None:
+        return "-"
+    return f"≤ {duration(ms)}" if ms != float("inf") else "> 1 h"
 
 
 def _finite(ms: float | None) -> float | None:

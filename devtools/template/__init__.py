@@ -1,0 +1,58 @@
+"""The files of a new service, and how they are filled in."""
+
+import keyword
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+FOLDER = Path(__file__).parent
+NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
+#: A revision begins with the name, and Alembic's column for it holds 32 characters.
+MAX_NAME = 24
+
+
+def checked_name(name: str) -> str:
+    """The name of a service. Raises ValueError if it is invalid, or taken by a module that can be imported."""
+    if not NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise ValueError(
+            f"a name is lowercase words joined by hyphens, such as seat-hold, "
+            f"with at most {MAX_NAME} characters, not {name!r}"
+        )
+    package = package_of(name)
+    if keyword.iskeyword(package) or find_spec(package):
+        raise ValueError(f"Python already has something called {package}")
+    return name
+
+
+def package_of(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def words(name: str, *, section: str) -> dict[str, str]:
+    """What the placeholders stand for. ``section`` is the service's in alembic.ini."""
+    title = f"{name.replace('-', ' ')}s"
+    return {
+        "name": name,
+        "package": package_of(name),
+        "table": f"{package_of(name)}s",
+        "title": title,
+        "Title": title.capitalize(),
+        "section": section,
+    }
+
+
+def fill(template: str, path: Path, values: Mapping[str, str]) -> None:
+    """Write a template's file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(Template((FOLDER / template).read_text()).substitute(values))
+
+
+def tidy(root: Path, files: Iterable[Path]) -> None:
+    """Format what was written: how long a line is depends on the name."""
+    for command in (["format"], ["check", "--fix"]):
+        ruff = [sys.executable, "-m", "ruff", "--quiet", *command]
+        subprocess.run([*ruff, *files], cwd=root, check=True)

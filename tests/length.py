@@ -1,0 +1,23 @@
+"""How long tests with many rounds go on: ``LONG=1``, which ``make test-all`` sets, asks for more.
+
+A test that is never quick is marked ``slow`` instead.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+LONG = os.environ.get("LONG") == "1"
+
+
+def rounds(short: int, long: int) -> int:
+    """How many rounds a test plays in ``make test``, and in ``make test-all``."""
+    return long if LONG else short
+
+
+def quick_first(values: Iterable[Any]) -> list[Any]:
+    """Cases of one test: ``make test`` runs the first of them, ``make test-all`` every one."""
+    first, *others = values
+    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
