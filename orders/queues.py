@@ -11,7 +11,7 @@ import redis
 
 from orders.errors import DeadLetterNotFound, QueueUnavailable
 from worker import DelayQueue, Letter, Stats
-from worker.queue.delay_queue import LETTERS
+from worker.queue.operator_side import LETTERS
 
 #: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhook deliveries,
 #: whose ids are the deliveries'.

@@ -10,7 +10,7 @@ import redis
 from orders.caches import SharedRead
 from orders.queues import QUEUE, LetterSummary, Queues, answering
 from worker import DelayQueue, WorkerStatus
-from worker.queue.delay_queue import LETTERS
+from worker.queue.operator_side import LETTERS
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from worker import BatchScheduler, DelayQueue, Due, connect
-from worker.queue.delay_queue import SLICE
+from worker.queue.formats import SLICE
 from worker.queue.scheduler import MAX_WAITING
 
 QUEUE = "q"
