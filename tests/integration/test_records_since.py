@@ -16,8 +16,8 @@ visits = sa.Table(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 90.25, -86_400.0])
-def test_a_due_time_counts_from_a_column(database_url: str, seconds: float) -> None:
-    engine = sa.create_engine(database_url)
+def test_a_due_time_counts_from_a_column(records_url: str, seconds: float) -> None:
+    engine = sa.create_engine(records_url)
     visits.create(engine)
     records = Records(
         engine,
