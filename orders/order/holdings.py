@@ -70,10 +70,9 @@ class _Account:
     changed: Condition = field(default_factory=Condition)
 
     def with_begun(self, more: Holding) -> Holding:
-        """At least what the client would hold with ``more``, unless other processes place orders
-        too.
+        """What the client would hold with ``more``, as far as this process knows.
 
-        Orders in flight during the count may be included in it, and are added all the same.
+        Never too low: orders that were in flight during the last count may be counted twice.
         """
         uncounted = self.begun.minus(self.ended_before_count)
         return (self.counted or NOTHING).plus(uncounted).plus(more)

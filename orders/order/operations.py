@@ -130,13 +130,13 @@ def _change_stock(
     *conditions: sa.ColumnElement[bool],
     held: Quantity | None = None,
 ) -> None:
-    """Add to columns of the stock what ``added`` returns for each line's quantities: in all, and
-    held.
+    """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
+    and how much of it is held.
 
-    It is an insert that always conflicts. So it finds a row by its key, whatever the planner
-    estimates, and reads it as it is once its lock is held. An update would find it as it was when
-    the statement began, and look up a second time each row that has changed since: two batches at
-    once would take longer than one after the other.
+    It is an insert that always conflicts: it finds a row by its key, whatever the planner
+    estimates, and reads the row as it is once it is locked. An update would read the row as of the
+    statement's start, and look it up again if it has changed since: two concurrent batches would
+    take longer than one after the other.
     """
     row = {
         "sku": lines.c.sku,

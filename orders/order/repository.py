@@ -1,4 +1,4 @@
-"""Every SQL statement of the service, each with a name and a sentence.
+"""The SQL statements on orders, payments and events, each with a name and a sentence.
 
 Those of several steps are in `orders.order.operations`.
 """

@@ -35,14 +35,15 @@ from orders.webhooks.urls import parsed
 MAX_SUBSCRIPTIONS = 10
 #: How long the secret before a rotation signs too.
 OVERLAP_MS = 24 * 3600 * 1000
-#: When to try again after failure number n. After the last one, about a day in all, it is dead.
+#: How long to wait after each failed attempt. After the last one, about a day in all, the delivery
+#: is dead.
 RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
 #: When to look again at a delivery that waits for an earlier one of the same order.
 IN_TURN_MS = 250
 #: When to look again at one whose subscription is paused. Resuming does not wait for it.
 PAUSED_MS = 3600 * 1000
-#: How many deliveries one statement brings forward when a subscription is resumed, or deletes when
-#: they are old, and how many such statements run at most.
+#: How many deliveries one statement makes due when a subscription is resumed, or deletes when they
+#: are old; and how many such statements run in one call.
 SLICE, SLICES = 1000, 20
 #: How long it may take to record the outcome after a request has ended.
 GRACE_SECONDS = 10.0
