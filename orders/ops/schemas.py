@@ -1,14 +1,13 @@
 """The requests of the page's script."""
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
-from orders.http.schemas.paging import Query, cursor
+from orders.http.schemas.paging import CreatedQuery
 from orders.http.schemas.queue import MAX_TASK_ID
 from orders.http.schemas.types import In
 from orders.queues import QueueName
-from orders.sql.statements import Position
 
 #: Dead letters that one request requeues or purges.
 MOST_IDS = 300
@@ -74,14 +73,7 @@ class SearchQuery(Parameters):
     text: Annotated[str, StringConstraints(min_length=1, max_length=255, strip_whitespace=True)]
 
 
-class RefundsQuery(Query):
+class RefundsQuery(CreatedQuery):
     """Which page of the refunds that are due."""
 
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position("refunds")
-
-    def cursor_after(self, payment: Any) -> str:
-        """The cursor of the page that follows this payment."""
-        return cursor("refunds", payment.created_at, payment.id)
+    list_name: ClassVar[str] = "refunds"

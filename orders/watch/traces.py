@@ -1,4 +1,4 @@
-"""What the service adds to traces: nothing. `orders.watch.opentelemetry` adds spans, with OpenTelemetry."""
+"""Hooks for tracing, which do nothing: `orders.watch.opentelemetry` overrides them to add spans."""
 
 from collections.abc import Callable, Mapping, Sequence
 

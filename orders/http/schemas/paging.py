@@ -3,7 +3,7 @@
 import base64
 import re
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AwareDatetime,
@@ -98,6 +98,21 @@ class Query(BaseModel):
         if word != of or not re.fullmatch(pattern, name):
             raise BadRequest("This cursor is not from a list with these filters.")
         return name
+
+
+class CreatedQuery(Query):
+    """A list sorted by when its rows were created, whose cursors have its name."""
+
+    list_name: ClassVar[str]
+
+    @property
+    def after(self) -> Position | None:
+        """Where the page before ended. Raises BadRequest."""
+        return self.position(self.list_name)
+
+    def cursor_after(self, row: Any) -> str:
+        """The cursor of the page that follows this row."""
+        return cursor(self.list_name, row.created_at, row.id)
 
 
 def cursor(of: str, at: datetime, last_id: str) -> str:

@@ -1,10 +1,10 @@
 """Payments and refunds."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
-from orders.http.schemas.paging import NextCursor, Page, Query, cursor
+from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
 from orders.http.schemas.types import (
     Amount,
     AmountOut,
@@ -19,8 +19,7 @@ from orders.http.schemas.types import (
     Reference,
     ReferenceOut,
 )
-from orders.order.domain import Payment, PaymentStatus
-from orders.sql.statements import Position
+from orders.order.domain import PaymentStatus
 
 RefundReference = Field(description="The provider's own name for the refund.", examples=["re-1"])
 
@@ -48,17 +47,10 @@ class RefundIn(In):
     reference: Annotated[Reference, RefundReference]
 
 
-class PaymentsOfOrderQuery(Query):
+class PaymentsOfOrderQuery(CreatedQuery):
     """Which of an order's payments."""
 
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position("payments")
-
-    def cursor_after(self, payment: Payment) -> str:
-        """The cursor of the page that follows this payment."""
-        return cursor("payments", payment.created_at, payment.id)
+    list_name: ClassVar[str] = "payments"
 
 
 class PaymentsQuery(PaymentsOfOrderQuery):

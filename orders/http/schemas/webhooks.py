@@ -1,14 +1,13 @@
 """Webhook subscriptions and deliveries."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator
 
 from orders.http.schemas.orders import OrderOut
-from orders.http.schemas.paging import NextCursor, Page, Query, cursor
+from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
 from orders.http.schemas.types import CountOut, Id, In, Moment, Out, Shown
-from orders.sql.statements import Position
-from orders.webhooks.domain import WEBHOOK_TYPES, Delivery, DeliveryStatus, Subscription
+from orders.webhooks.domain import WEBHOOK_TYPES, DeliveryStatus
 
 
 def _known(event: str) -> str:
@@ -56,20 +55,13 @@ class WebhookChangeIn(In):
     paused: Annotated[bool, Field(description="Whether to pause it.", examples=[True])]
 
 
-class WebhooksQuery(Query):
+class WebhooksQuery(CreatedQuery):
     """Which of a client's subscriptions."""
 
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position("webhooks")
-
-    def cursor_after(self, subscription: Subscription) -> str:
-        """The cursor of the page that follows this subscription."""
-        return cursor("webhooks", subscription.created_at, subscription.id)
+    list_name: ClassVar[str] = "webhooks"
 
 
-class DeliveriesQuery(Query):
+class DeliveriesQuery(CreatedQuery):
     """Which of a subscription's deliveries."""
 
     status: Annotated[
@@ -77,14 +69,7 @@ class DeliveriesQuery(Query):
         Field(description="Only those with this status.", examples=["dead"]),
     ] = None
 
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position("deliveries")
-
-    def cursor_after(self, delivery: Delivery) -> str:
-        """The cursor of the page that follows this delivery."""
-        return cursor("deliveries", delivery.created_at, delivery.id)
+    list_name: ClassVar[str] = "deliveries"
 
 
 class WebhookOut(Out):
