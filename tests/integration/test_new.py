@@ -176,8 +176,7 @@ def test_a_service_beside_the_orders_works_and_breaks_no_test(copy: Path) -> Non
         run(copy, sys.executable, "-m", *check, **here)
     tests = (
         f"tests/integration/test_{PACKAGE}.py",
-        *("tests/unit/test_architecture.py", "tests/unit/test_wheel.py"),
-        *("tests/unit/test_devtools.py", "tests/unit/test_versions.py"),
+        *("tests/unit/test_wheel.py", "tests/unit/test_devtools.py"),
     )
     run(copy, sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *tests, **here)
     assert_the_session_works(copy, told, here)
