@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run test check docs wheel openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -44,14 +44,19 @@ PATIENCE ?= 1
 demo: $(VENV)/demo ## Play the whole story in under a minute; PATIENCE=5 on a busy machine
 	$(BIN)/python -m examples.demo --patience $(PATIENCE)
 
-run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey, and SQLite under data/
+run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and PostgreSQL, with data under data/
 	$(BIN)/python -m devtools.run
 
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.
 N ?= auto
-test: $(VENV)/installed ## Run all tests, on real Valkey and real PostgreSQL; TESTS=tests/unit for some
-	$(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10 $(TESTS)
+PYTEST = $(BIN)/python -m pytest -q -n $(N) --dist worksteal --durations 10
+test: $(VENV)/installed ## Run the tests for every promise, in minutes; TESTS=tests/unit for some
+	$(PYTEST) -m 'not slow' $(TESTS)
+
+test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests
+	LONG=1 $(PYTEST) $(TESTS)
+	$(MAKE) fuzz EXAMPLES=25 SEED=1
 
 check: $(VENV)/installed ## Check lint, format and types
 	$(BIN)/ruff check .
@@ -70,7 +75,7 @@ openapi: $(VENV)/installed ## Write docs/openapi.json, the description of the AP
 	$(BIN)/python -m devtools.openapi
 
 EXAMPLES ?= 500
-fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json, on both databases; EXAMPLES=2000 for more
+fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json; EXAMPLES=2000 for more
 	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES) $(if $(SEED),--seed $(SEED))
 
 # One after another, on a machine with nothing else to do, because time limits are strict.

@@ -16,7 +16,6 @@ from benchmarks import publish
 
 PARTS: dict[str, list[str]] = {
     "drain": ["--orders", "4000", "--peer-orders", "500", "--repetitions", "1"],
-    "drain --sqlite": ["--orders", "4000", "--repetitions", "1"],
     "cold": ["--orders", "15000", "--repetitions", "1"],
     "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
     "enqueue": ["--orders", "500", "--repetitions", "1"],
@@ -27,7 +26,6 @@ PARTS: dict[str, list[str]] = {
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
     "calls": ["--requests", "5"],
     "http": ["--seconds", "2", "--repetitions", "1"],
-    "http --sqlite": ["--seconds", "2", "--repetitions", "1"],
 }
 
 

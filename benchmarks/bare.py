@@ -76,7 +76,7 @@ def create_app() -> Flask:
                 {
                     **payment,
                     "id": str(uuid7()),
-                    "customer_id": found.customer_id,
+                    "client_id": found.client_id,
                     "status": "applied",
                     "created_at": datetime.now(UTC),
                 },
@@ -126,7 +126,7 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
         text, fixed = raw.PLACE
         order = {
             "order_id": order_id,
-            "for_customer": customer,
+            "for_client": customer,
             "for_key": request.environ["HTTP_IDEMPOTENCY_KEY"],
             "for_fingerprint": body.fingerprint(),
             "for_ms": 1_800_000,
@@ -162,13 +162,17 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
 
 def _order(body: dict[str, Any]) -> dict[str, Any]:
     """An order's row. The customer and the prices are what the client says."""
-    now = datetime.now(UTC)
+    now, order_id = datetime.now(UTC), str(uuid7())
     return {
-        "id": str(uuid7()),
-        "customer_id": body["customer_id"],
+        "id": order_id,
+        "client_id": body["client_id"],
         "status": "unpaid",
         "currency": "EUR",
         "total_minor": sum(item["quantity"] * item["unit_price_minor"] for item in body["items"]),
         "created_at": now,
         "expires_at": now + timedelta(minutes=30),
+        "idempotency_key": order_id,
+        "fingerprint": "",
+        "timeout_ms": 1_800_000,
+        "pieces": sum(item["quantity"] for item in body["items"]),
     }

@@ -54,7 +54,7 @@ def _rows(stage: Scene, baskets: Baskets, requests: int) -> Iterator[tuple[str, 
 
     def plain() -> Environ:
         items = [{"sku": sku, "quantity": 1, "unit_price_minor": 1250} for sku in next(lines)]
-        return _environ("/orders", {}, {"customer_id": str(customer), "items": items})
+        return _environ("/orders", {}, {"client_id": str(customer), "items": items})
 
     apps: dict[str, tuple[Flask, Callable[[], Environ]]] = {
         "this project": (create_app(), own),

@@ -21,10 +21,9 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=50_000)
     parser.add_argument("--peer-orders", type=int, default=2_000)
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--sqlite", action="store_true", help="on SQLite, alone")
     options = parser.parse_args()
-    with scene(sqlite=options.sqlite) as stage:
-        report = Report("drain-sqlite" if options.sqlite else "drain", stage.settings())
+    with scene() as stage:
+        report = Report("drain", stage.settings())
         for _ in range(options.repetitions):
             for workers, threads in ((1, 1), (1, 2), (2, 1), (2, 2)):
                 ids = stage.load(options.orders)
@@ -32,14 +31,14 @@ def main() -> None:
                 stage.assert_drained()
                 name = f"this project, {_many(workers, 'worker')} of {_many(threads, 'thread')}"
                 report.add(name, orders_per_s=rate)
-            for connections in () if options.sqlite else (1, 2):
+            for connections in (1, 2):
                 ids = stage.load(options.orders)
                 rate = len(ids) / raw.statements(stage, ids, connections)
                 name = f"limit: the statements alone, {_many(connections, 'connection')}"
                 report.add(name, orders_per_s=rate)
             ids = stage.load(options.orders)
             report.add("limit: the scripts alone", orders_per_s=len(ids) / raw.scripts(stage, ids))
-            for name, drain in () if options.sqlite else peers.DRAINS.items():
+            for name, drain in peers.DRAINS.items():
                 ids = stage.load(options.peer_orders)
                 report.add(name, orders_per_s=drain(stage, ids))
         report.save()

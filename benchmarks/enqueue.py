@@ -18,12 +18,12 @@ from uuid import uuid4
 from uuid_utils import uuid7
 
 from benchmarks.report import Report
-from benchmarks.scene import EARLIER, SKUS, Scene, scene
+from benchmarks.scene import EARLIER, SKUS, Scene, epoch_ms, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
+from orders.order.domain import NewOrder
 from orders.order.service import OrderService, Timeouts
-from orders.sql.expressions import epoch_ms
-from worker.queue.delay_queue import SLICE
+from worker.queue.formats import SLICE
 
 #: Creates in one turn.
 TURN = 100
@@ -95,14 +95,11 @@ def creates(stage: Scene, turns: int, threads: int) -> tuple[float, float]:
     return seconds[without], seconds[services.orders]
 
 
-def _place(service: OrderService, customer: str, count: int) -> None:
+def _place(service: OrderService, client_id: str, count: int) -> None:
     for _ in range(count):
+        quantities = {f"sku-{random.randrange(SKUS)}": 1}
         service.place(
-            customer,
-            key=uuid4().hex,
-            fingerprint="",
-            quantities={f"sku-{random.randrange(SKUS)}": 1},
-            timeout_seconds=None,
+            NewOrder(client_id=client_id, key=uuid4().hex, fingerprint="", quantities=quantities)
         )
 
 

@@ -86,8 +86,9 @@ def scripts(stage: Scene, ids: Sequence[str]) -> float:
 
 HOLD = "UPDATE stock_items SET reserved = reserved + %(quantity)s WHERE sku = %(sku)s"
 INSERT_ORDER = (
-    "INSERT INTO orders (id, customer_id, status, currency, total_minor, created_at, expires_at) "
-    "VALUES (%s, %s, 'unpaid', 'EUR', %s, now(), now() + interval '30 minutes')"
+    "INSERT INTO orders (id, client_id, status, currency, total_minor, created_at, expires_at, "
+    "idempotency_key, fingerprint, timeout_ms, pieces) VALUES (%(id)s, %(client)s, 'unpaid', 'EUR', "
+    "%(total)s, now(), now() + interval '30 minutes', %(id)s, '', 1800000, %(pieces)s)"
 )
 INSERT_ITEM = (
     "INSERT INTO order_items (order_id, sku, quantity, unit_price_minor) "
@@ -132,7 +133,9 @@ def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[s
     with connection.transaction():
         for item in items:
             connection.execute(HOLD, item)
-        connection.execute(INSERT_ORDER, (order_id, customer, total))
+        pieces = sum(item["quantity"] for item in items)
+        order = {"id": order_id, "client": customer, "total": total, "pieces": pieces}
+        connection.execute(INSERT_ORDER, order)
         for item in items:
             connection.execute(INSERT_ITEM, item | {"order_id": order_id})
 
@@ -147,7 +150,7 @@ def create(
     text, fixed = PLACE
     order = {
         "order_id": str(uuid7()),
-        "for_customer": customer,
+        "for_client": customer,
         "for_key": str(uuid7()),
         "for_fingerprint": FINGERPRINT,
         "for_ms": timeout_ms,

@@ -70,7 +70,7 @@ def _cell(values: Sequence[float]) -> str:
     median = shown(statistics.median(values))
     if len(values) == 1 or min(values) == max(values):
         return median
-    return f"{median} ({shown(min(values))} to {shown(max(values))})"
+    return f"{median} ({shown(min(values))}…{shown(max(values))})"
 
 
 def shown(value: float) -> str:

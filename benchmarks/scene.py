@@ -4,7 +4,6 @@ import contextlib
 import os
 import platform
 import random
-import sqlite3
 import tempfile
 import time
 from collections import Counter
@@ -22,7 +21,6 @@ from devtools.postgres import Postgres
 from devtools.processes import Process, migrate, wait_until, worker
 from devtools.valkey import Valkey
 from orders.queues import QUEUE
-from orders.sql.expressions import epoch_ms
 from orders.sql.tables import metadata
 from worker import DelayQueue, connect
 
@@ -43,6 +41,12 @@ TABLES = [table.name for table in reversed(metadata.sorted_tables)]
 
 Row = Sequence[Any]
 
+
+def epoch_ms(moment: datetime) -> int:
+    """Whole milliseconds since the epoch."""
+    return round(moment.timestamp() * 1000)
+
+
 #: Unpaid orders that are due in a year, with their own stock.
 WAITING = (
     (
@@ -50,9 +54,10 @@ WAITING = (
         "FROM generate_series(0, 999) AS n"
     ),
     (
-        "INSERT INTO orders (id, customer_id, status, currency, total_minor, created_at, expires_at) "
+        "INSERT INTO orders (id, client_id, status, currency, total_minor, created_at, expires_at, "
+        "idempotency_key, fingerprint, timeout_ms, pieces) "
         "SELECT md5(n::text)::uuid, (SELECT id FROM api_clients), 'unpaid', 'EUR', 3750, now(), "
-        "now() + interval '1 year' FROM generate_series(1, %(count)s) AS n"
+        "now() + interval '1 year', n::text, '', 31536000000, 3 FROM generate_series(1, %(count)s) AS n"
     ),
     (
         "INSERT INTO order_items SELECT md5(n::text)::uuid, 'far-' || (n + 7 * item) %% 1000, 1, 1250 "
@@ -107,16 +112,13 @@ class Scene:
         """The versions and settings that figures depend on."""
         server = self.client().info("server")
         valkey = server.get("valkey_version") or server["redis_version"]
-        if self.database_url.startswith("sqlite"):
-            database = f"SQLite {sqlite3.sqlite_version}, WAL, synchronous full"
-        else:
-            with psycopg.connect(self.dsn) as connection:
-                fsync, commit = (
-                    (connection.execute(f"SHOW {name}").fetchone() or ["?"])[0]
-                    for name in ("fsync", "synchronous_commit")
-                )
-                version = connection.info.server_version // 10000
-            database = f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}"
+        with psycopg.connect(self.dsn) as connection:
+            fsync, commit = (
+                (connection.execute(f"SHOW {name}").fetchone() or ["?"])[0]
+                for name in ("fsync", "synchronous_commit")
+            )
+            version = connection.info.server_version // 10000
+        database = f"PostgreSQL {version}, fsync {fsync}, synchronous_commit {commit}"
         return {
             "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
             "python": platform.python_version(),
@@ -133,7 +135,6 @@ class Scene:
         analyzed: bool = True,
     ) -> list[str]:
         """Fill empty tables with orders that are due, some of them paid. Returns their ids."""
-        long_ago = epoch_ms(LONG_AGO) if self.database_url.startswith("sqlite") else LONG_AGO
         client = str(uuid7())
         ids = [str(uuid7()) for _ in range(count)]
         paid = {order_id for order_id in ids if random.random() < paid_share}
@@ -147,18 +148,16 @@ class Scene:
             held[sku] += quantity * (order_id not in paid)
         self._fill(
             {
-                "api_clients (id, name, secret_hash, scopes, created_at)": [
-                    (client, "bench", "", "orders", long_ago)
-                ],
+                "api_clients (id, name, created_at)": [(client, "bench", LONG_AGO)],
                 "stock_items (sku, on_hand, reserved, price_minor, currency)": [
                     (sku, ON_HAND, reserved, 1250, "EUR") for sku, reserved in held.items()
                 ],
-                "orders (id, customer_id, status, currency, total_minor, created_at, expires_at, "
-                "paid_at, idempotency_key, fingerprint)": [
+                "orders (id, client_id, status, currency, total_minor, created_at, expires_at, "
+                "paid_at, idempotency_key, fingerprint, timeout_ms, pieces)": [
                     (
                         *(order_id, client, "paid" if order_id in paid else "unpaid", "EUR", 3750),
-                        *(long_ago, long_ago, long_ago if order_id in paid else None),
-                        *(order_id, FINGERPRINT),
+                        *(LONG_AGO, LONG_AGO, LONG_AGO if order_id in paid else None),
+                        *(order_id, FINGERPRINT, 0, items),
                     )
                     for order_id in ids
                 ],
@@ -170,14 +169,6 @@ class Scene:
 
     def _fill(self, tables: dict[str, list[Row]], *, analyzed: bool) -> None:
         """Empty all tables, then insert these rows."""
-        if self.database_url.startswith("sqlite"):
-            with contextlib.closing(sqlite3.connect(self.database_path)) as file, file:
-                for table in TABLES:
-                    file.execute(f"DELETE FROM {table}")
-                for table, rows in tables.items():
-                    marks = ", ".join("?" * len(rows[0]))
-                    file.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-            return
         with psycopg.connect(self.dsn) as connection:
             connection.execute(f"TRUNCATE {', '.join(TABLES)}")
             for table, rows in tables.items():
@@ -274,22 +265,13 @@ class Scene:
 
     def rows(self, query: str) -> list[Row]:
         """The result of a query."""
-        if self.database_url.startswith("sqlite"):
-            with contextlib.closing(sqlite3.connect(self.database_path)) as file:
-                return [*file.execute(query)]
         with psycopg.connect(self.dsn) as connection:
             return [*connection.execute(query.encode())]
 
     def analyze(self) -> None:
         """Update the statistics, which also renews the plans that connections have prepared."""
-        if not self.database_url.startswith("sqlite"):
-            with psycopg.connect(self.dsn) as connection:
-                connection.execute("ANALYZE")
-
-    @property
-    def database_path(self) -> str:
-        """The path of SQLite's file."""
-        return self.database_url.removeprefix("sqlite:///")
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute("ANALYZE")
 
 
 def _left(queue: DelayQueue) -> tuple[int, int]:
@@ -299,19 +281,16 @@ def _left(queue: DelayQueue) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def scene(*, sqlite: bool = False) -> Iterator[Scene]:
+def scene() -> Iterator[Scene]:
     """Start the servers; stop them and delete their data at the end."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         valkey = Valkey(folder / "valkey", "--appendonly", "yes", "--save", "")
         stack.callback(valkey.stop)
         valkey.start()
-        if sqlite:
-            url = f"sqlite:///{folder}/orders.db"
-        else:
-            postgres = Postgres()
-            stack.callback(postgres.remove)
-            postgres.start().execute("CREATE DATABASE bench")
-            url = postgres.url("bench")
+        postgres = Postgres()
+        stack.callback(postgres.remove)
+        postgres.start().execute("CREATE DATABASE bench")
+        url = postgres.url("bench")
         migrate({"DATABASE_URL": url})
         yield Scene(url, valkey.url, folder)

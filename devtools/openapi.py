@@ -5,5 +5,5 @@ from orders.config import Settings
 from orders.http.openapi import FILE, written
 
 if __name__ == "__main__":
-    app = create_app(Settings(database_url="sqlite:///none", redis_url="redis://none"))
+    app = create_app(Settings(database_url="postgresql+psycopg:///none", redis_url="redis://none"))
     FILE.write_text(written(app))

@@ -3,22 +3,34 @@
 ``POSTGRES_BIN`` chooses the programs of another, by their directory:
 
     POSTGRES_BIN=/usr/lib/postgresql/17/bin python -m pytest tests/integration
+
+``python -m devtools.postgres`` starts a server on port 5432 to try things with; Ctrl-C stops it.
 """
 
+import argparse
 import atexit
 import functools
 import importlib.util
 import os
 import shutil
 import signal
+import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from devtools.processes import LOGS, free_port, log_end, wait_until
+from devtools.processes import (
+    LOGS,
+    Guard,
+    free_port,
+    interrupt_on_signals,
+    log_end,
+    wait_until,
+)
 
 #: The user `nobody` on Linux: PostgreSQL refuses to run as root.
 UNPRIVILEGED = 65534
@@ -27,19 +39,23 @@ UNPRIVILEGED = 65534
 class Postgres:
     """A private PostgreSQL server on TCP. Everybody on this machine may connect; fsync is on."""
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path | None = None, *, port: int | None = None) -> None:
+        """``folder`` keeps the data; None is a temporary one, which `remove` deletes."""
+        self.port = port or free_port()
         # Not in pytest's folder: only its owner may enter that, and the server runs as another user.
-        self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="postgres-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.log = self.folder / "postgres.log"
         LOGS.add(self.log)
         self._child: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
         self._as: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
         if os.geteuid() == 0:
+            _check_others_may_enter(self.folder)
             os.chown(self.folder, UNPRIVILEGED, UNPRIVILEGED)
             self._as |= {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
 
-    def url(self, database: str) -> str:
+    def url(self, database: str = "postgres") -> str:
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{database}"
 
     def execute(self, statement: str) -> None:
@@ -54,17 +70,22 @@ class Postgres:
         """
         data = self.folder / "data"
         if not data.exists():
-            command = [binary("initdb"), "--pgdata", str(data), "--auth", "trust"]
+            made = self.folder / "made"  # whole or not at all, even if this is interrupted
+            shutil.rmtree(made, ignore_errors=True)
+            command = [binary("initdb"), "--pgdata", str(made), "--auth", "trust"]
             command += ["--username", "postgres", "--encoding", "UTF8", "--no-locale"]
             done = subprocess.run(command, capture_output=True, check=False, **self._as)
             if done.returncode != 0:
                 raise RuntimeError(f"initdb: {done.stderr.decode()}")
+            made.rename(data)
 
         def serves() -> bool:
             # A killed server's shared memory is in use until its last backend has ended, and until
             # then a new server refuses to start.
             if self._child is None or self._child.poll() is not None:
+                self._released()
                 self._child = self._launch(data)
+                self._guard = Guard(self._child.pid, signal.SIGINT)
             self.execute("SELECT 1")
             return True
 
@@ -107,12 +128,19 @@ class Postgres:
         if self._child is not None:
             self._child.kill()
             self._child.wait()
+            self._released()
 
     def stop(self) -> None:
         """Close all connections and stop the server."""
         if self._child is not None:
             self._child.send_signal(signal.SIGINT)
             self._child.wait()
+            self._released()
+
+    def _released(self) -> None:
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
 
     def remove(self) -> None:
         """Stop, and delete the data."""
@@ -145,6 +173,16 @@ class Postgres:
         return psycopg.connect(url, autocommit=True, connect_timeout=20)
 
 
+def _check_others_may_enter(folder: Path) -> None:
+    """Raises RuntimeError if the unprivileged user cannot reach this folder."""
+    for each in folder.resolve().parents:
+        if not each.stat().st_mode & stat.S_IXOTH:
+            raise RuntimeError(
+                f"PostgreSQL refuses to run as root, and the user nobody may not enter {each}: "
+                f"run this as another user, or choose another folder than {folder}"
+            )
+
+
 def binary(name: str) -> str:
     """The path of PostgreSQL's program ``name``. Raises RuntimeError if it is not installed."""
     if chosen := os.environ.get("POSTGRES_BIN"):
@@ -175,3 +213,29 @@ def _installation() -> Path:
     if libraries.exists():
         shutil.copytree(libraries, copy / libraries.name)
     return copy / wheel.name / "pginstall"
+
+
+def main() -> int:
+    """Start a server to try things with. Ctrl-C stops it and deletes its data."""
+    parser = argparse.ArgumentParser(prog="python -m devtools.postgres", description=main.__doc__)
+    parser.add_argument("port", type=int, nargs="?", default=5432, help="5432, if not given")
+    server = Postgres(port=parser.parse_args().port)
+    interrupt_on_signals()
+    try:
+        server.start()
+        print(
+            f"export DATABASE_URL={server.url()}    # Ctrl-C stops it and deletes its data",
+            flush=True,
+        )
+        signal.pause()
+    except KeyboardInterrupt:
+        return 0
+    except (RuntimeError, OSError) as error:  # TimeoutError is an OSError
+        print(error, file=sys.stderr)
+    finally:
+        server.remove()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

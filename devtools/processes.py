@@ -20,6 +20,32 @@ LOGS: set[Path] = set()
 #: Below the range that systems choose outgoing ports from: a client that happens to get the port of
 #: a stopped server keeps it from starting again, or even connects to itself.
 PORTS = range(10_000, 32_000)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Guard:
+    """Ends a session of processes if this process ends without having done so, even by kill -9."""
+
+    def __init__(self, session: int, number: signal.Signals) -> None:
+        reader, self._writer = os.pipe()
+        # It reads until the pipe's other end is closed, which the system does for a dead process.
+        script = 'read -r _ || kill -s "$0" -- "-$1"'
+        self._child = subprocess.Popen(
+            ["/bin/sh", "-c", script, number.name.removeprefix("SIG"), str(session)],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(reader)
+
+    def release(self) -> None:
+        """The processes have ended: their id may soon be another's."""
+        if self._child.returncode is None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._writer, b"\n")
+            os.close(self._writer)
+            self._child.wait()
 
 
 class Process:
@@ -40,6 +66,7 @@ class Process:
                 start_new_session=True,
             )
         self.pid = self._child.pid
+        self._guard = Guard(self.pid, signal.SIGKILL)
 
     def running(self) -> bool:
         return self._child.poll() is None
@@ -53,6 +80,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._child.wait()
+        self._guard.release()
 
     def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM, then wait; kill -9 after ``seconds``. Returns the exit status."""
@@ -62,10 +90,11 @@ class Process:
     def wait(self, seconds: float = 60.0) -> int:
         """Wait for the end; kill -9 after ``seconds``. Returns the exit status."""
         try:
-            return self._child.wait(seconds)
+            self._child.wait(seconds)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self._child.wait()
+        self._guard.release()
+        return self._child.wait()
 
 
 #: One process with eight threads; timeouts and connections are limited as in docker-compose.yml.
@@ -149,6 +178,18 @@ def free_port() -> int:
             os.close(_reservations.popleft())
         return port
     raise OSError("no port of this machine is free")
+
+
+def interrupt_on_signals() -> None:
+    """Have Ctrl-C and SIGTERM raise KeyboardInterrupt, and only the first of them."""
+    for number in SIGNALS:  # background jobs of a shell ignore SIGINT
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the stopping
+    raise KeyboardInterrupt
 
 
 def log_end(log: Path, lines: int = 30) -> str:

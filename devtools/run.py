@@ -1,7 +1,6 @@
 """``make run``: the service to try by hand. Its data is kept under ``data/``."""
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from devtools import processes
+from devtools.postgres import Postgres
 from devtools.processes import Tail
 from devtools.service import Service
 from orders.queues import QUEUE
@@ -25,6 +25,7 @@ The service is running. Ctrl-C stops it; its data stays under {folder}.
   logs          {folder}/api.log
                 {folder}/worker.log
                 {folder}/valkey/valkey.log
+                {folder}/postgres/postgres.log
 
 Paste this into another terminal. It places an order that is not paid, so it is cancelled after 15 seconds.
 
@@ -49,11 +50,12 @@ Cancellations appear here as they happen:
 def main() -> int:
     port = int(os.environ.get("PORT", "8000"))
     folder = Path(os.environ.get("DATA", processes.ROOT / "data"))
-    for number in (signal.SIGINT, signal.SIGTERM):  # background jobs of a shell ignore SIGINT
-        signal.signal(number, signal.default_int_handler)
+    processes.interrupt_on_signals()
     log = Tail(folder / "worker.log")
     try:
-        with Service(folder, port, {"WEBHOOK_ALLOW_PRIVATE": "1"}) as service:
+        postgres = Postgres(folder / "postgres")
+        settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
+        with Service(folder, port, settings, postgres=postgres) as service:
             key = processes.create_key(
                 service.env, f"demo-{time.time_ns() // 10**9}", "orders", "payments", "ops"
             )
@@ -78,7 +80,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nStopped.")
         return 0
-    except (RuntimeError, TimeoutError) as error:
+    except (RuntimeError, OSError) as error:  # TimeoutError is an OSError
         print(error, file=sys.stderr)
         return 1
 

@@ -19,6 +19,7 @@ from devtools.processes import ROOT, free_port
 from devtools.service import Service
 from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
+from orders.order.domain import NewOrder
 from orders.queues import QUEUE
 from orders.sql.tables import order_events, order_items, orders
 from worker import DelayQueue
@@ -107,15 +108,15 @@ def fill(service: Service) -> None:
 def place(
     services: Services, ids: dict[str, str], dice: random.Random, name: str, seconds: float
 ) -> str:
-    placed = services.orders.place(
-        ids[dice.choice(CLIENTS)],
+    new = NewOrder(
+        client_id=ids[dice.choice(CLIENTS)],
         key=uuid4().hex,
         fingerprint=uuid4().hex,
         quantities={dice.choice(["mug", "tea", "lamp", "chair"]): dice.randint(1, 4)},
         timeout_seconds=seconds,
         client_reference=name if dice.random() < 0.8 else None,
     )
-    return placed.order.id
+    return services.orders.place(new).order.id
 
 
 def pay_late(services: Services, ids: dict[str, str], dice: random.Random) -> None:
@@ -140,14 +141,14 @@ def make_history(services: Services, dice: random.Random) -> None:
     now = datetime.now(UTC)
     with services.engine.begin() as connection:
         [some, *_] = connection.execute(sa.select(orders).limit(1)).all()
-        customers = [*connection.execute(sa.select(orders.c.customer_id).distinct()).scalars()]
+        customers = [*connection.execute(sa.select(orders.c.client_id).distinct()).scalars()]
         for n in range(600):
             ended = now - timedelta(seconds=dice.uniform(3, 1795))
             slow = timedelta(minutes=11) < now - ended < timedelta(minutes=13)
             late_ms = dice.uniform(200, 2600) if slow else dice.lognormvariate(1.6, 0.6)
             row = dict(some._mapping) | {  # noqa: SLF001
                 "id": str(uuid4()),
-                "customer_id": dice.choice(customers),
+                "client_id": dice.choice(customers),
                 "status": "cancelled",
                 "cancelled_at": ended,
                 "expires_at": ended - timedelta(milliseconds=late_ms),

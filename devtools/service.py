@@ -1,4 +1,4 @@
-"""The whole service on this machine: Valkey, SQLite, the API and a worker, as real processes."""
+"""The whole service on this machine: Valkey, PostgreSQL, the API and a worker, as real processes."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -7,21 +7,31 @@ from typing import Self
 from urllib.request import urlopen
 
 from devtools import processes
+from devtools.postgres import Postgres
 from devtools.processes import Process, log_end, wait_until
 from devtools.valkey import Valkey
 
 
 class Service:
-    """A context manager: entering starts the processes, leaving stops them, Valkey last."""
+    """A context manager: entering starts the processes, leaving stops them, the databases last."""
 
-    def __init__(self, folder: Path, port: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        postgres: Postgres | None = None,
+    ) -> None:
+        """``postgres`` keeps its data; None is a server whose data is deleted at the end."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.database = folder / "orders.db"
+        self._keeps_data = postgres is not None
+        self.postgres = postgres or Postgres()
         self.base_url = f"http://127.0.0.1:{port}"
         self.valkey = Valkey(folder / "valkey", "--appendonly", "yes")
         self.env = {
-            "DATABASE_URL": f"sqlite:///{self.database}",
+            "DATABASE_URL": self.postgres.url(),
             "REDIS_URL": self.valkey.url,
             **(settings or {}),
         }
@@ -33,6 +43,8 @@ class Service:
             if probe.connect_ex(("127.0.0.1", self._port)) == 0:
                 raise RuntimeError(f"port {self._port} is taken: make run PORT={self._port + 1}")
         try:
+            self._started.append(self.postgres.stop if self._keeps_data else self.postgres.remove)
+            self.postgres.start()
             self._started.append(self.valkey.stop)
             self.valkey.start()
             processes.migrate(self.env)

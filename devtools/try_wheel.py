@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from devtools.postgres import Postgres
 from devtools.processes import ROOT, free_port, log_end, wait_until
 from devtools.valkey import private_valkey
 from devtools.wheel import build_wheel
@@ -110,11 +111,9 @@ def show(text: str) -> None:
 def try_queue(installed: Installed) -> None:
     """The queue alone: a flow in an otherwise empty folder, and the errors about missing extras."""
     installed.install()
-    for module, extra in (("worker.records", "records"), ("orders", "orders")):
-        installed.run(
-            *("python", "-c", f"import {module}"),
-            fails_with=f"pip install 'order-timeout[{extra}]'",
-        )
+    needed = {"worker.records": "sqlalchemy>=2.1", "orders": "order-timeout[orders]"}
+    for module, package in needed.items():
+        installed.run("python", "-c", f"import {module}", fails_with=f"pip install '{package}'")
     installed.run("order-timeout", "stats", fails_with="No flows were named")
     page = (ROOT / "docs" / "install.md").read_text()
     [flow] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -139,7 +138,6 @@ def try_queue(installed: Installed) -> None:
 def try_service(installed: Installed) -> None:
     """The service: migrate, and have an order cancelled, beside files named like its packages."""
     installed.install("[orders]")
-    installed.env["DATABASE_URL"] = f"sqlite:///{installed.here}/orders.db"
     installed.env["ORDER_TIMEOUT_SECONDS"] = "1"
     installed.run("order-timeout-orders", "migrate")
     scopes = ("--scope", "orders", "--scope", "ops")
@@ -192,7 +190,12 @@ def main() -> int:
         with private_valkey(folder / "valkey") as valkey:
             installed.env["REDIS_URL"] = valkey.url
             try_queue(installed)
-            try_service(installed)
+            postgres = Postgres()
+            try:
+                installed.env["DATABASE_URL"] = postgres.start().url()
+                try_service(installed)
+            finally:
+                postgres.remove()
     print("The wheel works.")
     return 0
 

@@ -20,9 +20,7 @@ from pathlib import Path
 
 import redis
 
-from devtools.processes import Process, free_port, log_end, wait_until
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from devtools.processes import Process, free_port, interrupt_on_signals, log_end, wait_until
 
 
 class Valkey:
@@ -115,19 +113,12 @@ def private_valkey(
         server.stop()
 
 
-def _end(_number: int, _frame: object) -> None:
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the stopping
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Start a server to try things with. Ctrl-C stops it and deletes its data."""
     parser = argparse.ArgumentParser(prog="python -m devtools.valkey", description=main.__doc__)
     parser.add_argument("port", type=int, nargs="?", default=6379, help="6379, if not given")
     port = parser.parse_args().port
-    for number in SIGNALS:  # background jobs of a shell ignore SIGINT
-        signal.signal(number, _end)
+    interrupt_on_signals()
     try:
         with (
             tempfile.TemporaryDirectory() as folder,

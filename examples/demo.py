@@ -11,7 +11,6 @@ with the key instead of a webhook, unless ``--provider`` has the path and secret
 import argparse
 import json
 import os
-import sqlite3
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
+import psycopg
 import redis
 
 from devtools import processes
@@ -236,16 +236,21 @@ def play_faults(shop: Shop, story: Story, service: Service) -> None:
 
 
 def _kill_in_mid_cancel(service: Service, story: Story) -> None:
-    """Kill the worker between claim and commit: it waits there while we hold the database's write lock."""
+    """Kill the worker between claim and commit: it waits there while we hold the stock's locks."""
+    url = service.postgres.url().replace("+psycopg", "")
     with (
         closing(redis.Redis.from_url(service.valkey.url)) as client,
-        closing(sqlite3.connect(service.database, isolation_level=None)) as database,
+        closing(psycopg.connect(url)) as holder,
+        closing(psycopg.connect(url, autocommit=True)) as watcher,
     ):
         wait_until(lambda: _seconds_to_next(client) < 1, "the deadline to come near", seconds=10)
-        database.execute("BEGIN IMMEDIATE")
-        wait_until(lambda: client.zcard("{order-timeout}:leased"), "the worker's claim")
+        holder.execute("SELECT FROM stock_items FOR UPDATE")
+        waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: watcher.execute(f"SELECT {waiting}").rowcount, "the worker's statement")
         service.worker.kill()
-        database.execute("ROLLBACK")
+        # A server that waits for a lock does not see that its client is gone.
+        watcher.execute(f"SELECT pg_terminate_backend(pid) {waiting}")
+        holder.rollback()
     story.tell("the worker has claimed it and begun: kill -9")
 
 
@@ -310,7 +315,7 @@ def _play_with_a_service(story: Story, patience: float) -> None:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
         endpoint = processes.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
-        story.tell("API, worker and Valkey run as separate processes; orders are in SQLite")
+        story.tell("API, worker and Valkey run as separate processes; orders are in PostgreSQL")
         play(shop, story, _provider(service.base_url, *endpoint))
         play_faults(shop, story, service)
 

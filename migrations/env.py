@@ -10,8 +10,6 @@ from alembic import context
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
-#: On PostgreSQL the table's primary key does its work.
-SQLITE_ONLY = "ix_order_events_order"
 #: Alembic cannot compare it; see `orders.sql.tables`.
 NOT_COMPARED = "ix_stock_items_sku"
 
@@ -33,9 +31,7 @@ def run() -> None:
             target_metadata=_metadata(context.config.get_main_option("metadata", "")),
             version_table=context.config.get_main_option("version_table", "alembic_version"),
             compare_server_default=False,
-            include_object=lambda _, name, *__: (
-                name != NOT_COMPARED and (name != SQLITE_ONLY or on_sqlite)
-            ),
+            include_object=lambda _, name, *__: name != NOT_COMPARED,
             include_name=lambda name, kind, _: kind != "table" or name not in of_others,
             render_as_batch=on_sqlite,
         )
@@ -77,7 +73,7 @@ def _wait_for_other_migrators(connection: sa.Connection) -> None:
 def _database_url() -> sa.URL:
     # Imports nothing from `orders`: services without it use this file too.
     text = os.environ.get("DATABASE_URL", "").strip()
-    example = "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db"
+    example = "set it to postgresql+psycopg://user:password@host/name"
     if not text:
         raise SystemExit(f"alembic: DATABASE_URL is not set: {example}")
     try:
@@ -89,6 +85,9 @@ def _database_url() -> sa.URL:
         ImportError,
     ) as error:  # without the URL: it has a password
         raise SystemExit(f"alembic: DATABASE_URL is malformed: {example}") from error
+    only = context.config.get_main_option("only", url.get_backend_name())
+    if url.get_backend_name() != only:
+        raise SystemExit(f"alembic: DATABASE_URL names no supported database: {example}")
     return url
 
 

@@ -13,7 +13,7 @@ from orders.clients.service import Clients
 from orders.config import Settings
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy
 from orders.order.bulkhead import Bulkhead
-from orders.order.holdings import Limits
+from orders.order.holdings import HoldingLimits
 from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
 from orders.order.service import OrderService, Timeouts
@@ -83,7 +83,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         engine,
         scheduler,
         _timeouts(settings),
-        Limits(settings.max_unpaid_orders, settings.max_held_pieces),
+        HoldingLimits(settings.max_unpaid_orders, settings.max_held_pieces),
         placing,
         webhooks=webhook_scheduler,
         reminders=settings.webhook_expiring_minutes > 0,
@@ -106,7 +106,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         webhooks=Webhooks(
             engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
         ),
-        queues=Queues(client, (QUEUE, WEBHOOK_QUEUE)),
+        queues=Queues(client),
     )
 
 

@@ -14,7 +14,7 @@ from orders.http.auth import services
 from orders.http.schemas.stock import StockIn
 from orders.http.schemas.types import SKU, Provider
 from orders.providers.domain import ProviderEndpoint
-from orders.sql.ids import ORDER_ID
+from orders.sql.ids import UUID
 
 #: The length of the column.
 MAX_NAME = 100
@@ -29,14 +29,14 @@ stock = AppGroup("stock", help="Stock on hand and prices.")
 def _id_of(_context: object, _parameter: object, text: str) -> str:
     """The id of a key, which may have been pasted whole, with the line break after it."""
     found = text.strip().partition(".")[0]
-    if not ORDER_ID.fullmatch(found):
+    if not UUID.fullmatch(found):
         raise click.BadParameter(f"{found!r} is not a key's id: keys list shows them")
     return found
 
 
 def _id_in(_context: object, _parameter: object, text: str) -> str:
     """The id of an endpoint, whose path may have been pasted whole."""
-    if not (found := ORDER_ID.search(text)):
+    if not (found := UUID.search(text)):
         raise click.BadParameter(f"{text!r} is not an endpoint's id: providers list shows them")
     return found[0]
 

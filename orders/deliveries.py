@@ -15,10 +15,10 @@ from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.outages import outages
 from orders.queues import WEBHOOK_QUEUE
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.domain import Answer, Message
-from orders.webhooks.sender import Sender
+from orders.webhooks.sender import WebhookSender
 from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turns
@@ -35,7 +35,7 @@ PRUNE_SECONDS = 60.0
 
 
 def webhook_flow(
-    services: Services, sender: Sender | None = None, *, traces: Traces = NO_TRACES
+    services: Services, sender: WebhookSender | None = None, *, traces: Traces = NO_TRACES
 ) -> Flow:
     """Send webhooks, one at a time in each thread."""
     settings, webhooks = services.settings, services.webhooks
@@ -43,7 +43,9 @@ def webhook_flow(
     deliver = Deliverer(
         webhooks,
         sender
-        or Sender(settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private),
+        or WebhookSender(
+            settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
+        ),
         threads,
         traces,
     )
@@ -76,7 +78,7 @@ class Deliverer:
     """Sends deliveries and records the outcomes."""
 
     def __init__(
-        self, webhooks: Webhooks, sender: Sender, threads: int, traces: Traces = NO_TRACES
+        self, webhooks: Webhooks, sender: WebhookSender, threads: int, traces: Traces = NO_TRACES
     ) -> None:
         self._webhooks = webhooks
         self._sender = sender
@@ -97,7 +99,7 @@ class Deliverer:
         return {task.id: outcome for task, outcome in pairs if outcome is not None}
 
     def _deliver(self, task: Task) -> Outcome | None:
-        if not is_order_id(task.id):
+        if not is_uuid(task.id):
             return DeadLetter("its id is not a delivery's")
         with outages():
             claimed = self._webhooks.claim(task.id)

@@ -11,14 +11,14 @@ import structlog
 from orders.bootstrap import bootstrap, counting, tracing
 from orders.config import Settings
 from orders.deliveries import webhook_flow
-from orders.order.domain import Cancelled
+from orders.order.domain import CancelledOrder
 from orders.order.service import OrderService, Report
 from orders.outages import outages
 from orders.queues import QUEUE
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, Due, Finding, Flow, Level, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")
 
@@ -59,7 +59,7 @@ def timeout_flow(
         sweep=waiting,
         without_redis="handle",  # several workers may: each order's UPDATE decides
         probe=probe,
-        checks=None if doctor is None else partial(_findings, doctor),
+        checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,
         max_failures=settings.max_failures,
@@ -73,7 +73,7 @@ def timeout_flow(
 def _expire(orders: OrderService, traces: Traces, tasks: Sequence[Task]) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for task in tasks:
-        if not is_order_id(task.id):
+        if not is_uuid(task.id):
             outcomes[task.id] = DeadLetter("its id is not an order's")
         elif task.payload:
             outcomes[task.id] = DeadLetter("an order's check has no payload")
@@ -96,7 +96,7 @@ def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | No
         return None
     attempts = {task.id: task.attempt for task in tasks}
 
-    def report(cancelled: Sequence[Cancelled]) -> None:
+    def report(cancelled: Sequence[CancelledOrder]) -> None:
         if lines:
             write = log.info if is_small else log.debug
             for each in cancelled:
@@ -105,8 +105,3 @@ def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | No
         traces.cancelled(cancelled, began_ns)
 
     return report
-
-
-def _findings(doctor: Doctor) -> Iterator[Finding]:
-    for found in doctor.examine():
-        yield Finding(found.check, Level(found.level), found.summary, found.advice)

@@ -212,8 +212,8 @@ class Flow:
         return isinstance(self.handler, OneAtATime)
 
 
-class Limits(TypedDict, total=False):
-    """The settings of a `Flow` that a `Consumer`, a `Recurring` and `Records` take as well."""
+class CommonSettings(TypedDict, total=False):
+    """The settings that a `Flow`, a `Consumer`, a `Recurring` and `Records` have in common."""
 
     lease_seconds: float
     max_runtime_seconds: float

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
+from sqlalchemy.dialects.postgresql import insert
 
 from orders.clients.domain import ApiKey, Client, ValidKey
 from orders.sql.expressions import later, ms_until, now, read_only
@@ -17,9 +17,7 @@ p = sa.bindparam
 
 
 # Insert a client, unless there is one with its name.
-ADD_CLIENT = (
-    insert(api_clients).values(created_at=now(), secret_hash="", scopes="").on_conflict_do_nothing()
-)
+ADD_CLIENT = insert(api_clients).values(created_at=now()).on_conflict_do_nothing()
 # The client of a name.
 GET_CLIENT_ID = sa.select(api_clients.c.id).where(api_clients.c.name == p("for_name"))
 _KEY_COLUMNS = (
@@ -91,8 +89,6 @@ EXPIRE_KEY = (
     )
     .values(expires_at=later(now(), "for_ms"))
 )
-# Make the version before revision 0005 refuse a key, which it checks by this column.
-FORGET_SECRET = sa.update(api_clients).where(api_clients.c.id == p("for_id")).values(secret_hash="")
 # Record that a key is used now, unless that was recorded recently.
 NOTE_USE = (
     sa.update(api_keys)
@@ -156,10 +152,6 @@ class ClientRepository(Statements):
         """Insert a key like this one, with its lifetime; its id, or None if this one has expired."""
         values = {"key_id": new_id(), "hash": secret_hash, "for_id": key_id}
         return self._run(ADD_SUCCESSOR, **values).scalar_one_or_none()
-
-    def forget_secret(self, key_id: str) -> None:
-        """Make the previous version of the code refuse this key, too."""
-        self._run(FORGET_SECRET, for_id=key_id)
 
     def expire_key(self, key_id: str, after_ms: int) -> ApiKey:
         """Make a key expire in ``after_ms``, unless it expires sooner."""

@@ -6,31 +6,20 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from orders.caches import Credentials
 from orders.clients.domain import ApiKey, Client, ValidKey
 from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 
-#: How long a key is cached. A look-up for each request would cost half as much as reading an order.
-#: A revoked key may work for this much longer in other processes.
-CACHE_SECONDS = 5.0
 #: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
 #: How long a key still works after it was rotated, by default.
 OVERLAP = timedelta(hours=24)
-
-
-class _Cached(NamedTuple):
-    """What was found, and until when it may be used."""
-
-    key: ValidKey
-    until: float
 
 
 class Clients(Transactional[ClientRepository]):
@@ -45,8 +34,7 @@ class Clients(Transactional[ClientRepository]):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        #: By the ids of keys.
-        self._cached: dict[str, _Cached] = {}
+        self._cached = Credentials[ValidKey]()
 
     def create_key(
         self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None
@@ -70,9 +58,9 @@ class Clients(Transactional[ClientRepository]):
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         self._find(key_id)
-        key = self._expire(key_id, timedelta(0))
-        with self._writing() as repository:
-            repository.forget_secret(key_id)
+        with self._autocommit() as repository:
+            key = repository.expire_key(key_id, 0)
+        self._cached.forget(key_id)
         return key
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
@@ -85,23 +73,17 @@ class Clients(Transactional[ClientRepository]):
         secret = secrets.token_urlsafe(32)
         with self._writing() as repository:
             successor = repository.add_successor(key_id, _hashed(secret))
-        if successor is None:
-            raise KeyNotFound("This one has expired.")
-        self._expire(key_id, overlap)
+            if successor is None:
+                raise KeyNotFound("This one has expired.")
+            repository.expire_key(key_id, _ms(overlap))
+        self._cached.forget(key_id)
         return f"{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
-            key = repository.key(key_id) if is_order_id(key_id) else None
+            key = repository.key(key_id) if is_uuid(key_id) else None
         if key is None:
             raise KeyNotFound
-        return key
-
-    def _expire(self, key_id: str, after: timedelta) -> ApiKey:
-        """Make a key expire this long from now, unless it expires sooner."""
-        with self._writing() as repository:
-            key = repository.expire_key(key_id, _ms(after))
-        self._cached.pop(key_id, None)
         return key
 
     def id_of(self, name: str) -> str:
@@ -119,8 +101,12 @@ class Clients(Transactional[ClientRepository]):
     def recall(self, api_key: str) -> Client | None:
         """The client whose key this is, if the key is cached."""
         key_id, _, secret = api_key.partition(".")
-        known = self.recall_key(key_id)
+        known = self._cached.get(key_id)
         return known.client if known and _is(secret, known.secret_hash) else None
+
+    def recall_key(self, key_id: str) -> ValidKey | None:
+        """`known_key`, if the key is cached."""
+        return self._cached.get(key_id)
 
     def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
         """A valid key, by its id alone: the caller must still prove that it has the secret.
@@ -128,17 +114,12 @@ class Clients(Transactional[ClientRepository]):
         With ``stale``, an expired cache entry is good enough while the database does not answer.
         """
         try:
-            return self.recall_key(key_id) or self._look_up(key_id)
+            return self._cached.get(key_id) or self._look_up(key_id)
         except StorageUnavailable:
-            cached = self._cached.get(key_id)
-            if stale and cached:
-                return cached.key
-            raise
-
-    def recall_key(self, key_id: str) -> ValidKey | None:
-        """`known_key`, if the key is cached."""
-        cached = self._cached.get(key_id)
-        return cached.key if cached and monotonic() <= cached.until else None
+            cached = self._cached.get(key_id, stale=stale)
+            if cached is None:
+                raise
+            return cached
 
     def _authenticate(self, api_key: str) -> Client | None:
         key_id, _, secret = api_key.partition(".")
@@ -150,20 +131,13 @@ class Clients(Transactional[ClientRepository]):
         return found.client
 
     def _look_up(self, key_id: str) -> ValidKey | None:
-        if not is_order_id(key_id):  # PostgreSQL would refuse it
+        if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
-        now = monotonic()
         with self._reading() as repository:
-            found = repository.valid_key(key_id)
-        if found is None:
-            self._cached.pop(key_id, None)
-            return None
-        seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
-        self._cached[key_id] = _Cached(found, now + seconds)
-        return found
+            return self._cached.refresh(key_id, repository.valid_key)
 
     def _note_use(self, key_id: str) -> None:
-        with suppress(StorageUnavailable), self._writing() as repository:
+        with suppress(StorageUnavailable), self._autocommit() as repository:
             repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
 
 

@@ -1,9 +1,9 @@
 """The API's description, OpenAPI 3.1: what APIFlask makes of the routes, completed.
 
-    python -m orders.openapi          writes docs/openapi.json
+    make openapi          writes docs/openapi.json
 
 Whatever can be derived is: schemas from the models, errors from `orders.http.contract` and
-`orders.http.problems`, examples from those of the fields, links from the names of ids.
+`orders.http.problems`, examples from those of the fields.
 """
 
 import json
@@ -214,7 +214,6 @@ def _completed(app: APIFlask, document: Any) -> Any:
         }
         for path in sorted(document["paths"])
     }
-    _link(paths, schemas)
     components["responses"] = dict(sorted(components["responses"].items()))
     return {
         "openapi": document["openapi"],
@@ -359,6 +358,8 @@ class _Operation:
     def _parameter(self, made: Schema) -> Schema:
         name, place = made["name"], made["in"]
         schema = _path_schema(name) if place == "path" else _never_null(_tidy(made["schema"]))
+        if "$ref" in schema:  # APIFlask writes OrdersQuery.OrderStatus
+            schema["$ref"] = re.sub(r"\w+\.", "", schema["$ref"])
         return _parameter(name, place, schema, required=made["required"])
 
     def _taken(self) -> list[Schema]:
@@ -512,50 +513,4 @@ def _webhooks(schemas: dict[str, Schema]) -> Schema:
             }
         }
         for kind in WEBHOOK_TYPES
-    }
-
-
-# -- links ---------------------------------------------------------------------------------
-
-
-def _link(paths: Schema, schemas: dict[str, Schema]) -> None:
-    """Link each single thing that a response returns to the operations on it.
-
-    An operation whose path has an ``order_id`` is on an order: the ``id`` of an OrderOut, or of any
-    model whose name begins so, and the ``order_id`` of anything.
-    """
-    operations = [each for path in paths.values() for each in path.values()]
-    things = {name for operation in operations for name in _in_path(operation)}
-    for operation in operations:
-        for response in operation["responses"].values():
-            found = response.get("content", {}).get(JSON, {}).get("schema", {}).get("$ref", "")
-            name = found.rpartition("/")[2]
-            ids = {each: each for each in schemas.get(name, {}).get("properties", {})}
-            if "id" in ids:
-                own = [each for each in things if name.lower().startswith(each.removesuffix("_id"))]
-                ids |= dict.fromkeys(own, "id")
-            links = {
-                other["operationId"]: _link_to(other, ids)
-                for other in operations
-                if other is not operation and _is_on(other, ids)
-            }
-            if links:
-                response["links"] = links
-
-
-def _in_path(operation: Schema) -> list[str]:
-    return [each["name"] for each in operation["parameters"] if each["in"] == "path"]
-
-
-def _is_on(operation: Schema, ids: dict[str, str]) -> bool:
-    names = _in_path(operation)
-    return bool(names) and all(name in ids for name in names)
-
-
-def _link_to(operation: Schema, ids: dict[str, str]) -> Schema:
-    parameters = {name: f"$response.body#/{ids[name]}" for name in _in_path(operation)}
-    return {
-        "operationId": operation["operationId"],
-        "description": operation["summary"],
-        "parameters": parameters,
     }

@@ -16,47 +16,51 @@ from orders.http import contract
 
 log = structlog.get_logger("orders")
 
-STATUS: dict[type[OrderError], HTTPStatus] = {
-    errors.OrderNotFound: HTTPStatus.NOT_FOUND,
-    errors.SkuNotFound: HTTPStatus.NOT_FOUND,
-    errors.PaymentNotFound: HTTPStatus.NOT_FOUND,
-    errors.ClientNotFound: HTTPStatus.NOT_FOUND,
-    errors.WebhookNotFound: HTTPStatus.NOT_FOUND,
-    errors.DeliveryNotFound: HTTPStatus.NOT_FOUND,
-    errors.DeadLetterNotFound: HTTPStatus.NOT_FOUND,
-    errors.WebhookUrlNotAllowed: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.TooManyWebhooks: HTTPStatus.CONFLICT,
-    errors.Forbidden: HTTPStatus.FORBIDDEN,
-    errors.LoginRequired: HTTPStatus.UNAUTHORIZED,
-    errors.NotFromThisPage: HTTPStatus.FORBIDDEN,
-    errors.UnknownSku: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.MixedCurrencies: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.TotalTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.TimeoutOutOfRange: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.StockTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
-    errors.OutOfStock: HTTPStatus.CONFLICT,
-    errors.AlreadyPaid: HTTPStatus.CONFLICT,
-    errors.OrderCancelled: HTTPStatus.CONFLICT,
-    errors.KeyInFlight: HTTPStatus.CONFLICT,
-    errors.ReferenceReused: HTTPStatus.CONFLICT,
-    errors.NotRefundable: HTTPStatus.CONFLICT,
-    errors.AlreadyRefunded: HTTPStatus.CONFLICT,
-    errors.StockReserved: HTTPStatus.CONFLICT,
-    errors.PreconditionRequired: HTTPStatus.PRECONDITION_REQUIRED,
-    errors.PreconditionFailed: HTTPStatus.PRECONDITION_FAILED,
-    errors.TooManyUnpaidOrders: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.TooManyHeldPieces: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.SignatureInvalid: HTTPStatus.UNAUTHORIZED,
-    errors.TooManyRequests: HTTPStatus.TOO_MANY_REQUESTS,
-    errors.StockBusy: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.ServerBusy: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.QueueUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.DoctorBusy: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.StorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.StorageReadOnly: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.SchemaOutdated: HTTPStatus.SERVICE_UNAVAILABLE,
-}
+
+def _by_error(groups: dict[int, tuple[type[OrderError], ...]]) -> dict[type[OrderError], int]:
+    return {error: number for number, group in groups.items() for error in group}
+
+
+#: The status of each error. All others are bugs: 500.
+STATUS = _by_error(
+    {
+        401: (errors.LoginRequired, errors.SignatureInvalid),
+        403: (errors.Forbidden, errors.NotFromThisPage),
+        404: (
+            *(errors.OrderNotFound, errors.SkuNotFound, errors.PaymentNotFound),
+            *(errors.ClientNotFound, errors.WebhookNotFound, errors.DeliveryNotFound),
+            errors.DeadLetterNotFound,
+        ),
+        409: (
+            *(errors.OutOfStock, errors.StockReserved, errors.AlreadyPaid, errors.OrderCancelled),
+            *(errors.KeyInFlight, errors.ReferenceReused, errors.NotRefundable),
+            *(errors.AlreadyRefunded, errors.TooManyWebhooks),
+        ),
+        412: (errors.PreconditionFailed,),
+        422: (
+            *(errors.UnknownSku, errors.MixedCurrencies, errors.TotalTooLarge, errors.KeyReused),
+            *(errors.TimeoutOutOfRange, errors.StockTooLarge, errors.WebhookUrlNotAllowed),
+        ),
+        428: (errors.PreconditionRequired,),
+        429: (errors.TooManyRequests, errors.TooManyUnpaidOrders, errors.TooManyHeldPieces),
+        503: (
+            *(errors.StockBusy, errors.ServerBusy, errors.QueueUnavailable, errors.DoctorBusy),
+            *(errors.StorageUnavailable, errors.StorageReadOnly, errors.SchemaOutdated),
+        ),
+    }
+)
+#: Errors that time mends, and after how many seconds to come back.
+RETRY_AFTER = _by_error(
+    {
+        1: (errors.KeyInFlight, errors.StockBusy, errors.ServerBusy),
+        2: (
+            *(errors.QueueUnavailable, errors.StorageUnavailable),
+            *(errors.StorageReadOnly, errors.SchemaOutdated),
+        ),
+        5: (errors.DoctorBusy,),
+        10: (errors.TooManyUnpaidOrders, errors.TooManyHeldPieces),
+    }
+)
 #: The code and the title of each error status. Clients rely on them, so they do not come from
 #: Python, whose names may change: 3.13 renamed 413, 414, 416 and 422.
 NAMES: dict[int, tuple[str, str]] = {
@@ -94,19 +98,6 @@ NAMES: dict[int, tuple[str, str]] = {
 }
 #: For a status that a library adds one day. A test fails until it has a name above.
 UNNAMED = ("error", "Error")
-#: Errors that time mends, and after how many seconds to come back.
-RETRY_AFTER = {
-    errors.KeyInFlight: 1,
-    errors.TooManyUnpaidOrders: 10,
-    errors.TooManyHeldPieces: 10,
-    errors.StockBusy: 1,
-    errors.ServerBusy: 1,
-    errors.QueueUnavailable: 2,
-    errors.DoctorBusy: 5,
-    errors.StorageUnavailable: 2,
-    errors.StorageReadOnly: 2,
-    errors.SchemaOutdated: 2,
-}
 #: Replaces the database driver's text, which is only logged.
 UNAVAILABLE = (
     "The database is unavailable. To learn whether a write succeeded, repeat it with the same key."
@@ -169,7 +160,7 @@ def headers_of(status: int, codes: Collection[str]) -> dict[str, bool]:
     """The headers of an error's response, and whether all of these codes have them."""
     if status == HTTPStatus.UNAUTHORIZED:
         return {"WWW-Authenticate": True}
-    later = {error.code for error in (*RETRY_AFTER, errors.TooManyRequests)}
+    later = {error.code for error in RETRY_AFTER.keys() | {errors.TooManyRequests}}
     return {"Retry-After": later >= {*codes}} if later & {*codes} else {}
 
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from orders.caches import SharedRead
 from orders.errors import OrderNotFound, PaymentNotFound, StorageUnavailable
 from orders.http.schemas.orders import EventOut, OrderOut
 from orders.http.schemas.payments import PaymentOut
 from orders.http.schemas.types import Out, rfc3339
 from orders.http.schemas.webhooks import DeliveryOut
 from orders.ops.repository import OpsRepository
-from orders.ops.shared import Shared
 from orders.order.domain import Order
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 from orders.webhooks.repository import delivery_of
@@ -37,8 +37,8 @@ class ShownRecords(Transactional[OpsRepository]):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        self._fresh = Shared(self._read_fresh, FRESH_SECONDS)
-        self._slow = Shared(self._read_slow, SLOW_SECONDS)
+        self._fresh = SharedRead(self._read_fresh, FRESH_SECONDS)
+        self._slow = SharedRead(self._read_slow, SLOW_SECONDS)
 
     def state(self) -> Json:
         """Counts, lists and lateness; or that the database does not answer."""
@@ -92,7 +92,7 @@ class ShownRecords(Transactional[OpsRepository]):
         """Orders with this id or reference, newest first."""
         order_id = text.lower()
         with self._reading() as repository:
-            if is_order_id(order_id):
+            if is_uuid(order_id):
                 order = repository.order(order_id, None)
                 if order is not None:
                     return [_shown(order)]

@@ -41,7 +41,7 @@ COUNT_OVERDUE = sa.select(sa.func.count()).select_from(
 )
 _SHOWN = (
     *(orders.c.id, orders.c.client_reference, orders.c.total_minor, orders.c.currency),
-    *(orders.c.status, orders.c.expires_at, client_of(orders.c.customer_id)),
+    *(orders.c.status, orders.c.expires_at, client_of(orders.c.client_id)),
 )
 # The unpaid orders that expire next, overdue ones first.
 LIST_NEXT = (
@@ -87,20 +87,20 @@ _oldest_first = (payments.c.created_at, payments.c.id)
 # All clients' payments that have to be refunded, oldest first, from a page's end on.
 LIST_REFUNDS_DUE = (
     sa.select(
-        payments, client_of(payments.c.customer_id), ms_until(payments.c.created_at).label("ms")
+        payments, client_of(payments.c.client_id), ms_until(payments.c.created_at).label("ms")
     )
     .where(payments.c.status == REFUND_DUE, after_last(*_oldest_first))
     .order_by(*_oldest_first)
     .limit(p("most"))
 )
 # The client that a payment belongs to.
-GET_PAYER = sa.select(payments.c.customer_id).where(payments.c.id == p("for_id"))
+GET_PAYER = sa.select(payments.c.client_id).where(payments.c.id == p("for_id"))
 
 _some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
 _with_reference = (
     sa.select(orders.c.id)
     .where(
-        one_of(orders.c.customer_id, _some_clients), orders.c.client_reference == p("for_reference")
+        one_of(orders.c.client_id, _some_clients), orders.c.client_reference == p("for_reference")
     )
     .limit(p("most"))
 )

@@ -15,7 +15,7 @@ from itsdangerous import BadSignature, Signer
 from orders.clients.domain import Client, ValidKey
 from orders.clients.service import Clients
 from orders.errors import Forbidden
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 
 COOKIE = "ops_session"
 #: One shift. Using the page does not prolong it.
@@ -66,7 +66,7 @@ def resume(
     payload, _, _ = cookie.rpartition(".")
     key_id, _, rest = payload.partition(".")
     expires_at = rest.partition(".")[0]
-    if not (is_order_id(key_id) and expires_at.isascii() and expires_at.isdecimal()):
+    if not (is_uuid(key_id) and expires_at.isascii() and expires_at.isdecimal()):
         return None
     known = known_key(key_id)
     if known is None or SCOPE not in known.client.scopes:

@@ -1,14 +1,12 @@
 """What an order is, and its rules. Pure: no clock, no database, no network."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from orders.errors import MixedCurrencies, OutOfStock, TotalTooLarge, UnknownSku
 from orders.order.origin import Origin
-from orders.stock.domain import MAX_MINOR, StockItem
 
 
 class OrderStatus(StrEnum):
@@ -32,6 +30,34 @@ class CancelReason(StrEnum):
 
     EXPIRED = "expired"
     REQUESTED = "requested"
+
+
+class EventType(StrEnum):
+    """What happens to orders and their payments."""
+
+    CREATED = "order.created"
+    EXTENDED = "order.extended"
+    PAID = "order.paid"
+    CANCELLED = "order.cancelled"
+    REFUND_DUE = "payment.refund_due"
+    REFUNDED = "payment.refunded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOrder:
+    """An order that a client wants to place."""
+
+    client_id: str
+    #: The idempotency key, and what tells this request from others with the same key.
+    key: str
+    fingerprint: str
+    #: By SKU.
+    quantities: Mapping[str, int]
+    #: How long it may stay unpaid; None is the service's default.
+    timeout_seconds: float | None = None
+    client_reference: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    origin: Origin = Origin()  # noqa: RUF009  a tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +111,17 @@ class Payment:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class OrderEvent:
     """Something that happened to an order."""
 
     id: int
-    type: str
+    type: EventType
     at: datetime
     #: Of order.created, the order as it was placed.
     data: Mapping[str, Any] | Order
 
 
-class Cancelled(NamedTuple):
+class CancelledOrder(NamedTuple):
     """An order that was cancelled at its deadline, and how late that was by the database's clock."""
 
     id: str
@@ -103,7 +129,7 @@ class Cancelled(NamedTuple):
     origin: Origin
 
 
-class Waiting(NamedTuple):
+class WaitingOrder(NamedTuple):
     """An unpaid order, and the milliseconds until it expires; negative when it is overdue."""
 
     id: str
@@ -118,25 +144,3 @@ class RefundsDue(NamedTuple):
     payments: int
     amount_minor: int
     oldest_ms: int
-
-
-def total_minor(items: Iterable[Item]) -> int:
-    """The order's total. Raises TotalTooLarge past `MAX_MINOR`."""
-    total = sum(item.quantity * item.unit_price_minor for item in items)
-    if total > MAX_MINOR:
-        raise TotalTooLarge(f"It may be {MAX_MINOR} at most.")
-    return total
-
-
-def check_basket(quantities: Mapping[str, int], shelf: Mapping[str, StockItem]) -> None:
-    """Raises UnknownSku, OutOfStock, MixedCurrencies or TotalTooLarge if this cannot be ordered."""
-    wanted = sorted(quantities.items())
-    for sku, quantity in wanted:
-        if sku not in shelf:
-            raise UnknownSku(sku, sku=sku)
-        if quantity > shelf[sku].available:
-            raise OutOfStock(sku, sku=sku, available=shelf[sku].available)
-    currencies = sorted({shelf[sku].currency for sku, _ in wanted})
-    if len(currencies) != 1:
-        raise MixedCurrencies(f"These have {', '.join(currencies)}.")
-    total_minor(Item(sku, quantity, shelf[sku].price_minor) for sku, quantity in wanted)

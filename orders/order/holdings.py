@@ -16,21 +16,21 @@ COUNT_SECONDS = 1.0
 PATIENCE_SECONDS = 1.0
 
 
-class Held(NamedTuple):
+class Holding(NamedTuple):
     """Unpaid orders, and the pieces in them."""
 
     orders: int
     pieces: int
 
-    def plus(self, more: "Held") -> "Held":
-        return Held(self.orders + more.orders, self.pieces + more.pieces)
+    def plus(self, more: "Holding") -> "Holding":
+        return Holding(self.orders + more.orders, self.pieces + more.pieces)
 
-    def minus(self, less: "Held") -> "Held":
-        return Held(self.orders - less.orders, self.pieces - less.pieces)
+    def minus(self, less: "Holding") -> "Holding":
+        return Holding(self.orders - less.orders, self.pieces - less.pieces)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HoldingLimits:
     """How much one client's unpaid orders may hold. 0 means no limit."""
 
     max_orders: int = 0
@@ -42,7 +42,7 @@ class Limits:
         # Each has a piece, so as many orders as pieces are allowed will do.
         return min((limit for limit in (self.max_orders, self.max_pieces) if limit), default=0)
 
-    def excess(self, held: Held) -> OrderError | None:
+    def excess(self, held: Holding) -> OrderError | None:
         """The error for holding that much; None if it is within the limits."""
         if self.max_orders and held.orders > self.max_orders:
             return TooManyUnpaidOrders(f"The limit is {self.max_orders}.", limit=self.max_orders)
@@ -51,7 +51,7 @@ class Limits:
         return None
 
 
-NOTHING = Held(0, 0)
+NOTHING = Holding(0, 0)
 
 
 @dataclass(slots=True)
@@ -59,17 +59,17 @@ class _Account:
     """What one client holds, as far as this process knows."""
 
     #: By the last count; None before the first.
-    counted: Held | None = None
+    counted: Holding | None = None
     #: When to count again, on the monotonic clock.
     count_at: float = -math.inf
     #: All that this process began to place, and all of it that has ended, placed or not.
-    begun: Held = NOTHING
-    ended: Held = NOTHING
+    begun: Holding = NOTHING
+    ended: Holding = NOTHING
     #: What had ended when the last count began, and is therefore included in it.
-    ended_before_count: Held = NOTHING
+    ended_before_count: Holding = NOTHING
     changed: Condition = field(default_factory=Condition)
 
-    def with_begun(self, more: Held) -> Held:
+    def with_begun(self, more: Holding) -> Holding:
         """At least what the client would hold with ``more``, unless other processes place orders
         too.
 
@@ -87,7 +87,7 @@ class Holdings:
     together exceed a limit by what the others place within `COUNT_SECONDS`.
     """
 
-    def __init__(self, limits: Limits, count: Callable[[str, int], Held]) -> None:
+    def __init__(self, limits: HoldingLimits, count: Callable[[str, int], Holding]) -> None:
         """``count`` counts what a client holds, in at most a given number of orders."""
         self._limits = limits
         self._count = count
@@ -100,7 +100,7 @@ class Holdings:
             yield None
             return
         account = self._accounts.setdefault(client_id, _Account())
-        order = Held(1, pieces)
+        order = Holding(1, pieces)
         refusal = self._begin(client_id, account, order)
         try:
             yield refusal
@@ -110,7 +110,7 @@ class Holdings:
                     account.ended = account.ended.plus(order)
                     account.changed.notify_all()
 
-    def _begin(self, client_id: str, account: _Account, order: Held) -> OrderError | None:
+    def _begin(self, client_id: str, account: _Account, order: Holding) -> OrderError | None:
         with account.changed:
             now = monotonic()
             if account.counted is not None and now < account.count_at:
@@ -128,13 +128,13 @@ class Holdings:
                 if account.begun != account.ended and not account.changed.wait(PATIENCE_SECONDS):
                     return refusal
 
-    def _admit(self, account: _Account, order: Held) -> OrderError | None:
+    def _admit(self, account: _Account, order: Holding) -> OrderError | None:
         refusal = self._limits.excess(account.with_begun(order))
         if refusal is None:
             account.begun = account.begun.plus(order)
         return refusal
 
-    def _count_afresh(self, client_id: str, account: _Account) -> Held:
+    def _count_afresh(self, client_id: str, account: _Account) -> Holding:
         with account.changed:
             ended = account.ended
         counted = self._count(client_id, self._limits.most_orders)

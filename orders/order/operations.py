@@ -6,7 +6,7 @@ request that is repeated while the first is at work holds the stock, and finds i
 that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that deadlock,
 and the loser is run again.
 
-On PostgreSQL an operation is one statement, which sees what was committed when it began. So it
+An operation is one statement, which sees what was committed when it began. So it
 decides by rows that it has locked: one that another transaction changed meanwhile is read as that
 transaction left it, and is compared with the conditions again.
 """
@@ -15,23 +15,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import Insert, insert  # renders ON CONFLICT for SQLite as well
+from sqlalchemy.dialects.postgresql import Insert, insert
 
+from orders.order.domain import EventType
 from orders.sql.expressions import (
     Id,
     Instant,
     clock,
     ids,
-    json_agg,
     later,
     ms_until,
     now,
     one_of,
     rfc3339_text,
     text_literal,
+    unindexed,
 )
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
+    IS_UNPAID,
     UNPAID,
     api_clients,
     order_events,
@@ -47,23 +49,21 @@ from orders.stock.domain import MAX_MINOR
 p = sa.bindparam
 Quantity = sa.ColumnElement[int]
 
-#: Unpaid, for statements that name their orders. Written without the status, so that the sweep's
-#: partial index does not qualify: a planner without statistics would read it from end to end rather
-#: than look up the ids.
-OPEN = (orders.c.paid_at.is_(None), orders.c.cancelled_at.is_(None))
-OWN = (orders.c.id == p("for_id"), orders.c.customer_id == p("for_customer"))
-OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.customer_id == p("for_customer"))
-WITH_KEY = (orders.c.customer_id == p("for_customer"), orders.c.idempotency_key == p("for_key"))
+#: `IS_UNPAID`, for statements that name their orders.
+OPEN = unindexed(IS_UNPAID)
+OWN = (orders.c.id == p("for_id"), orders.c.client_id == p("for_client"))
+OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.client_id == p("for_client"))
+WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p("for_key"))
 
 
 # -- what operations have in common --------------------------------------------------------
 
 
-def client_of(customer_id: sa.ColumnElement[str]) -> sa.Label[str]:
+def client_of(client_id: sa.ColumnElement[str]) -> sa.Label[str]:
     """The name of an order's client."""
     return (
         sa.select(api_clients.c.name)
-        .where(api_clients.c.id == customer_id)
+        .where(api_clients.c.id == client_id)
         .scalar_subquery()
         .label("client")
     )
@@ -73,7 +73,7 @@ def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.
     """The orders in ``found`` that meet the conditions, a row for each item."""
     item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
     return (
-        sa.select(found, client_of(found.c.customer_id), *item)
+        sa.select(found, client_of(found.c.client_id), *item)
         .join_from(found, order_items, order_items.c.order_id == found.c.id)
         .where(
             *conditions,
@@ -104,8 +104,8 @@ def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
-    event = _event(cancelled.c.id, "order.cancelled", at, reason)
-    return _add_events(step, cancelled.c.customer_id, event, owners=cancelled)
+    event = _event(cancelled.c.id, EventType.CANCELLED, at, reason)
+    return _add_events(step, cancelled.c.client_id, event, owners=cancelled)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -211,19 +211,23 @@ def _add_events(
 
 def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
     """The ids of all deliveries in one value, to be returned beside other columns."""
-    return sa.select(json_agg(deliveries.c.id)).scalar_subquery().label("deliveries")
+    return (
+        sa.select(sa.func.json_agg(deliveries.c.id, type_=sa.JSON))
+        .scalar_subquery()
+        .label("deliveries")
+    )
 
 
 def _event(
     order_id: sa.ColumnElement[str],
-    kind: str,
+    kind: EventType,
     at: sa.ColumnElement[Any],
     data: Mapping[str, sa.ColumnElement[Any]],
     *conditions: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
     """An event of each order."""
     pairs = (each for name, value in data.items() for each in (text_literal(name), value))
-    facts = sa.func.json_build_object(*pairs)
+    facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
     return sa.select(order_id, text_literal(kind), at, facts).where(*conditions)
 
 
@@ -242,8 +246,6 @@ def _insert(
 
 #: Whether reminders are switched on: a parameter of the operations that set a deadline.
 REMINDERS = p("reminders", value=False, type_=sa.Boolean)
-#: The times that `place` returns.
-MOMENTS = ("created_at", "paid_at")
 
 
 # -- the operations ------------------------------------------------------------------------
@@ -253,15 +255,25 @@ MOMENTS = ("created_at", "paid_at")
 def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that is available, and if its key is new.
 
-    An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
-    were found, each with the times when the order was placed and paid, or nulls, and the name of
-    its client. Returns no rows if the key is already known.
+    An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
+    that was found, with what it has to spare; and with the basket's total and why it is refused,
+    the times when the order was placed and paid, or nulls, and the name of its client. Returns no
+    rows if the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
+    quantity = sa.cast(wanted.c.value, sa.Integer)
     lines = step(
         "lines",
-        sa.select(stock_items, sa.cast(wanted.c.value, sa.Integer).label("quantity"))
+        sa.select(
+            stock_items.c.sku,
+            stock_items.c.price_minor,
+            stock_items.c.currency,
+            quantity.label("quantity"),
+            (stock_items.c.on_hand - stock_items.c.reserved - quantity).label("spare"),
+            # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
+            (sa.cast(wanted.c.value, sa.Double) * stock_items.c.price_minor).label("amount"),
+        )
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
@@ -270,21 +282,31 @@ def place(step: Step) -> sa.Select[Any]:
         .order_by(_in_sku_order(stock_items))
         .with_for_update(key_share=True, of=stock_items),
     )
-    # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
-    price = sa.cast(lines.c.quantity, sa.Double) * lines.c.price_minor
-    basket = sa.select(
-        sa.func.count().label("skus"),
-        sa.func.min(lines.c.on_hand - lines.c.reserved - lines.c.quantity).label("spare"),
-        sa.func.min(lines.c.currency).label("currency"),
-        sa.func.max(lines.c.currency).label("other"),
-        sa.func.sum(price).label("total"),
-        sa.func.sum(lines.c.quantity).label("pieces"),
-        clock().label("moment"),  # when the stock is locked, however long that took
-    ).subquery("b")
-    is_free = basket.c.total == 0
+    total = sa.func.sum(lines.c.amount)
+    currency = sa.func.min(lines.c.currency)
+    zero = sa.literal_column("0", sa.Integer)
+    refusal = sa.case(
+        (
+            (sa.func.count() != p("skus", type_=sa.Integer)) | (sa.func.min(lines.c.spare) < zero),
+            text_literal("unavailable"),
+        ),
+        (currency != sa.func.max(lines.c.currency), text_literal("mixed_currencies")),
+        (total > MAX_MINOR, text_literal("total_too_large")),
+    )
+    basket = step(
+        "basket",
+        sa.select(
+            refusal.label("refusal"),
+            currency.label("currency"),
+            total.label("total"),
+            sa.func.sum(lines.c.quantity).label("pieces"),
+            clock().label("moment"),  # when the stock is locked, however long that took
+        ),
+    )
+    is_free = basket.c.total == zero
     row = {
         "id": "order_id",
-        "customer_id": "for_customer",
+        "client_id": "for_client",
         "status": sa.case((is_free, text_literal("paid")), else_=UNPAID),
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
@@ -299,17 +321,11 @@ def place(step: Step) -> sa.Select[Any]:
         "pieces": basket.c.pieces,
         "origin": "for_origin",
     }
-    is_available = (
-        basket.c.skus == p("skus", type_=sa.Integer),
-        basket.c.spare >= 0,
-        basket.c.currency == basket.c.other,
-        basket.c.total <= MAX_MINOR,
-    )
     placed = step(
         "placed",
-        _insert(orders, row, *is_available)
+        _insert(orders, row, basket.c.refusal.is_(None))
         .on_conflict_do_nothing()
-        .returning(orders.c.id, orders.c.customer_id, orders.c.created_at, orders.c.paid_at),
+        .returning(orders.c.id, orders.c.client_id, orders.c.created_at, orders.c.paid_at),
     )
     is_placed = sa.exists(sa.select(placed.c.id))
     is_paid = placed.c.paid_at.is_not(None)
@@ -322,9 +338,9 @@ def place(step: Step) -> sa.Select[Any]:
     step("items", _insert(order_items, items, is_placed))
     deliveries = _add_events(
         step,
-        placed.c.customer_id,
-        _event(placed.c.id, "order.created", placed.c.created_at, {}),
-        _event(placed.c.id, "order.paid", placed.c.paid_at, {}, is_paid),
+        placed.c.client_id,
+        _event(placed.c.id, EventType.CREATED, placed.c.created_at, {}),
+        _event(placed.c.id, EventType.PAID, placed.c.paid_at, {}, is_paid),
         reminders=REMINDERS,
     )
     # What is paid at once is not held: it leaves the shelf.
@@ -334,10 +350,20 @@ def place(step: Step) -> sa.Select[Any]:
         lines,
         lambda all_, held: {"reserved": held, "on_hand": held - all_},
         is_placed,
-        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
+        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=zero),
     )
-    moments = (sa.select(placed.c[name]).scalar_subquery().label(name) for name in MOMENTS)
-    return sa.select(lines, *moments, client_of(p("for_customer", type_=Id)), _ids_of(deliveries))
+    return sa.select(
+        lines.c.sku,
+        lines.c.price_minor,
+        lines.c.currency,
+        lines.c.spare,
+        basket.c.refusal,
+        basket.c.total,
+        placed.c.created_at,
+        placed.c.paid_at,
+        client_of(p("for_client", type_=Id)),
+        _ids_of(deliveries),
+    ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
 
 
 @Operation
@@ -354,7 +380,7 @@ def extend(step: Step) -> sa.Select[Any]:
         sa.select(orders.c.id, orders.c.expires_at)
         .where(
             *OWN,
-            *OPEN,
+            OPEN,
             _is_of_version(),
             deadline >= later(orders.c.created_at, "for_min_ms"),
             deadline <= later(orders.c.created_at, "for_max_ms"),
@@ -362,16 +388,11 @@ def extend(step: Step) -> sa.Select[Any]:
         )
         .with_for_update(key_share=True),
     )
-    as_placed = ms_until(orders.c.expires_at, orders.c.created_at)
     extended = step(
         "extended",
         sa.update(orders)
-        .where(one_of(orders.c.id, sa.select(order.c.id)), *OPEN)
-        .values(
-            expires_at=deadline,
-            timeout_ms=sa.func.coalesce(orders.c.timeout_ms, as_placed),
-            version=orders.c.version + 1,
-        )
+        .where(one_of(orders.c.id, sa.select(order.c.id)), OPEN)
+        .values(expires_at=deadline, version=orders.c.version + 1)
         .returning(orders),
     )
     facts = {
@@ -381,8 +402,8 @@ def extend(step: Step) -> sa.Select[Any]:
     same = order.c.id == extended.c.id
     deliveries = _add_events(
         step,
-        extended.c.customer_id,
-        _event(extended.c.id, "order.extended", now(), facts, same),
+        extended.c.client_id,
+        _event(extended.c.id, EventType.EXTENDED, now(), facts, same),
         reminders=REMINDERS,
     )
     left = ms_until(extended.c.expires_at, clock()).label("ms")
@@ -402,8 +423,8 @@ def pay(step: Step) -> sa.Select[Any]:
         sa.select(
             orders.c.id,
             sa.case(
-                (orders.c.cancelled_at.is_not(None), text_literal("order_cancelled")),
-                (orders.c.paid_at.is_not(None), text_literal("already_paid")),
+                (orders.c.status == text_literal("cancelled"), text_literal("order_cancelled")),
+                (~IS_UNPAID, text_literal("already_paid")),
                 (
                     (orders.c.total_minor != p("for_amount"))
                     | (orders.c.currency != p("for_currency")),
@@ -418,7 +439,7 @@ def pay(step: Step) -> sa.Select[Any]:
     row = {
         "id": "payment_id",
         "order_id": order.c.id,
-        "customer_id": "for_customer",
+        "client_id": "for_client",
         "provider": "for_provider",
         "reference": "for_reference",
         "amount_minor": "for_amount",
@@ -436,7 +457,7 @@ def pay(step: Step) -> sa.Select[Any]:
         sa.update(orders)
         .where(
             one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
-            *OPEN,
+            OPEN,
         )
         .values(status=text_literal("paid"), paid_at=now(), version=orders.c.version + 1)
         .returning(orders.c.id),
@@ -446,9 +467,9 @@ def pay(step: Step) -> sa.Select[Any]:
     because = {**facts, "reason": reason}
     deliveries = _add_events(
         step,
-        payment.c.customer_id,
-        _event(payment.c.order_id, "order.paid", at, facts, reason.is_(None)),
-        _event(payment.c.order_id, "payment.refund_due", at, because, reason.is_not(None)),
+        payment.c.client_id,
+        _event(payment.c.order_id, EventType.PAID, at, facts, reason.is_(None)),
+        _event(payment.c.order_id, EventType.REFUND_DUE, at, because, reason.is_not(None)),
     )
     return sa.select(payment, _ids_of(deliveries)).select_from(
         order.join(payment, sa.true(), isouter=True)
@@ -481,14 +502,14 @@ def refund(step: Step) -> sa.Select[Any]:
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
     at = refunded.c.refunded_at
-    event = _event(refunded.c.order_id, "payment.refunded", at, facts)
-    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.customer_id, event)))
+    event = _event(refunded.c.order_id, EventType.REFUNDED, at, facts)
+    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.client_id, event)))
 
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
-    cancelled = step("cancelled", _cancel("requested").where(*OWN, *OPEN).returning(orders))
+    cancelled = step("cancelled", _cancel("requested").where(*OWN, OPEN).returning(orders))
     deliveries = _release(step, cancelled)
     return with_items(cancelled).add_columns(_ids_of(deliveries))
 
@@ -497,7 +518,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     overdue = step(
         "overdue",
         sa.select(orders.c.id)
-        .where(one_of(orders.c.id, ids("ids")), *OPEN, orders.c.expires_at <= now())
+        .where(one_of(orders.c.id, ids("ids")), OPEN, orders.c.expires_at <= now())
         .order_by(orders.c.id)
         .with_for_update(key_share=True, skip_locked=True),
     )
@@ -505,31 +526,42 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     cancelled = step(
         "cancelled",
         _cancel("expired")
-        .where(one_of(orders.c.id, sa.select(overdue.c.id)), *OPEN)
+        .where(one_of(orders.c.id, sa.select(overdue.c.id)), OPEN)
         .returning(
             orders.c.id,
-            orders.c.customer_id,
+            orders.c.client_id,
             orders.c.cancelled_at,
             orders.c.cancel_reason,
             *detail,
         ),
     )
     deliveries = _release(step, cancelled)
-    nothing = sa.null()
-    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id))
-    unpaid = sa.select(
-        orders.c.id,
-        ms_until(orders.c.expires_at).label("ms"),
-        sa.cast(nothing, sa.String).label("origin"),
-    ).where(one_of(orders.c.id, sa.select(rest.subquery("rest"))), *OPEN)
-    count = sa.select(nothing, sa.func.count(), nothing).select_from(cancelled)
-    sent = sa.select(deliveries.c.id, nothing, nothing)
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id)).subquery("rest")
+    left = _found("unpaid", orders.c.id, ms_until(orders.c.expires_at)).where(
+        one_of(orders.c.id, sa.select(rest)), OPEN
+    )
+    count = _found("count", sa.null(), sa.func.count()).select_from(cancelled)
+    sent = _found("delivery", deliveries.c.id, sa.null())
     if not in_detail:
-        return sa.select(sa.union_all(unpaid, sent, count).subquery("found"))
+        return sa.select(sa.union_all(left, sent, count).subquery("found"))
     late_ms = ms_until(cancelled.c.cancelled_at, cancelled.c.expires_at)
-    origin = sa.func.coalesce(cancelled.c.origin, text_literal(""))
-    each = sa.select(cancelled.c.id, late_ms, origin)
-    return sa.select(sa.union_all(unpaid, sent, count, each).subquery("found"))
+    each = _found("cancelled", cancelled.c.id, late_ms, cancelled.c.origin)
+    return sa.select(sa.union_all(left, sent, count, each).subquery("found"))
+
+
+def _found(
+    kind: str,
+    row_id: sa.ColumnElement[Any],
+    ms: sa.ColumnElement[Any],
+    origin: sa.ColumnElement[Any] | None = None,
+) -> sa.Select[Any]:
+    """Rows of one kind among those that `expire` returns."""
+    return sa.select(
+        text_literal(kind).label("kind"),
+        row_id.label("id"),
+        ms.label("ms"),
+        (sa.cast(sa.null(), sa.String) if origin is None else origin).label("origin"),
+    )
 
 
 @Operation
@@ -537,17 +569,17 @@ def expire(step: Step) -> sa.Select[Any]:
     """Cancel the orders of a batch that are unpaid past their deadline.
 
     An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
-    paid after the statement began and before it took the lock is no longer unpaid. Returns three
-    kinds of rows: each order that is still unpaid, with the milliseconds until it expires, negative
-    if it was skipped; each webhook delivery, without milliseconds; and, without an id, how many
-    orders were cancelled.
+    paid after the statement began and before it took the lock is no longer unpaid. Returns rows of
+    three kinds: ``unpaid``, an order that still is, with the milliseconds until it expires, negative
+    if it was skipped; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
+    were cancelled, in ms.
     """
     return _expire(step, in_detail=False)
 
 
 @Operation
 def expire_in_detail(step: Step) -> sa.Select[Any]:
-    """Like `expire`; also returns each cancelled order, by how many milliseconds it was late, and
-    its origin.
+    """Like `expire`; also returns rows of the kind ``cancelled``: an order, by how many milliseconds
+    it was late, and its origin.
     """
     return _expire(step, in_detail=True)

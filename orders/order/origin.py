@@ -16,7 +16,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> "Origin":
-        """Reads what `str` wrote. Empty for orders placed before origins were kept."""
+        """Reads what `str` wrote. Empty for an order that no request placed."""
         request_id, _, traceparent = (text or "").partition(" ")
         return cls(request_id, traceparent)
 

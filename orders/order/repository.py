@@ -3,6 +3,7 @@
 Those of several steps are in `orders.order.operations`.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,25 +14,30 @@ import sqlalchemy as sa
 from orders.errors import (
     KeyInFlight,
     KeyReused,
+    MixedCurrencies,
+    OrderError,
     OrderNotFound,
+    OutOfStock,
     PaymentNotFound,
     ReferenceReused,
+    TotalTooLarge,
+    UnknownSku,
 )
 from orders.order import operations
 from orders.order.domain import (
-    Cancelled,
-    Event,
+    CancelledOrder,
+    EventType,
     Item,
+    NewOrder,
     Order,
+    OrderEvent,
     OrderStatus,
     Payment,
     PaymentStatus,
     RefundsDue,
-    Waiting,
-    check_basket,
-    total_minor,
+    WaitingOrder,
 )
-from orders.order.holdings import Held
+from orders.order.holdings import Holding
 from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
 from orders.order.origin import Origin
 from orders.sql.errors import waited_for
@@ -40,6 +46,7 @@ from orders.sql.ids import new_id
 from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
 from orders.sql.steps import Operation
 from orders.sql.tables import (
+    IS_UNPAID,
     REFUND_DUE,
     UNPAID,
     order_events,
@@ -47,7 +54,7 @@ from orders.sql.tables import (
     orders,
     payments,
 )
-from orders.stock.domain import StockItem
+from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
 
@@ -77,43 +84,40 @@ class Expired(NamedTuple):
 
     cancelled: int
     #: Each that was cancelled, if asked for.
-    details: list[Cancelled]
+    details: list[CancelledOrder]
     #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
     #: is locked.
     unpaid: dict[str, int]
 
 
 # Unpaid orders by deadline.
-UNPAID_BY_DEADLINE = by_due(orders.c.expires_at, orders.c.status == UNPAID)
+UNPAID_BY_DEADLINE = by_due(orders.c.expires_at, IS_UNPAID)
 
 #: After any row.
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
-# One order of one customer, a row for each item.
+# One order of one client, a row for each item.
 GET_ORDER = with_items(orders, *OWN)
-# One order of any customer, a row for each item.
+# One order of any client, a row for each item.
 GET_ANY_ORDER = with_items(orders, orders.c.id == p("for_id"))
 # The order that was placed with a key, a row for each item.
 GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
-# A page of all customers' orders in the order of their ids, which is that of their creation.
+# A page of all clients' orders in the order of their ids, which is that of their creation.
 LIST_ALL_ORDERS = (
-    sa.select(orders, client_of(orders.c.customer_id))
+    sa.select(orders, client_of(orders.c.client_id))
     .where(orders.c.id < p("last_id", type_=orders.c.id.type))
     .order_by(orders.c.id.desc())
     .limit(p("page_size"))
 )
-_pieces = sa.select(sa.func.sum(order_items.c.quantity)).where(
-    order_items.c.order_id == orders.c.id
-)
 _unpaid = (
-    sa.select(sa.func.coalesce(orders.c.pieces, _pieces.scalar_subquery()).label("pieces"))
+    sa.select(orders.c.pieces)
     # As a range, so that the sweep's partial index does not qualify: it has the orders of all
-    # customers.
-    .where(orders.c.customer_id == p("for_customer"), orders.c.status.between(UNPAID, UNPAID))
+    # clients.
+    .where(orders.c.client_id == p("for_client"), orders.c.status.between(UNPAID, UNPAID))
     .limit(p("most"))
     .subquery()
 )
-# How many unpaid orders a customer has, up to a number, and the pieces that those hold.
+# How many unpaid orders a client has, up to a number, and the pieces that those hold.
 COUNT_HELD = sa.select(
     sa.func.count().label("unpaid"),
     sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
@@ -128,14 +132,14 @@ LIST_EVENTS = (
     .limit(p("page_size"))
 )
 
-# The payment that a customer's provider knows by this reference.
+# The payment that a client's provider knows by this reference.
 GET_PAYMENT = sa.select(payments).where(
-    payments.c.customer_id == p("for_customer"),
+    payments.c.client_id == p("for_client"),
     payments.c.provider == p("for_provider"),
     payments.c.reference == p("for_reference"),
 )
 
-# One payment of one customer.
+# One payment of one client.
 GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
 _oldest_first = (payments.c.created_at, payments.c.id)
 _payments = (
@@ -144,17 +148,17 @@ _payments = (
     .order_by(*_oldest_first)
     .limit(p("page_size"))
 )
-# A customer's payments of one status, oldest first, from a page's end on.
+# A client's payments of one status, oldest first, from a page's end on.
 LIST_PAYMENTS = _payments.where(
-    payments.c.customer_id == p("for_customer"), payments.c.status == p("for_status")
+    payments.c.client_id == p("for_client"), payments.c.status == p("for_status")
 )
-# An order's payments, likewise, of any customer.
+# An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
 # The deadline that passed longest ago, of an unpaid order: the first entry of a partial index.
 OLDEST_OVERDUE = (
     sa.select(ms_until(orders.c.expires_at).label("ms"))
-    .where(orders.c.status == UNPAID, orders.c.expires_at <= now())
+    .where(IS_UNPAID, orders.c.expires_at <= now())
     .order_by(orders.c.expires_at, orders.c.id)
     .limit(1)
 )
@@ -193,18 +197,7 @@ class OrderRepository(Statements):
 
     # -- orders --
 
-    def place(
-        self,
-        customer_id: str,
-        *,
-        key: str,
-        fingerprint: str,
-        quantities: Mapping[str, int],
-        timeout_ms: int,
-        client_reference: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        origin: Origin = Origin(),  # noqa: B008  a tuple
-    ) -> Order:
+    def place(self, new: NewOrder, timeout_ms: int) -> Order:
         """Place an order.
 
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
@@ -215,15 +208,15 @@ class OrderRepository(Statements):
             rows = self._do(
                 operations.place,
                 order_id=order_id,
-                for_customer=customer_id,
-                for_key=key,
-                for_fingerprint=fingerprint,
+                for_client=new.client_id,
+                for_key=new.key,
+                for_fingerprint=new.fingerprint,
                 for_ms=timeout_ms,
-                for_reference=client_reference,
-                for_metadata=metadata,
-                for_origin=str(origin) or None,
-                quantities=quantities,
-                skus=len(quantities),
+                for_reference=new.client_reference,
+                for_metadata=new.metadata,
+                for_origin=str(new.origin) or None,
+                quantities=new.quantities,
+                skus=len(new.quantities),
                 reminders=self._reminders,
             )
         except sa.exc.OperationalError as error:
@@ -231,54 +224,50 @@ class OrderRepository(Statements):
                 raise KeyInFlight from error
             raise
         if not rows or rows[0].created_at is None:
-            check_basket(quantities, {row.sku: _stock_item(row) for row in rows})
-            raise KeyReused
+            raise _refusal(new.quantities, rows)
         prices = {row.sku: row.price_minor for row in rows}
-        items = tuple(Item(sku, n, prices[sku]) for sku, n in sorted(quantities.items()))
         created_at = rows[0].created_at
         return Order(
             id=order_id,
             status=OrderStatus.UNPAID if rows[0].paid_at is None else OrderStatus.PAID,
             currency=rows[0].currency,
-            total_minor=total_minor(items),
-            items=items,
+            total_minor=int(rows[0].total),
+            items=tuple(Item(sku, n, prices[sku]) for sku, n in sorted(new.quantities.items())),
             created_at=created_at,
             expires_at=created_at + timedelta(milliseconds=timeout_ms),
             paid_at=rows[0].paid_at,
             client=rows[0].client,
-            client_reference=client_reference,
-            metadata=metadata,
+            client_reference=new.client_reference,
+            metadata=new.metadata,
         )
 
-    def known(self, customer_id: str, key: str) -> Known | None:
+    def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
-        rows = self._run(GET_ORDER_OF_KEY, for_customer=customer_id, for_key=key).all()
+        rows = self._run(GET_ORDER_OF_KEY, for_client=client_id, for_key=key).all()
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
     def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
         """Cancel the orders that are unpaid past their deadline."""
         operation = operations.expire_in_detail if in_detail else operations.expire
         rows = operation(self._connection, ids=order_ids)
-        self.deliveries += [row.id for row in rows if row.ms is None]
-        [cancelled] = (row.ms for row in rows if row.id is None)
-        known = [row for row in rows if row.id is not None and row.ms is not None]
+        kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+        for row in rows:
+            kinds[row.kind].append(row)
+        self.deliveries += [row.id for row in kinds["delivery"]]
         details = [
-            Cancelled(row.id, row.ms, Origin.parse(row.origin))
-            for row in known
-            if row.origin is not None
+            CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
-        unpaid = {row.id: row.ms for row in known if row.origin is None}
-        return Expired(cancelled, details, unpaid)
+        return Expired(kinds["count"][0].ms, details, {row.id: row.ms for row in kinds["unpaid"]})
 
-    def cancel(self, order_id: str, customer_id: str) -> Order | None:
+    def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
-        rows = self._do(operations.cancel, for_id=order_id, for_customer=customer_id)
+        rows = self._do(operations.cancel, for_id=order_id, for_client=client_id)
         return _order(rows[0], rows) if rows else None
 
     def extend(
         self,
         order_id: str,
-        customer_id: str,
+        client_id: str,
         *,
         versions: str,
         expires_at: datetime,
@@ -292,7 +281,7 @@ class OrderRepository(Statements):
         rows = self._do(
             operations.extend,
             for_id=order_id,
-            for_customer=customer_id,
+            for_client=client_id,
             for_versions=versions,
             for_deadline=expires_at,
             for_min_ms=bounds_ms[0],
@@ -301,29 +290,29 @@ class OrderRepository(Statements):
         )
         return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
 
-    def order(self, order_id: str, customer_id: str | None) -> Order | None:
-        """An order of one customer, or of any."""
-        rows = self._order_rows(order_id, customer_id)
+    def order(self, order_id: str, client_id: str | None) -> Order | None:
+        """An order of one client, or of any."""
+        rows = self._order_rows(order_id, client_id)
         return _order(rows[0], rows) if rows else None
 
-    def order_as_placed(self, order_id: str, customer_id: str | None) -> Order | None:
+    def order_as_placed(self, order_id: str, client_id: str | None) -> Order | None:
         """The same order, as it was placed."""
-        rows = self._order_rows(order_id, customer_id)
+        rows = self._order_rows(order_id, client_id)
         return _as_placed(rows) if rows else None
 
-    def _order_rows(self, order_id: str, customer_id: str | None) -> Sequence[sa.Row[Any]]:
-        if customer_id is None:
+    def _order_rows(self, order_id: str, client_id: str | None) -> Sequence[sa.Row[Any]]:
+        if client_id is None:
             return self._run(GET_ANY_ORDER, for_id=order_id).all()
-        return self._run(GET_ORDER, for_id=order_id, for_customer=customer_id).all()
+        return self._run(GET_ORDER, for_id=order_id, for_client=client_id).all()
 
-    def held(self, customer_id: str, most: int) -> Held:
-        """How many unpaid orders a customer has, and what they hold; counts ``most`` orders at most."""
-        row = self._run(COUNT_HELD, for_customer=customer_id, most=most).one()
-        return Held(row.unpaid, row.pieces)
+    def held(self, client_id: str, most: int) -> Holding:
+        """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
+        row = self._run(COUNT_HELD, for_client=client_id, most=most).one()
+        return Holding(row.unpaid, row.pieces)
 
     def orders(
         self,
-        customer_id: str,
+        client_id: str,
         *,
         page_size: int,
         status: str | None = None,
@@ -332,7 +321,7 @@ class OrderRepository(Statements):
         client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders: newest first, or with ``expires_before`` latest deadline first.
+        """A client's orders: newest first, or with ``expires_before`` latest deadline first.
 
         No more than one of ``expires_before`` and ``client_reference``.
 
@@ -340,7 +329,7 @@ class OrderRepository(Statements):
         however many orders there are, with or without statistics.
         """
         moment = orders.c.created_at if expires_before is None else orders.c.expires_at
-        bounds = [orders.c.customer_id == p("for_customer")]
+        bounds = [orders.c.client_id == p("for_client")]
         if created_after is not None:
             bounds.append(orders.c.created_at > created_after)
         if expires_before is not None:
@@ -362,15 +351,15 @@ class OrderRepository(Statements):
         ]
         found = sa.union_all(*map(sa.select, pages)).subquery()
         query = (
-            sa.select(found, client_of(p("for_customer", type_=orders.c.id.type)))
+            sa.select(found, client_of(p("for_client", type_=orders.c.id.type)))
             .order_by(found.c[moment.name].desc(), found.c.id.desc())
             .limit(p("page_size"))
         )
-        rows = self._run(query, for_customer=customer_id, page_size=page_size)
+        rows = self._run(query, for_client=client_id, page_size=page_size)
         return self._orders(rows.all())
 
     def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
-        """All customers' orders, newest first by the clocks of the hosts that placed them."""
+        """All clients' orders, newest first by the clocks of the hosts that placed them."""
         last_id = LAST_ID if after is None else after.id
         return self._orders(self._run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
 
@@ -381,19 +370,19 @@ class OrderRepository(Statements):
         return [_order(row, items[row.id]) for row in rows]
 
     def unpaid(
-        self, after_ms: int | None, before_ms: int, page_size: int, last: Waiting | None
-    ) -> list[Waiting]:
+        self, after_ms: int | None, before_ms: int, page_size: int, last: WaitingOrder | None
+    ) -> list[WaitingOrder]:
         """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
         position = FIRST if last is None else Position(last.expires_at, last.id)
         rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
-        return [Waiting(row.id, row.expires_at, row.ms) for row in rows]
+        return [WaitingOrder(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --
 
     def pay(
         self,
         order_id: str,
-        customer_id: str,
+        client_id: str,
         *,
         provider: str,
         reference: str,
@@ -408,7 +397,7 @@ class OrderRepository(Statements):
             operations.pay,
             payment_id=new_id(),
             for_id=order_id,
-            for_customer=customer_id,
+            for_client=client_id,
             for_provider=provider,
             for_reference=reference,
             for_amount=amount_minor,
@@ -418,24 +407,24 @@ class OrderRepository(Statements):
             raise OrderNotFound
         return None if rows[0].id is None else _payment(rows[0])
 
-    def payment(self, customer_id: str, provider: str, reference: str) -> Payment:
+    def payment(self, client_id: str, provider: str, reference: str) -> Payment:
         """The payment that a provider knows by this reference. Raises PaymentNotFound."""
-        values = {"for_customer": customer_id, "for_provider": provider}
+        values = {"for_client": client_id, "for_provider": provider}
         row = self._run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
         if row is None:
             raise PaymentNotFound
         return _payment(row)
 
-    def own_payment(self, payment_id: str, customer_id: str) -> Payment | None:
-        row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_customer=customer_id).one_or_none()
+    def own_payment(self, payment_id: str, client_id: str) -> Payment | None:
+        row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id).one_or_none()
         return None if row is None else _payment(row)
 
     def payments(
-        self, customer_id: str, *, status: str, page_size: int, after: Position | None
+        self, client_id: str, *, status: str, page_size: int, after: Position | None
     ) -> list[Payment]:
-        """A customer's payments of one status, oldest first."""
+        """A client's payments of one status, oldest first."""
         at, last_id = after or FIRST
-        values = {"for_customer": customer_id, "for_status": status, "page_size": page_size}
+        values = {"for_client": client_id, "for_status": status, "page_size": page_size}
         rows = self._run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
@@ -448,13 +437,13 @@ class OrderRepository(Statements):
         rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
-    def refund(self, payment_id: str, customer_id: str, reference: str) -> Payment | None:
+    def refund(self, payment_id: str, client_id: str, reference: str) -> Payment | None:
         """Record a refund; None if no refund of the payment is due. Raises ReferenceReused."""
         try:
             rows = self._do(
                 operations.refund,
                 for_id=payment_id,
-                for_customer=customer_id,
+                for_client=client_id,
                 for_reference=reference,
             )
         except sa.exc.IntegrityError as error:
@@ -477,10 +466,10 @@ class OrderRepository(Statements):
 
     # -- events --
 
-    def events(self, order_id: str, after_id: int, page_size: int) -> list[Event]:
+    def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
         rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
-        return [Event(row.id, row.type, row.at, row.data) for row in rows]
+        return [OrderEvent(row.id, EventType(row.type), row.at, row.data) for row in rows]
 
 
 def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
@@ -507,15 +496,12 @@ def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
 
 def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
     """An order as it was placed, rebuilt from columns that never change."""
-    timeout_ms = rows[0].timeout_ms
     order = _order(rows[0], rows)
     was_free = order.total_minor == 0 and order.paid_at == order.created_at
     return replace(
         order,
         status=OrderStatus.PAID if was_free else OrderStatus.UNPAID,
-        expires_at=order.expires_at
-        if timeout_ms is None
-        else order.created_at + timedelta(milliseconds=timeout_ms),
+        expires_at=order.created_at + timedelta(milliseconds=rows[0].timeout_ms),
         paid_at=order.paid_at if was_free else None,
         cancelled_at=None,
         cancel_reason=None,
@@ -539,8 +525,22 @@ def _payment(row: sa.Row[Any]) -> Payment:
     )
 
 
-def _stock_item(row: sa.Row[Any]) -> StockItem:
-    return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+def _refusal(quantities: Mapping[str, int], rows: Sequence[sa.Row[Any]]) -> OrderError:
+    """Why `operations.place` placed nothing, with the first SKU that cannot be had."""
+    lines = {row.sku: row for row in rows}
+    for sku in sorted(quantities):
+        if sku not in lines:
+            return UnknownSku(sku, sku=sku)
+        if (spare := lines[sku].spare) < 0:
+            return OutOfStock(sku, sku=sku, available=spare + quantities[sku])
+    match rows[0].refusal:
+        case "mixed_currencies":
+            return MixedCurrencies(
+                f"These have {', '.join(sorted({row.currency for row in rows}))}."
+            )
+        case "total_too_large":
+            return TotalTooLarge(f"It may be {MAX_MINOR} at most.")
+    return KeyReused()
 
 
 def read_order(connection: sa.Connection, order_id: str, client_id: str) -> Order | None:

@@ -6,11 +6,11 @@ reads the orders themselves.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -30,18 +30,19 @@ from orders.errors import (
 )
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import (
-    Cancelled,
+    CancelledOrder,
     CancelReason,
-    Event,
+    EventType,
+    NewOrder,
     Order,
+    OrderEvent,
     OrderStatus,
     Payment,
     PaymentStatus,
-    Waiting,
+    WaitingOrder,
 )
-from orders.order.holdings import Held, Holdings, Limits
-from orders.order.origin import Origin
-from orders.order.ports import Observer, Scheduler, nobody
+from orders.order.holdings import Holding, HoldingLimits, Holdings
+from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.repository import OrderRepository
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
@@ -53,7 +54,7 @@ LOOK_AGAIN_MS = 50
 
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
-Report = Callable[[Sequence[Cancelled]], None]
+Report = Callable[[Sequence[CancelledOrder]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,12 @@ class OrderService(Transactional[OrderRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: Scheduler,
+        scheduler: TaskScheduler,
         timeouts: Timeouts,
-        limits: Limits = Limits(),  # noqa: B008  it is frozen
+        limits: HoldingLimits = HoldingLimits(),  # noqa: B008  it is frozen
         placing: Bulkhead | None = None,
         *,
-        webhooks: Scheduler | None = None,
+        webhooks: TaskScheduler | None = None,
         reminders: bool = False,
         observe: Observer = nobody,
     ) -> None:
@@ -136,21 +137,10 @@ class OrderService(Transactional[OrderRepository]):
             for delivery_id in repository.deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
 
-    # -- for customers ---------------------------------------------------------------------
+    # -- for clients -----------------------------------------------------------------------
 
     @retried
-    def place(
-        self,
-        customer_id: str,
-        *,
-        key: str,
-        fingerprint: str,
-        quantities: Mapping[str, int],
-        timeout_seconds: float | None,
-        client_reference: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        origin: Origin = Origin(),  # noqa: B008  a tuple
-    ) -> Placed:
+    def place(self, new: NewOrder) -> Placed:
         """Place an order and hold its stock, once for each idempotency key.
 
         An order that costs nothing is paid at once.
@@ -158,55 +148,46 @@ class OrderService(Transactional[OrderRepository]):
         Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
         MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
         """
-        pieces = sum(quantities.values())
+        pieces = sum(new.quantities.values())
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(customer_id, pieces) as refusal,
-            self._placing.enter(quantities),
-            self._writing() as repository,
+            self._holdings.placing(new.client_id, pieces) as refusal,
+            self._placing.enter(new.quantities),
+            self._autocommit() as repository,
         ):
             try:
-                timeout_ms = self._timeouts.ms(timeout_seconds)
+                timeout_ms = self._timeouts.ms(new.timeout_seconds)
                 if refusal is not None:
                     raise refusal
-                order = repository.place(
-                    customer_id,
-                    key=key,
-                    fingerprint=fingerprint,
-                    quantities=quantities,
-                    timeout_ms=timeout_ms,
-                    client_reference=client_reference,
-                    metadata=metadata,
-                    origin=origin,
-                )
+                order = repository.place(new, timeout_ms)
                 placed_at = monotonic()
             except OrderError:
                 # Whatever the reason, a known key gets its original response: the same request,
                 # sent twice, may have taken the last of the stock.
-                known = repository.known(customer_id, key)
+                known = repository.known(new.client_id, new.key)
                 if known is None:
                     raise
-                if not known.is_for(fingerprint, quantities):
+                if not known.is_for(new.fingerprint, new.quantities):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
-        self._observe("order.created")
+        self._observe(EventType.CREATED)
         if order.status is OrderStatus.PAID:  # it costs nothing
-            self._observe("order.paid")
+            self._observe(EventType.PAID)
             return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
         # response arrived, which is after the order was created, so it is never too short.
         self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
         return Placed(order, replayed=False)
 
-    def _count_held(self, customer_id: str, most_orders: int) -> Held:
+    def _count_held(self, client_id: str, most_orders: int) -> Holding:
         with self._reading() as repository:
-            return repository.held(customer_id, most_orders)
+            return repository.held(client_id, most_orders)
 
     @retried
     def extend(
         self,
-        customer_id: str,
+        client_id: str,
         order_id: str,
         *,
         expires_at: datetime,
@@ -218,17 +199,17 @@ class OrderService(Transactional[OrderRepository]):
 
         Raises OrderNotFound, AlreadyPaid, OrderCancelled, PreconditionFailed, TimeoutOutOfRange.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             extended = repository.extend(
                 order_id,
-                customer_id,
+                client_id,
                 versions="*" if versions is None else _between_spaces(versions),
                 expires_at=expires_at,
                 bounds_ms=self._timeouts.bounds_ms,
             )
             answered_at = monotonic()
             if extended is None:
-                order = repository.order(order_id, customer_id)
+                order = repository.order(order_id, client_id)
                 raise self._not_extended(order, versions)
         # A check that comes early does no harm; one that comes late would.
         passed_ms = 1000 * (monotonic() - answered_at)
@@ -252,7 +233,7 @@ class OrderService(Transactional[OrderRepository]):
     @retried
     def pay(
         self,
-        customer_id: str,
+        client_id: str,
         order_id: str,
         *,
         provider: str,
@@ -265,38 +246,38 @@ class OrderService(Transactional[OrderRepository]):
         A payment after the deadline is accepted as long as the order was not cancelled: its stock
         is still held. Raises OrderNotFound, ReferenceReused.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             payment = repository.pay(
                 order_id,
-                customer_id,
+                client_id,
                 provider=provider,
                 reference=reference,
                 amount_minor=amount_minor,
                 currency=currency,
             )
             if payment is None:
-                known = repository.payment(customer_id, provider, reference)
+                known = repository.payment(client_id, provider, reference)
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
                 return Paid(known, replayed=True)
         self._observe(f"payment.{payment.status}")
         if payment.status is PaymentStatus.APPLIED:
-            self._observe("order.paid")
+            self._observe(EventType.PAID)
             self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
 
     @retried
-    def refund(self, customer_id: str, payment_id: str, *, reference: str) -> Paid:
+    def refund(self, client_id: str, payment_id: str, *, reference: str) -> Paid:
         """Record a refund that the provider has sent, with the provider's reference for it.
 
         Raises PaymentNotFound, NotRefundable, AlreadyRefunded, ReferenceReused.
         """
-        with self._writing() as repository:
-            payment = repository.refund(payment_id, customer_id, reference)
-            known = payment or repository.own_payment(payment_id, customer_id)
+        with self._autocommit() as repository:
+            payment = repository.refund(payment_id, client_id, reference)
+            known = payment or repository.own_payment(payment_id, client_id)
         if payment is not None:
-            self._observe("payment.refunded")
+            self._observe(EventType.REFUNDED)
             return Paid(payment, replayed=False)
         if known is None:
             raise PaymentNotFound
@@ -307,23 +288,23 @@ class OrderService(Transactional[OrderRepository]):
         return Paid(known, replayed=True)
 
     def refund_by_reference(
-        self, customer_id: str, provider: str, payment_reference: str, *, reference: str
+        self, client_id: str, provider: str, payment_reference: str, *, reference: str
     ) -> Paid:
         """`refund` the payment that the provider knows by ``payment_reference``."""
         with self._reading() as repository:
-            payment = repository.payment(customer_id, provider, payment_reference)
-        return self.refund(customer_id, payment.id, reference=reference)
+            payment = repository.payment(client_id, provider, payment_reference)
+        return self.refund(client_id, payment.id, reference=reference)
 
     def payments(
-        self, customer_id: str, *, status: str, page_size: int, after: Position | None = None
+        self, client_id: str, *, status: str, page_size: int, after: Position | None = None
     ) -> list[Payment]:
-        """A customer's payments of one status, oldest first."""
+        """A client's payments of one status, oldest first."""
         with self._reading() as repository:
-            return repository.payments(customer_id, status=status, page_size=page_size, after=after)
+            return repository.payments(client_id, status=status, page_size=page_size, after=after)
 
     def payments_of_order(
         self,
-        customer_id: str | None,
+        client_id: str | None,
         order_id: str,
         *,
         page_size: int,
@@ -331,41 +312,41 @@ class OrderService(Transactional[OrderRepository]):
     ) -> list[Payment]:
         """An order's payments, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            if repository.order(order_id, customer_id) is None:
+            if repository.order(order_id, client_id) is None:
                 raise OrderNotFound
             return repository.payments_of_order(order_id, page_size=page_size, after=after)
 
     @retried
-    def cancel(self, customer_id: str, order_id: str) -> Order:
+    def cancel(self, client_id: str, order_id: str) -> Order:
         """Cancel an unpaid order on request. A cancelled order stays as it is.
 
         Raises OrderNotFound, AlreadyPaid.
         """
-        with self._writing() as repository:
-            order = repository.cancel(order_id, customer_id)
+        with self._autocommit() as repository:
+            order = repository.cancel(order_id, client_id)
             was_open = order is not None
             if order is None:
-                order = repository.order(order_id, customer_id)
+                order = repository.order(order_id, client_id)
             if order is None:
                 raise OrderNotFound
             if order.status is OrderStatus.PAID:
                 raise AlreadyPaid
         if was_open:
-            self._observe("order.cancelled", CancelReason.REQUESTED)
+            self._observe(EventType.CANCELLED, CancelReason.REQUESTED)
         self._scheduler.cancel(order_id)
         return order
 
-    def order(self, customer_id: str | None, order_id: str) -> Order:
-        """An order of one customer, or of any. Raises OrderNotFound, also for another customer's order."""
+    def order(self, client_id: str | None, order_id: str) -> Order:
+        """An order of one client, or of any. Raises OrderNotFound, also for another client's order."""
         with self._reading() as repository:
-            order = repository.order(order_id, customer_id)
+            order = repository.order(order_id, client_id)
         if order is None:
             raise OrderNotFound
         return order
 
     def orders(
         self,
-        customer_id: str,
+        client_id: str,
         *,
         page_size: int,
         status: str | None = None,
@@ -374,10 +355,10 @@ class OrderService(Transactional[OrderRepository]):
         client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
-        """A customer's orders: newest first, or with ``expires_before`` latest deadline first."""
+        """A client's orders: newest first, or with ``expires_before`` latest deadline first."""
         with self._reading() as repository:
             return repository.orders(
-                customer_id,
+                client_id,
                 page_size=page_size,
                 status=status,
                 created_after=created_after,
@@ -387,20 +368,20 @@ class OrderService(Transactional[OrderRepository]):
             )
 
     def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
-        """All customers' orders, newest first."""
+        """All clients' orders, newest first."""
         with self._reading() as repository:
             return repository.all_orders(page_size=page_size, after=after)
 
     def events(
-        self, customer_id: str | None, order_id: str, *, after_id: int, page_size: int
-    ) -> list[Event]:
+        self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
+    ) -> list[OrderEvent]:
         """What happened to an order, oldest first. Raises OrderNotFound."""
         with self._reading() as repository:
-            placed = repository.order_as_placed(order_id, customer_id)
+            placed = repository.order_as_placed(order_id, client_id)
             if placed is None:
                 raise OrderNotFound
             return [
-                replace(event, data=placed) if event.type == "order.created" else event
+                replace(event, data=placed) if event.type is EventType.CREATED else event
                 for event in repository.events(order_id, after_id, page_size)
             ]
 
@@ -414,17 +395,17 @@ class OrderService(Transactional[OrderRepository]):
         changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
         look again. ``report`` gets the cancelled orders.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             expired = repository.expire(order_ids, in_detail=report is not None)
         if report is not None:
             report(expired.details)
-        self._observe("order.cancelled", CancelReason.EXPIRED, expired.cancelled)
+        self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
         unpaid = expired.unpaid.items()
         return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
 
     def waiting(
         self, after_seconds: float | None, before_seconds: float, page_size: int
-    ) -> Iterator[list[Waiting]]:
+    ) -> Iterator[list[WaitingOrder]]:
         """Pages of unpaid orders that expire within these bounds from now, soonest first."""
         return self._due(OrderRepository.unpaid, after_seconds, before_seconds, page_size)
 

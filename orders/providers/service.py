@@ -3,25 +3,22 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from time import monotonic
 from typing import NamedTuple
 
 import sqlalchemy as sa
 import structlog
 
+from orders.caches import Credentials
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
 from orders.providers.domain import ProviderEndpoint
 from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.transactions import Transactional
 from orders.webhooks.signatures import new_secret, verify
 
 log = structlog.get_logger("orders")
 
-#: How long an endpoint's secrets are cached. A revoked endpoint may work for this much longer in
-#: other processes.
-CACHE_SECONDS = 5.0
 #: How long an old secret still works after a rotation, by default.
 OVERLAP = timedelta(hours=24)
 #: How many ignored types of messages to keep track of, so that each is logged once.
@@ -34,13 +31,6 @@ class Sender(NamedTuple):
     endpoint_id: str
     client_id: str
     provider: str
-
-
-class _Cached(NamedTuple):
-    """An endpoint and its secrets, and until when this entry may be used."""
-
-    endpoint: ValidEndpoint
-    until: float
 
 
 class Providers(Transactional[ProviderRepository]):
@@ -57,8 +47,7 @@ class Providers(Transactional[ProviderRepository]):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        #: By the ids of endpoints.
-        self._cached: dict[str, _Cached] = {}
+        self._cached = Credentials[ValidEndpoint]()
         #: Nobody knows its secret, so no message to it is valid.
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
         #: Endpoints, and the types of messages that were ignored.
@@ -71,7 +60,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises ClientNotFound.
         """
         secret = new_secret()
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             endpoint_id = repository.add(name, provider, secret)
         if endpoint_id is None:
             raise ClientNotFound
@@ -90,9 +79,9 @@ class Providers(Transactional[ProviderRepository]):
         """
         secret = new_secret()
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
-        self._cached.pop(endpoint_id, None)
+        self._cached.forget(endpoint_id)
         if not rotated:
             raise EndpointNotFound("This one is revoked.")
         return secret
@@ -104,9 +93,9 @@ class Providers(Transactional[ProviderRepository]):
         Raises EndpointNotFound.
         """
         self._find(endpoint_id)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.revoke(endpoint_id)
-        self._cached.pop(endpoint_id, None)
+        self._cached.forget(endpoint_id)
         return self._find(endpoint_id)
 
     def authenticate(
@@ -117,7 +106,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises SignatureInvalid. Every failure takes the same work, even for an unknown endpoint:
         two verifications, and between them a look-up that finds a secret newer than the cache.
         """
-        for find in (self._cached_endpoint, self._look_up):
+        for find in (self._cached.get, self._look_up):
             endpoint = find(endpoint_id) or self._nobody
             with suppress(SignatureInvalid):
                 verify(headers, body, endpoint.secrets, now_seconds=now_seconds)
@@ -126,7 +115,7 @@ class Providers(Transactional[ProviderRepository]):
 
     def knows(self, endpoint_id: str) -> bool:
         """Whether this endpoint is cached."""
-        return self._cached_endpoint(endpoint_id) is not None
+        return self._cached.get(endpoint_id) is not None
 
     def check(self, endpoint_id: str) -> None:
         """Look up an endpoint. Raises SignatureInvalid if there is none."""
@@ -146,22 +135,11 @@ class Providers(Transactional[ProviderRepository]):
 
     def _find(self, endpoint_id: str) -> ProviderEndpoint:
         with self._reading() as repository:
-            endpoint = repository.endpoint(endpoint_id) if is_order_id(endpoint_id) else None
+            endpoint = repository.endpoint(endpoint_id) if is_uuid(endpoint_id) else None
         if endpoint is None:
             raise EndpointNotFound
         return endpoint
 
-    def _cached_endpoint(self, endpoint_id: str) -> ValidEndpoint | None:
-        known = self._cached.get(endpoint_id)
-        return known.endpoint if known is not None and monotonic() <= known.until else None
-
     def _look_up(self, endpoint_id: str) -> ValidEndpoint | None:
-        now = monotonic()
         with self._reading() as repository:
-            found = repository.valid_endpoint(endpoint_id)
-        if found is None:
-            self._cached.pop(endpoint_id, None)
-            return None
-        seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
-        self._cached[endpoint_id] = _Cached(found, now + seconds)
-        return found
+            return self._cached.refresh(endpoint_id, repository.valid_endpoint)

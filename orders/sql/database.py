@@ -1,4 +1,4 @@
-"""How to connect to PostgreSQL and SQLite, and what a transaction is on each."""
+"""How to connect to PostgreSQL, and what a transaction is."""
 
 import select
 import time
@@ -18,8 +18,8 @@ from orders.sql.errors import READ_ONLY, translated
 
 
 def parsed_url(text: str) -> sa.URL:
-    """Raises SettingsInvalid for anything but a URL of PostgreSQL or SQLite. The message leaves out
-    the URL, which has a password.
+    """Raises SettingsInvalid for anything but a URL of PostgreSQL, through psycopg. The message
+    leaves out the URL, which has a password.
     """
     if not text.strip():
         raise SettingsInvalid(f"DATABASE_URL is not set: {DATABASE_URLS}")
@@ -28,7 +28,7 @@ def parsed_url(text: str) -> sa.URL:
         kind = url.get_backend_name(), url.get_driver_name()
     except (sa.exc.ArgumentError, ValueError) as error:
         raise SettingsInvalid(f"DATABASE_URL is malformed: {DATABASE_URLS}") from error
-    if kind not in (("postgresql", "psycopg"), ("sqlite", "pysqlite")):
+    if kind != ("postgresql", "psycopg"):
         raise SettingsInvalid(
             f"DATABASE_URL names an unsupported database or driver: {DATABASE_URLS}"
         )
@@ -51,17 +51,12 @@ def create_engine(settings: Settings) -> sa.Engine:
         # Errors are logged, and the log must contain no bodies and no secrets.
         "hide_parameters": True,
     }
-    if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(
-            url, connect_args={"timeout": settings.lock_timeout_seconds}, **options
-        )
-        sa.event.listen(engine, "connect", _prepare_sqlite)
-        sa.event.listen(engine, "begin", _begin_sqlite)
-        return engine
     session = {
         "timezone": "UTC",
         "lock_timeout": _ms(settings.lock_timeout_seconds),
         "statement_timeout": _ms(settings.statement_timeout_seconds),
+        # Ends a transaction whose client froze, and with it the locks.
+        "idle_in_transaction_session_timeout": _ms(settings.statement_timeout_seconds),
         # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
         # planner guesses, and may guess that reading and sorting all of it costs less, or that two
         # sets of a thousand rows are small enough to compare every pair.
@@ -93,7 +88,7 @@ def create_engine(settings: Settings) -> sa.Engine:
 
     # On the dialect, because an engine with listeners checks for every kind of event in each call.
     sa.event.listen(engine.dialect, "handle_error", _leave_read_only)
-    engine.dialect.do_begin = _begin_postgresql  # type: ignore[method-assign, assignment]
+    engine.dialect.do_begin = _begin  # type: ignore[method-assign, assignment]
     plain_ping = engine.dialect.do_ping
 
     def ping(connection: Any) -> bool:
@@ -195,20 +190,7 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin below
-    connection.execute("PRAGMA journal_mode = WAL")  # readers and one writer side by side
-    connection.execute("PRAGMA synchronous = FULL")  # a commit survives a power cut
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    # A deferred transaction that turns into a write fails at once while another one writes.
-    reads = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _begin_postgresql(connection: Any) -> None:
+def _begin(connection: Any) -> None:
     # One statement needs no BEGIN and no COMMIT. Set on the driver: as an isolation level of
     # SQLAlchemy, it would cost a read as much as its statement.
     driver: PatientConnection = connection.driver_connection
@@ -225,32 +207,26 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
 
 @contextmanager
 def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """One transaction on SQLite; on PostgreSQL each statement is committed by itself.
-
-    Raises StorageUnavailable if the database could not carry it out.
-    """
-    with _each_alone(engine) as connection:
+    """One transaction. Raises StorageUnavailable if the database could not carry it out."""
+    with translated(), engine.begin() as connection:
         yield connection
-        connection.commit()
 
 
 @contextmanager
-def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection for reading. Raises StorageUnavailable if the database could not answer."""
-    with _each_alone(engine) as connection:
-        yield connection.execution_options(reading=True)
+def autocommit(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection on which each statement is committed by itself, without a BEGIN and a COMMIT.
 
-
-@contextmanager
-def _each_alone(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection on which, on PostgreSQL, each statement is committed by itself."""
+    For a single statement, to save its round trips. Raises StorageUnavailable if the database could
+    not carry it out.
+    """
     with translated(), engine.connect() as connection:
         driver: Any = connection.connection.driver_connection
-        if not isinstance(driver, PatientConnection):
-            yield connection
-            return
         driver.alone = True
         try:
             yield connection
         finally:
             driver.alone = False
+
+
+#: Reading needs no transaction: each statement sees what is committed when it begins.
+reading = autocommit

@@ -4,7 +4,7 @@ import re
 
 from uuid_utils import uuid7
 
-ORDER_ID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def new_id() -> str:
@@ -12,6 +12,6 @@ def new_id() -> str:
     return str(uuid7())
 
 
-def is_order_id(text: str) -> bool:
+def is_uuid(text: str) -> bool:
     """Whether this is a UUID in the form in which ids are written."""
-    return ORDER_ID.fullmatch(text) is not None
+    return UUID.fullmatch(text) is not None

@@ -51,7 +51,7 @@ class Schema(Statements):
 
         Read from the database's catalog, in a few statements of SQLAlchemy's.
         """
-        tables = [table for table in metadata.sorted_tables if not table.info.get("unused")]
+        tables = metadata.sorted_tables
         names = [table.name for table in tables]
         look = sa.inspect(self._connection).get_multi_columns(filter_names=names)
         there = {

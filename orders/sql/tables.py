@@ -2,10 +2,10 @@
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Id, Instant, random_id
+from orders.sql.expressions import Id, Instant
 
 #: The newest revision under migrations/versions/: what this code was written for.
-SCHEMA_VERSION = "0012_ops"
+SCHEMA_VERSION = "0001_first_tables"
 
 metadata = sa.MetaData(
     naming_convention={
@@ -26,9 +26,6 @@ api_clients = sa.Table(
     metadata,
     sa.Column("id", Id, primary_key=True),
     sa.Column("name", sa.String(100), nullable=False, unique=True),
-    # For the version before revision 0005, which may still run. A later revision drops them.
-    sa.Column("secret_hash", sa.String(64), nullable=False),
-    sa.Column("scopes", sa.String(100), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
 )
 
@@ -82,12 +79,12 @@ stock_items = sa.Table(
     ),
     sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
 )
-# The list is in byte order, and the primary key in that of the database's locale. On SQLite the
-# primary key will do. As DDL, because Alembic cannot compare an index that has a collation.
+# The list is in byte order, and the primary key in that of the database's locale. As DDL, because
+# Alembic cannot compare an index that has a collation.
 INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
     'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C")'
 )
-sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES.execute_if(dialect="postgresql"))
+sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES)
 
 stock_adjustments = sa.Table(
     "stock_adjustments",
@@ -95,7 +92,7 @@ stock_adjustments = sa.Table(
     # Assigned while the SKU is locked, so that a SKU's ids are in commit order.
     sa.Column(
         "id",
-        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.BigInteger,
         sa.Identity(),
         primary_key=True,
     ),
@@ -120,7 +117,7 @@ orders = sa.Table(
     "orders",
     metadata,
     sa.Column("id", Id, primary_key=True),
-    sa.Column("customer_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
     sa.Column("status", sa.String(9), nullable=False),
     sa.Column("currency", sa.CHAR(3), nullable=False),
     sa.Column("total_minor", sa.BigInteger, nullable=False),
@@ -130,30 +127,29 @@ orders = sa.Table(
     sa.Column("cancelled_at", Instant),
     sa.Column("cancel_reason", sa.String(20)),
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
-    sa.Column("idempotency_key", sa.String(255)),
-    sa.Column(
-        "fingerprint", sa.String(64)
-    ),  # of the request; see `orders.http.schemas.orders.OrderIn`
-    # The timeout that the order was placed with, even if its deadline was moved. Null in orders
-    # from before revision 0003 whose deadline was never moved: expires_at has it.
-    sa.Column("timeout_ms", sa.BigInteger),
+    sa.Column("idempotency_key", sa.String(255), nullable=False),
+    # Of the request; see `orders.http.schemas.orders.OrderIn`.
+    sa.Column("fingerprint", sa.String(64), nullable=False),
+    # The timeout that the order was placed with, even if its deadline was moved.
+    sa.Column("timeout_ms", sa.BigInteger, nullable=False),
     sa.Column("client_reference", sa.String(255)),
     sa.Column("metadata", sa.JSON(none_as_null=True)),
-    sa.Column("pieces", sa.BigInteger),  # of all items; null before revision 0007
-    sa.Column("origin", sa.String(120)),  # see `orders.order.origin`; null before revision 0011
+    sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
+    sa.Column("origin", sa.String(120)),  # see `orders.order.origin`
     sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
     sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
     sa.CheckConstraint(
         "(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="ck_orders_cancelled_at"
     ),
 )
+#: What may still be paid, cancelled, extended or expire: an order of any other status is left alone.
+IS_UNPAID = orders.c.status == UNPAID
 # The sweep reads this and nothing else; it holds unpaid orders only.
 sa.Index(
     "ix_orders_unpaid_expiry",
     orders.c.expires_at,
     orders.c.id,
-    postgresql_where=orders.c.status == UNPAID,
-    sqlite_where=orders.c.status == UNPAID,
+    postgresql_where=IS_UNPAID,
 )
 # The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
 # index entry for many.
@@ -161,36 +157,34 @@ sa.Index(
     "ix_orders_expired",
     orders.c.cancelled_at,
     postgresql_where=orders.c.cancel_reason == EXPIRED,
-    sqlite_where=orders.c.cancel_reason == EXPIRED,
 )
-# A customer's orders of one status, in the order of either list.
+# A client's orders of one status, in the order of either list.
 sa.Index(
     "ix_orders_created",
-    orders.c.customer_id,
+    orders.c.client_id,
     orders.c.status,
     orders.c.created_at,
     orders.c.id,
 )
 sa.Index(
     "ix_orders_expires",
-    orders.c.customer_id,
+    orders.c.client_id,
     orders.c.status,
     orders.c.expires_at,
     orders.c.id,
     orders.c.created_at,  # so that a bound on it is checked without reading the order
 )
-sa.Index("uq_orders_idempotency_key", orders.c.customer_id, orders.c.idempotency_key, unique=True)
-# A customer's orders with one reference, newest first, by status as in the other lists.
+sa.Index("uq_orders_idempotency_key", orders.c.client_id, orders.c.idempotency_key, unique=True)
+# A client's orders with one reference, newest first, by status as in the other lists.
 HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
 sa.Index(
     "ix_orders_reference",
-    orders.c.customer_id,
+    orders.c.client_id,
     orders.c.client_reference,
     orders.c.status,
     orders.c.created_at,
     orders.c.id,
     postgresql_where=HAS_REFERENCE,
-    sqlite_where=HAS_REFERENCE,
 )
 
 order_items = sa.Table(
@@ -215,7 +209,7 @@ payments = sa.Table(
     sa.Column("status", sa.String(10), nullable=False),
     sa.Column("reason", sa.String(20)),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Column("customer_id", Id, nullable=False),  # the order's
+    sa.Column("client_id", Id, nullable=False),  # the order's
     sa.Column("refunded_at", Instant),
     sa.Column("refund_reference", sa.String(255)),
     sa.CheckConstraint(
@@ -227,17 +221,16 @@ sa.Index("ix_payments_order", payments.c.order_id)
 IS_REFUNDED = sa.text("refund_reference IS NOT NULL")
 sa.Index(
     "uq_payments_refund",
-    payments.c.customer_id,
+    payments.c.client_id,
     payments.c.provider,
     payments.c.refund_reference,
     unique=True,
     postgresql_where=IS_REFUNDED,
-    sqlite_where=IS_REFUNDED,
 )
-# A customer's payments of one status, oldest first.
+# A client's payments of one status, oldest first.
 sa.Index(
     "ix_payments_status",
-    payments.c.customer_id,
+    payments.c.client_id,
     payments.c.status,
     payments.c.created_at,
     payments.c.id,
@@ -248,11 +241,10 @@ sa.Index(
     payments.c.created_at,
     payments.c.id,
     postgresql_where=payments.c.status == REFUND_DUE,
-    sqlite_where=payments.c.status == REFUND_DUE,
 )
 sa.Index(
     "uq_payments_reference",
-    payments.c.customer_id,
+    payments.c.client_id,
     payments.c.provider,
     payments.c.reference,
     unique=True,
@@ -263,7 +255,7 @@ order_events = sa.Table(
     metadata,
     sa.Column(
         "id",
-        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.BigInteger,
         sa.Identity(),
         nullable=False,
     ),
@@ -273,10 +265,7 @@ order_events = sa.Table(
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
-    sa.PrimaryKeyConstraint("order_id", "id"),  # on SQLite the id alone, or it would number none
-)
-sa.Index("ix_order_events_order", order_events.c.order_id, order_events.c.id).ddl_if(
-    dialect="sqlite"
+    sa.PrimaryKeyConstraint("order_id", "id"),
 )
 # An order ends once: the database refuses a second ending, whoever writes it.
 TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
@@ -285,7 +274,6 @@ sa.Index(
     order_events.c.order_id,
     unique=True,
     postgresql_where=TERMINAL,
-    sqlite_where=TERMINAL,
 )
 
 webhook_subscriptions = sa.Table(
@@ -326,7 +314,7 @@ webhook_interests = sa.Table(
 webhook_deliveries = sa.Table(
     "webhook_deliveries",
     metadata,
-    sa.Column("id", Id, primary_key=True, server_default=random_id()),
+    sa.Column("id", Id, primary_key=True, server_default=sa.func.gen_random_uuid()),
     sa.Column("subscription_id", Id, nullable=False),
     sa.Column("order_id", Id, nullable=False),
     sa.Column("event_id", sa.BigInteger, nullable=False),  # for a reminder, the event it follows
@@ -352,7 +340,6 @@ sa.Index(
     webhook_deliveries.c.due_at,
     webhook_deliveries.c.id,
     postgresql_where=webhook_deliveries.c.status == PENDING,
-    sqlite_where=webhook_deliveries.c.status == PENDING,
 )
 # A subscription's deliveries of one status, oldest first.
 sa.Index(
@@ -369,16 +356,3 @@ sa.Index(
     webhook_deliveries.c.subscription_id,
     webhook_deliveries.c.event_id,
 )
-
-# Written by the version before revision 0003, which may still run. A later revision drops it.
-idempotency_keys = sa.Table(
-    "idempotency_keys",
-    metadata,
-    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), primary_key=True),
-    sa.Column("key", sa.String(255), primary_key=True),
-    sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column("order_id", Id, nullable=False),
-    sa.Column("created_at", Instant, nullable=False),
-    info={"unused": True},
-)
-sa.Index("ix_idempotency_keys_order", idempotency_keys.c.order_id)

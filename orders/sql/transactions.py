@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 
-from orders.sql.database import reading, writing
+from orders.sql.database import autocommit, reading, writing
 from orders.sql.statements import Statements
 
 R = TypeVar("R", bound=Statements)
@@ -27,7 +27,20 @@ class Transactional(Generic[R]):
 
     @contextmanager
     def _writing(self) -> Iterator[R]:
+        """A repository in a transaction: what raises leaves nothing written."""
         with writing(self._engine) as connection:
+            repository = self._opened(connection)
+            yield repository
+        self._committed(repository)
+
+    @contextmanager
+    def _autocommit(self) -> Iterator[R]:
+        """A repository whose statements are each committed by themselves.
+
+        For a method that writes in one `Operation` or statement: it saves the round trips of BEGIN
+        and COMMIT, and no lock outlasts the statement if this process freezes.
+        """
+        with autocommit(self._engine) as connection:
             repository = self._opened(connection)
             yield repository
         self._committed(repository)

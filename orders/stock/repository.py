@@ -6,10 +6,10 @@ The operations lock one SKU, and decide by the row that they have locked.
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert  # renders ON CONFLICT for SQLite as well
+from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
-from orders.sql.expressions import bytewise, clock, one_of, text_literal
+from orders.sql.expressions import clock, one_of, text_literal
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
@@ -183,7 +183,7 @@ def adjust(step: Step) -> sa.Select[Any]:
 
 # One SKU.
 GET_STOCK = sa.select(stock_items).where(_of_sku)
-_in_bytes = bytewise(stock_items.c.sku)
+_in_bytes = sa.collate(stock_items.c.sku, "C")
 # SKUs in byte order, from a page's end on.
 LIST_STOCK = (
     sa.select(stock_items)

@@ -63,7 +63,7 @@ class StockService(Transactional[StockRepository]):
         Raises PreconditionRequired, PreconditionFailed, StockReserved.
         """
         item = StockItem(sku, on_hand, 0, price_minor, currency)
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             for _ in range(2):
                 written = repository.set(item, client_id, expected)
                 # Neither: another request created the SKU while the statement ran. So the second
@@ -89,7 +89,7 @@ class StockService(Transactional[StockRepository]):
 
         Raises SkuNotFound, StockReserved, StockTooLarge, KeyReused.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             try:
                 adjustment = repository.adjust(
                     sku, client_id=client_id, key=key, delta=delta, reason=reason

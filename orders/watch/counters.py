@@ -5,6 +5,8 @@ Each process counts what it did: add them up.
 
 from prometheus_client import Counter, disable_created_metrics
 
+from orders.order.domain import CancelReason, EventType, PaymentStatus
+
 # Otherwise each counter comes with a second metric, the time of its creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 CREATED = Counter("orders_created", "Orders placed.")
@@ -14,9 +16,9 @@ PAYMENTS = Counter("orders_payments", "Payments, by the status that they got.", 
 WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.", ["outcome"])
 
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
-for reason in ("expired", "requested"):
+for reason in CancelReason:
     CANCELLED.labels(reason)
-for status in ("applied", "refund_due", "refunded"):
+for status in PaymentStatus:
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):
     WEBHOOKS.labels(outcome)
@@ -24,14 +26,13 @@ for outcome in ("delivered", "failed", "dead"):
 
 def count(event: str, reason: str = "", times: int = 1, /) -> None:
     """Count what happened: an `Observer`."""
-    match event.split("."):
-        case ["order", "created"]:
+    match event:
+        case EventType.CREATED:
             CREATED.inc(times)
-        case ["order", "paid"]:
+        case EventType.PAID:
             PAID.inc(times)
-        case ["order", "cancelled"]:
+        case EventType.CANCELLED:
             CANCELLED.labels(reason).inc(times)
-        case ["payment", status]:
-            PAYMENTS.labels(status).inc(times)
-        case ["webhook", outcome]:
-            WEBHOOKS.labels(outcome).inc(times)
+        case _:
+            family, _, outcome = event.partition(".")
+            {"payment": PAYMENTS, "webhook": WEBHOOKS}[family].labels(outcome).inc(times)

@@ -4,11 +4,11 @@ All of them only read, and only a bounded part of the tables.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Instant, now, one_of
+from orders.sql.expressions import Instant, one_of
 from orders.sql.statements import FIRST, Statements
 from orders.sql.tables import (
     PENDING,
@@ -33,52 +33,20 @@ MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
 MOST_PENDING = 20_000
 #: A webhook that failed this often has failed for at least half a minute.
 FAILED_OFTEN = 3
-#: A table of up to 1 MiB is read in a moment, whatever its plan, and autovacuum may not have
-#: reached it yet.
-SMALL_BYTES = 2**20
 #: How many problems of a kind are read.
 NAMED = 5
 
-# PostgreSQL: its version, whether it takes writes, its clock, and whether it vacuums by itself.
+# The server's version, whether it takes writes, and its clock in seconds since the epoch.
 GET_SERVER = sa.text(
     "SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,"
     " current_setting('transaction_read_only') = 'on' AS read_only,"
-    " extract(epoch FROM clock_timestamp())::float8 AS clock, current_setting('autovacuum') = 'on' AS autovacuum,"
-    " (SELECT max(age(datfrozenxid)) FROM pg_database) AS oldest_transactions"
+    " extract(epoch FROM clock_timestamp())::float8 AS clock"
 )
-# SQLite: its version and the clock.
-GET_SQLITE = sa.select(sa.func.sqlite_version().label("version"), now().label("clock"))
-# PostgreSQL: tables that have many rows and were never analysed, that are not vacuumed, or that are mostly dead rows.
-GET_TABLES = sa.text(
-    "SELECT c.relname AS name,"
-    " pg_relation_size(c.oid) > :small AND (c.reltuples < 0 OR NOT EXISTS"
-    "  (SELECT FROM pg_stats s WHERE s.schemaname = current_schema() AND s.tablename = c.relname)) AS unknown,"
-    " coalesce(array_to_string(c.reloptions, ' ') ~ 'autovacuum_enabled=(off|false|0|no)', false) AS not_vacuumed,"
-    " coalesce(t.n_dead_tup > 100000 AND t.n_dead_tup > t.n_live_tup, false) AS dead"
-    " FROM pg_class c LEFT JOIN pg_stat_user_tables t ON t.relid = c.oid"
-    " WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'"
-    " AND c.relname = ANY(CAST(:names AS text[])) AND pg_relation_size(c.oid) > 0 ORDER BY c.relname"
-)
-# PostgreSQL: other sessions' transactions on this database that began long ago, oldest first.
-GET_LONG_TRANSACTIONS = sa.text(
-    "SELECT pid, application_name AS name, state, extract(epoch FROM clock_timestamp() - xact_start)::int AS seconds"
-    " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    " AND xact_start < clock_timestamp() - make_interval(secs => :seconds)"
-    " AND backend_type = 'client backend' ORDER BY xact_start LIMIT :most"
-)
-# PostgreSQL: the indexes of our tables; which of them are broken; and which were not read for a week.
+# The indexes in our schema that work.
 GET_INDEXES = sa.text(
-    "SELECT c.relname AS name, i.indisvalid AND i.indisready AS valid,"
-    " NOT i.indisunique AND coalesce(s.idx_scan, 0) = 0 AND t.reltuples > 10000"
-    "  AND pg_postmaster_start_time() < clock_timestamp() - interval '7 days'"
-    "  AND coalesce(d.stats_reset, '-infinity') < clock_timestamp() - interval '7 days' AS unused"
-    " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid = i.indrelid"
-    " LEFT JOIN pg_stat_user_indexes s ON s.indexrelid = i.indexrelid"
-    " LEFT JOIN pg_stat_database d ON d.datname = current_database()"
-    " WHERE t.relnamespace = current_schema()::regnamespace AND t.relname = ANY(CAST(:names AS text[]))"
+    "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+    " WHERE c.relnamespace = current_schema()::regnamespace AND i.indisvalid AND i.indisready"
 )
-# SQLite: the names of all indexes.
-GET_SQLITE_INDEXES = sa.text("SELECT name FROM sqlite_master WHERE type = 'index'")
 
 _unpaid = (
     sa.select(orders.c.id)
@@ -220,70 +188,19 @@ GET_FAILING_WEBHOOKS = (
     .order_by(_failing.c.webhooks.desc(), _failing.c.subscription_id)
     .limit(NAMED)
 )
-#: Indexes that only SQLite needs: there `order_events` has another primary key.
-ONLY_SQLITE = {"ix_order_events_order"}
-
-
-class Server(NamedTuple):
-    """The database server. What only PostgreSQL has is None on SQLite."""
-
-    name: str
-    version: str
-    number: int | None
-    read_only: bool
-    #: In seconds since the epoch.
-    clock: float
-    autovacuum: bool | None = None
-    oldest_transactions: int | None = None
-
-
-class Indexes(NamedTuple):
-    """What is wrong with the indexes, by name."""
-
-    missing: list[str]
-    invalid: list[str]
-    unused: list[str]
 
 
 class DoctorRepository(Statements):
     """The statements, on one connection."""
 
-    @property
-    def _is_postgresql(self) -> bool:
-        return self._connection.dialect.name == "postgresql"
-
-    def server(self) -> Server:
+    def server(self) -> sa.Row[Any]:
         """What the server says of itself."""
-        if not self._is_postgresql:
-            row = self._run(GET_SQLITE).one()
-            return Server("SQLite", row.version, None, read_only=False, clock=row.clock.timestamp())
-        row = self._run(GET_SERVER).one()
-        return Server(name="PostgreSQL", **row._mapping)  # noqa: SLF001  public in spite of its name
+        return self._run(GET_SERVER).one()
 
-    def tables(self) -> Sequence[sa.Row[Any]]:
-        """What PostgreSQL knows of the tables that have rows."""
-        if not self._is_postgresql:
-            return []
-        return self._run(GET_TABLES, names=_names(), small=SMALL_BYTES).all()
-
-    def long_transactions(self, seconds: float) -> Sequence[sa.Row[Any]]:
-        """Transactions that are older than this, which keep dead rows from being removed."""
-        if not self._is_postgresql:
-            return []
-        return self._run(GET_LONG_TRANSACTIONS, seconds=seconds, most=NAMED).all()
-
-    def indexes(self) -> Indexes:
-        """What is wrong with the indexes."""
+    def broken_indexes(self) -> list[str]:
+        """The names of indexes that are missing or invalid."""
         wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
-        if not self._is_postgresql:
-            names = {*self._run(GET_SQLITE_INDEXES).scalars()}
-            return Indexes(sorted(wanted - names), [], [])
-        rows = self._run(GET_INDEXES, names=_names()).all()
-        return Indexes(
-            sorted(wanted - ONLY_SQLITE - {row.name for row in rows}),
-            sorted(row.name for row in rows if not row.valid),
-            sorted(row.name for row in rows if row.unused),
-        )
+        return sorted(wanted - {*self._run(GET_INDEXES).scalars()})
 
     def wrong_stock(self) -> Sequence[sa.Row[Any]]:
         """SKUs whose stock does not add up."""
@@ -296,7 +213,3 @@ class DoctorRepository(Statements):
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
         """Subscriptions whose endpoint keeps failing, those with most webhooks first."""
         return self._run(GET_FAILING_WEBHOOKS, most_pending=MOST_PENDING).all()
-
-
-def _names() -> list[str]:
-    return [table.name for table in metadata.sorted_tables]

@@ -4,10 +4,9 @@ Requests are timed. What the database holds is read when the API is scraped.
 """
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from orders.caches import SharedRead
 from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.order.domain import RefundsDue
@@ -45,7 +45,7 @@ POOL_SIZE = Gauge(
 # -- what the database holds ---------------------------------------------------------------
 
 #: How long figures are cached, so that scrapes cannot be used to load the database.
-CACHE_SECONDS = 5.0
+FIGURES_SECONDS = 5.0
 #: The most payments that are summed up, which bounds the cost of a scrape.
 MOST_PAYMENTS = 10_000
 
@@ -53,23 +53,16 @@ MOST_PAYMENTS = 10_000
 class Figures(Collector):
     """Figures that are read from the database on demand, and cached briefly. Any thread may ask for them."""
 
-    def __init__(self, engine: sa.Engine, *, cache_seconds: float = CACHE_SECONDS) -> None:
+    def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._cache_seconds = cache_seconds
-        self._lock = threading.Lock()
-        self._read_at = -cache_seconds
-        self._read: tuple[int, list[RefundsDue]] | None = None
+        self._read = SharedRead(self._look, FIGURES_SECONDS)
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing, so that registering it does not read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            if monotonic() >= self._read_at + self._cache_seconds:
-                self._read = self._look()
-                self._read_at = monotonic()
-            found = self._read
+        found = self._read.get()
         readable = GaugeMetricFamily(
             "orders_database_readable", "Whether the database answered for these metrics."
         )

@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from orders.order.domain import Cancelled
+from orders.order.domain import CancelledOrder
 from orders.order.origin import Origin
 from orders.watch.traces import Post, Traces
 from orders.webhooks.domain import Answer, Message
@@ -46,7 +46,7 @@ class OpenTelemetryTraces(Traces):
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = tracer(provider)
 
-    def cancelled(self, cancelled: Sequence[Cancelled], began_ns: int) -> None:
+    def cancelled(self, cancelled: Sequence[CancelledOrder], began_ns: int) -> None:
         batch = trace.get_current_span()
         links = [Link(batch.get_span_context())] if batch.is_recording() else []
         for each in cancelled:

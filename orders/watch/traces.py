@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from orders.order.domain import Cancelled
+from orders.order.domain import CancelledOrder
 from orders.webhooks.domain import Answer, Message
 
 #: Sends a message with these headers as well.
@@ -15,7 +15,7 @@ class Traces:
     #: Whether there are any.
     on = False
 
-    def cancelled(self, cancelled: Sequence[Cancelled], began_ns: int) -> None:
+    def cancelled(self, cancelled: Sequence[CancelledOrder], began_ns: int) -> None:
         """Add these orders, cancelled by a call that began at ``began_ns`` since the epoch. Does not raise."""
 
     def send(self, message: Message, post: Post) -> Answer:  # noqa: ARG002  for subclasses

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from orders.order.domain import Order
+from orders.order.domain import EventType, Order
 from orders.order.origin import Origin
 
 
@@ -20,12 +20,9 @@ class DeliveryStatus(StrEnum):
 
 #: What webhooks can be sent for: what happens to orders, and a reminder before their deadline.
 REMINDER = "order.expiring"
-WEBHOOK_TYPES = (
-    *("order.created", "order.paid", "order.cancelled", "order.extended", REMINDER),
-    *("payment.refund_due", "payment.refunded"),
-)
+WEBHOOK_TYPES = (*EventType, REMINDER)
 #: The events that set a deadline, and so bring a reminder with them.
-SET_A_DEADLINE = ("order.created", "order.extended")
+SET_A_DEADLINE = (EventType.CREATED, EventType.EXTENDED)
 
 
 @dataclass(frozen=True, slots=True)

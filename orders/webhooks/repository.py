@@ -11,12 +11,13 @@ import sqlalchemy as sa
 
 from orders.order.domain import Order
 from orders.order.origin import Origin
-from orders.sql.expressions import Instant, later, ms_until, now, one_of
+from orders.sql.expressions import Id, Instant, later, ms_until, now, one_of, unindexed
 from orders.sql.ids import new_id
 from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     PENDING,
+    api_clients,
     order_events,
     orders,
     webhook_deliveries,
@@ -44,9 +45,8 @@ OWN = (
     subscriptions.c.client_id == p("for_client"),
     subscriptions.c.deleted_at.is_(None),
 )
-#: Pending, for statements that name their delivery. Written so that the sweep's partial index does
-#: not qualify.
-NOT_DONE = sa.case((deliveries.c.status == "pending", 1), else_=0) == 1
+#: Pending, for statements that name their delivery.
+NOT_DONE = unindexed(deliveries.c.status == PENDING)
 #: A delivery whose lease this process has.
 LEASED = (
     deliveries.c.id == p("for_id"),
@@ -72,7 +72,7 @@ class Upcoming(NamedTuple):
     due_in_ms: int
 
 
-class Claimed(NamedTuple):
+class ClaimedDelivery(NamedTuple):
     """A delivery under a lease, with what decides whether it is sent."""
 
     id: str
@@ -112,16 +112,23 @@ class Claimed(NamedTuple):
 
 @Operation
 def subscribe(step: Step) -> sa.Select[Any]:
-    """Insert a subscription, and the interests by which events find it."""
+    """Insert a subscription, and the interests by which events find it.
+
+    It locks the client's row, so that a client's subscriptions are made one after another.
+    """
     columns = ("id", "client_id", "url", "events", "secret", "created_at")
+    client = step(
+        "client",
+        sa.select(api_clients.c.id)
+        .where(api_clients.c.id == p("new_client_id", type_=Id))
+        .with_for_update(key_share=True),
+    )
     values = (
         *(p(f"new_{name}", type_=subscriptions.c[name].type) for name in columns[:-1]),
         now(),
     )
-    made = step(
-        "made",
-        sa.insert(subscriptions).from_select(columns, sa.select(*values)).returning(subscriptions),
-    )
+    row = sa.select(*values).select_from(client)
+    made = step("made", sa.insert(subscriptions).from_select(columns, row).returning(subscriptions))
     # Each pair is an event's type and the type of its delivery.
     for name in ("plain", "reminding"):
         pairs = sa.func.json_each_text(p(name, type_=sa.JSON))
@@ -440,7 +447,7 @@ class WebhookRepository(Statements):
         rows = self._run_due(PENDING_BY_DUE, after_ms, before_ms, page_size, position)
         return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
 
-    def claim(self, delivery_id: str, lease_ms: int) -> Claimed | None:
+    def claim(self, delivery_id: str, lease_ms: int) -> ClaimedDelivery | None:
         """Lease a delivery that is due, and read what is needed to send it; None if it is not due."""
         row = self._run(CLAIM, for_id=delivery_id, lease_ms=lease_ms).one_or_none()
         if row is None:
@@ -457,7 +464,7 @@ class WebhookRepository(Statements):
         order = self._read_order(self._connection, row.order_id, target.client_id)
         assert order is not None  # none is ever deleted
         previous = [target.previous_secret] if target.previous_is_valid else []
-        return Claimed(
+        return ClaimedDelivery(
             id=row.id,
             leased_until=row.due_at,
             type=row.type,

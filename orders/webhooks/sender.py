@@ -37,7 +37,7 @@ def resolved(host: str, port: int) -> list[str]:
     return [*dict.fromkeys(str(address[0]) for *_, address in found)]
 
 
-class Sender:
+class WebhookSender:
     """Posts messages, one connection for each."""
 
     def __init__(

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
 from orders.order.domain import OrderStatus
-from orders.order.ports import Observer, Scheduler, nobody
+from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.sql.errors import retried
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
@@ -27,7 +27,7 @@ from orders.webhooks.domain import (
     Message,
     Subscription,
 )
-from orders.webhooks.repository import Claimed, ReadOrder, Upcoming, WebhookRepository
+from orders.webhooks.repository import ClaimedDelivery, ReadOrder, Upcoming, WebhookRepository
 from orders.webhooks.signatures import new_secret
 from orders.webhooks.urls import parsed
 
@@ -76,7 +76,7 @@ class Webhooks(Transactional[WebhookRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: Scheduler,
+        scheduler: TaskScheduler,
         policy: WebhookPolicy,
         read_order: ReadOrder,
         observe: Observer = nobody,
@@ -107,12 +107,9 @@ class Webhooks(Transactional[WebhookRepository]):
             made = repository.subscribe(
                 client_id, url=url, events=events, types=types, secret=secret
             )
-            # Counted after the insert: of two subscriptions made at once, at least one sees the other.
-            is_full = repository.count(client_id) > MAX_SUBSCRIPTIONS
-            if is_full:
-                repository.unsubscribe(client_id, made.id)
-        if is_full:
-            raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
+            # After the insert, which waits for the client's other subscriptions and so sees them.
+            if repository.count(client_id) > MAX_SUBSCRIPTIONS:
+                raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
         return made, secret
 
     def subscriptions(
@@ -132,17 +129,17 @@ class Webhooks(Transactional[WebhookRepository]):
 
     def pause(self, client_id: str, subscription_id: str) -> Subscription:
         """Keep deliveries for later. Raises WebhookNotFound."""
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.pause(client_id, subscription_id)
         return self.subscription(client_id, subscription_id)
 
     def resume(self, client_id: str, subscription_id: str) -> Subscription:
         """Send what was kept. Raises WebhookNotFound."""
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.resume(client_id, subscription_id)
         found = self.subscription(client_id, subscription_id)
         for _ in range(SLICES):  # the rest is sent when it is due
-            with self._writing() as repository:
+            with self._autocommit() as repository:
                 ids = repository.bring_forward(subscription_id, self._policy.lease_ms, SLICE)
             for delivery_id in ids:
                 self._scheduler.schedule(delivery_id, delay_ms=0)
@@ -153,7 +150,7 @@ class Webhooks(Transactional[WebhookRepository]):
     def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Subscription, str]:
         """Make a new secret; for a day the previous one signs too. Raises WebhookNotFound."""
         secret = new_secret()
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             found = repository.rotate(client_id, subscription_id, secret, OVERLAP_MS)
         if found is None:
             raise WebhookNotFound
@@ -161,7 +158,7 @@ class Webhooks(Transactional[WebhookRepository]):
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> None:
         """Send nothing more, not even what is waiting. Raises WebhookNotFound."""
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             if not repository.unsubscribe(client_id, subscription_id):
                 raise WebhookNotFound
 
@@ -186,7 +183,7 @@ class Webhooks(Transactional[WebhookRepository]):
 
         Even a delivery that was given up because it killed its workers is sent again.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             found = repository.delivery(delivery_id)
             owner = None if found is None else repository.owner(found.subscription_id)
             if owner is None or client_id not in (None, owner):
@@ -205,7 +202,7 @@ class Webhooks(Transactional[WebhookRepository]):
 
         Otherwise return in how many ms to look again, or None if there is nothing left to do.
         """
-        with self._writing() as repository:
+        with self._autocommit() as repository:  # each statement is guarded by the lease
             claimed = repository.claim(delivery_id, self._policy.lease_ms)
             if claimed is None:
                 due = repository.due_in_ms(delivery_id)
@@ -219,7 +216,7 @@ class Webhooks(Transactional[WebhookRepository]):
                 repository.put_off(claimed.id, claimed.leased_until, wait)
             return wait
 
-    def _wait_ms(self, claimed: Claimed) -> int | None:
+    def _wait_ms(self, claimed: ClaimedDelivery) -> int | None:
         """How long a delivery has to wait; None if it is not to be sent at all."""
         if claimed.deleted:
             return None
@@ -231,7 +228,7 @@ class Webhooks(Transactional[WebhookRepository]):
             return PAUSED_MS
         return IN_TURN_MS if claimed.has_predecessor else 0
 
-    def _reminder_wait_ms(self, claimed: Claimed) -> int | None:
+    def _reminder_wait_ms(self, claimed: ClaimedDelivery) -> int | None:
         reminder_ms = self._policy.reminder_ms
         order = claimed.order
         lifetime = order.expires_at - claimed.at
@@ -248,7 +245,7 @@ class Webhooks(Transactional[WebhookRepository]):
     @retried
     def put_off(self, message: Message, delay_ms: int) -> None:
         """Give up a lease without having sent the message."""
-        with self._writing() as repository:
+        with self._autocommit() as repository:
             repository.put_off(message.id, message.leased_until, delay_ms)
 
     @retried
@@ -276,7 +273,7 @@ class Webhooks(Transactional[WebhookRepository]):
         kept_ms = DAY_MS * self._policy.keep_days
         for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
             for _ in range(SLICES):
-                with self._writing() as repository:
+                with self._autocommit() as repository:
                     count = repository.prune(subscription_id, status, kept_ms, SLICE)
                 if count < SLICE:
                     break

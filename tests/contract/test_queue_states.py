@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import never_sent, reply_lost
+from tests.length import rounds
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
 from worker.queue.delay_queue import Put, Restored
 
@@ -547,7 +548,7 @@ def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) ->
     run_state_machine_as_test(
         lambda: Machine(client),  # type: ignore[arg-type]  # any callable that makes one will do
         settings=settings(
-            max_examples=150,
+            max_examples=rounds(25, 150),
             stateful_step_count=50,
             deadline=None,
             derandomize=True,

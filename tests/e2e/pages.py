@@ -19,8 +19,10 @@ HTTP_API = page("docs/http-api.md")
 PAYMENTS = page("docs/payments.md")
 WEBHOOKS = page("docs/webhooks.md")
 OPERATIONS = page("docs/operations.md")
+MONITORING = page("docs/monitoring.md")
 FLOWS = page("docs/writing-a-flow.md")
 COPY_IT = page("docs/copy-it.md")
+TOUR = page("docs/tour.md")
 #: Every page whose blocks are run, and what it is called in a test.
 PAGES = {
     path: path.read_text()
@@ -30,8 +32,9 @@ PAGES = {
 #: A part of each block that no test runs, and why. Its targets are checked to exist.
 NOT_RUN = {
     "[ unpaid ]": "a drawing",
-    " customer         API process": "a drawing",
+    " customer      API ": "a drawing",
     "make new NAME=seat-hold\n": "unit/test_devtools.py writes a service and checks it",
+    "make new NAME=seat-hold IN=": "unit/test_devtools.py writes a repository and checks it",
     "make demo    #": "test_examples.py plays the demo; the other is the test suite",
     "VALKEY_SERVER=redis-server make demo": ".ci/run does it",
     "docker compose up --build": "needs Docker; unit/test_compose.py tests the file",
@@ -41,7 +44,6 @@ NOT_RUN = {
     "ssh -L 8001:": "needs another machine",
     "def release(connection": "integration/test_records.py finds it in the example, and runs that",
     "pip install 'order-timeout[tracing]'": "needs a collector, and packages beyond the lock files'",
-    '"name": "process order-timeout"': "what the block before it makes the exporter print",
     "make install        #": "how tests are run",
     "pip install .  ": "make wheel installs the wheel, in .ci/run",
     'Path("reminded")': "make wheel runs it, in .ci/run",

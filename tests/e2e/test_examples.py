@@ -23,9 +23,10 @@ from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
 from orders.webhooks.signatures import new_secret, verify
 from tests.clock import bound
-from tests.e2e.pages import OPERATIONS, the_block
+from tests.e2e.pages import MONITORING, the_block
 
 
+@pytest.mark.slow
 @pytest.mark.clock
 def test_the_demo_plays_and_every_outcome_is_right() -> None:
     done = subprocess.run(
@@ -49,6 +50,7 @@ def without_figures(text: str) -> list[str]:
     return [re.sub(r"[0-9.]+", "N", line).strip() for line in text.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         processes.run(["worker", "pause"], service.env)
@@ -90,6 +92,7 @@ def test_a_provider_goes_on_until_it_is_acknowledged(monkeypatch: pytest.MonkeyP
     assert waited[2:] == [*DELAYS]
 
 
+@pytest.mark.slow
 def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
@@ -101,7 +104,8 @@ def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> 
     assert (signed.count(" ok "), "webhook" in signed) == (11, True)
 
 
-def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_make_run_prints_a_session_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "run.log"
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
@@ -129,10 +133,11 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
     assert '"stuck": []' in (tmp_path / "data" / "worker.log").read_text()
 
 
-def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
+@pytest.mark.slow
+def test_make_run_shows_cancellations_and_their_traces(
     tmp_path: Path,
 ) -> None:
-    """As docs/operations.md has it, on another port."""
+    """As docs/monitoring.md has it, on another port."""
     port, log, data = free_port(), tmp_path / "run.log", tmp_path / "data"
     env = {"PORT": str(port), "DATA": str(data), "OTEL_TRACES_EXPORTER": "console"}
     run = Process([sys.executable, "-m", "devtools.run"], log, env)
@@ -142,7 +147,7 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as shop:
         mug = {"on_hand": 10, "price_minor": 1250, "currency": "EUR"}
         assert shop.put("/v1/stock/mug", json=mug).status_code == 200
-    place = the_block("sh", "traceparent", OPERATIONS).replace(
+    place = the_block("sh", "traceparent", MONITORING).replace(
         "localhost:8000", f"127.0.0.1:{port}"
     )
     place = place.replace("curl ", "curl --fail -H 'X-Request-ID: by-hand-1' ")
@@ -167,9 +172,10 @@ def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
     [said] = [json.loads(each) for each in worker_log.splitlines() if "order cancelled" in each]
     assert (said["order"], said["request_id"]) == (order_id, "by-hand-1")
     assert said.pop("trace_id") == trace_id
-    assert [*said] == [*json.loads(the_block("json", "order cancelled", OPERATIONS))]
+    assert [*said] == [*json.loads(the_block("json", "order cancelled", MONITORING))]
 
 
+@pytest.mark.slow
 def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

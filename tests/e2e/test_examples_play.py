@@ -31,6 +31,7 @@ from examples import (
 from examples.__main__ import names
 from examples.stage import working
 from tests.integration.test_records import code_lines
+from tests.length import quick_first
 from worker import DelayQueue
 
 #: How the lines begin that each prints, in this order. The seconds depend on the machine.
@@ -70,7 +71,7 @@ def test_the_list_of_examples_is_complete() -> None:
     assert names() == sorted(PRINTED)
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("name", quick_first(PRINTED))
 def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> None:
     source = ROOT / "examples" / f"{name}.py"
     assert f"\npython -m examples {name}\n" in source.read_text()
@@ -92,7 +93,7 @@ def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> N
         assert any(begins.match(line) for line in lines), (expected, done.stdout)
 
 
-def test_batches_do_every_task_and_those_that_were_refused_once_more(
+def test_batches_do_every_task_and_repeat_refused_ones(
     valkey: Valkey, redis_client: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches.play(valkey.url)
@@ -113,7 +114,8 @@ def test_most_examples_take_thirty_lines() -> None:
     assert sum(count <= 30 for count in lines) > len(lines) / 2
 
 
-def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
+@pytest.mark.slow
+def test_an_example_starts_its_server_and_unknown_ones_fail() -> None:
     command = [sys.executable, "-m", "examples"]
     done = subprocess.run(
         [*command, "redisson"], cwd=ROOT, env={}, capture_output=True, check=False
@@ -124,7 +126,7 @@ def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
     assert b"redisson, reminder" in done.stderr
 
 
-def test_a_reminder_comes_the_day_before_and_moves_with_its_appointment(
+def test_a_reminder_moves_with_its_appointment(
     redis_client: redis.Redis,
 ) -> None:
     queue = DelayQueue(redis_client, "reminders")
@@ -150,7 +152,7 @@ def test_an_order_is_reminded_of_ten_minutes_before_it_expires(redis_client: red
     ]
 
 
-def test_a_shop_is_told_fifteen_times_over_a_day_and_then_given_up() -> None:
+def test_a_shop_is_notified_fifteen_times_and_given_up() -> None:
     flow = payment_notification.flow(lambda *_: None)
     waits = [flow.backoff(failures) for failures in range(1, flow.max_failures)]
     assert waits[:5] == [15, 15, 30, 180, 600]
@@ -168,7 +170,7 @@ def test_a_report_is_due_at_two_on_the_nights_when_clocks_change() -> None:
     assert report.schedule.after(autumn.due_at_ms).id == "2027-11-01T02:00:00+01:00"
 
 
-def test_a_ttl_queue_holds_back_what_expires_behind_a_longer_delay() -> None:
+def test_a_ttl_queue_holds_tasks_behind_a_longer_delay() -> None:
     assert out_of_order.fired_by_a_ttl_queue([1, 2, 3]) == [1, 2, 3]
     assert out_of_order.fired_by_a_ttl_queue([10, 1]) == [10, 10]
 
@@ -203,6 +205,7 @@ def letters(tmp_path: Path) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_a_letter_is_sent_once_by_two_workers_when_redis_is_gone(
     mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
 ) -> None:
@@ -305,7 +308,8 @@ def test_a_fastapi_application_schedules_moves_and_cancels(
     assert queue.stats().scheduled == 1
 
 
-def test_the_fastapi_application_is_served_as_its_first_lines_say(
+@pytest.mark.slow
+def test_the_fastapi_application_runs_as_its_docstring_says(
     redis_client: redis.Redis, valkey: Valkey, tmp_path: Path
 ) -> None:
     serve, put = re.findall(r"^(?:granian|curl) [^#\n]*", fastapi_app.__doc__ or "", re.MULTILINE)

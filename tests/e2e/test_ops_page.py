@@ -14,6 +14,7 @@ from devtools.processes import free_port
 from devtools.service import Service
 from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
+from orders.order.domain import NewOrder
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.tables import orders
@@ -21,6 +22,8 @@ from tests.e2e.pages import OPERATIONS, the_block
 from tests.integration.workers import frozen
 from worker import DelayQueue
 from worker.queue.delay_queue import Put
+
+pytestmark = pytest.mark.slow
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -37,15 +40,15 @@ class Site:
         self.queue = DelayQueue(services.redis, QUEUE)
 
     def place(self, seconds: float, reference: str | None = None) -> str:
-        placed = self.services.orders.place(
-            self.services.clients.id_of("shop"),
+        new = NewOrder(
+            client_id=self.services.clients.id_of("shop"),
             key=uuid4().hex,
             fingerprint=uuid4().hex,
             quantities={"tea": 1},
             timeout_seconds=seconds,
             client_reference=reference,
         )
-        return placed.order.id
+        return self.services.orders.place(new).order.id
 
     def expire_soon(self, order_id: str) -> None:
         """Move its deadline to some seconds from now, however long the move takes."""

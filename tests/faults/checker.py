@@ -254,7 +254,7 @@ def _deliveries(history: History, *, drained: bool) -> Iterable[Violation]:
     wanted = Counter(
         (subscription_id, event.order_id, event.id, event.type)
         for event in history.events
-        for subscription_id in subscribers.get(history.orders[event.order_id].customer_id, ())
+        for subscription_id in subscribers.get(history.orders[event.order_id].client_id, ())
     )
     made = Counter(
         (row.subscription_id, row.order_id, row.event_id, row.type)
@@ -357,10 +357,10 @@ def _places(
 
 
 def _keys(history: History) -> Iterable[Violation]:
-    keys = Counter((order.customer_id, order.idempotency_key) for order in history.orders.values())
-    for (customer_id, key), count in keys.items():
+    keys = Counter((order.client_id, order.idempotency_key) for order in history.orders.values())
+    for (client_id, key), count in keys.items():
         if key is not None and count > 1:
-            yield Violation("S6", f"{customer_id} has {count} orders of the key {key}")
+            yield Violation("S6", f"{client_id} has {count} orders of the key {key}")
     told: dict[str, set[str]] = {}
     for response in history.responses:
         if response.request == "create" and response.status == 201:

@@ -32,7 +32,7 @@ from orders import app
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.deliveries import webhook_flow
-from orders.order.ports import Scheduler
+from orders.order.ports import TaskScheduler
 from orders.queues import QUEUE
 from orders.timeouts import timeout_flow
 from worker import DelayQueue, Flow, Outcome, Task
@@ -41,8 +41,8 @@ from worker.runtime import lane
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))
-#: A batch that is handled passes these. ``in_update`` is on PostgreSQL when the statement was sent
-#: and nothing has come back, on SQLite when the step was done and its transaction was not.
+#: A batch that is handled passes these. ``in_update`` is when the statement was sent and nothing has
+#: come back.
 MOMENTS = ("after_claim", "in_update", "after_commit")
 #: An order that is placed passes these before it is answered.
 API_MOMENTS = ("before_insert", "after_commit")
@@ -88,7 +88,7 @@ def create_app() -> Flask:
 
 
 class _Scheduler:
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self.cancel = scheduler.cancel
 
@@ -102,14 +102,9 @@ def _watch(engine: sa.Engine) -> None:
     def before(connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
         if "INSERT INTO orders" in statement:
             _pass("before_insert")
-        if "UPDATE orders" in statement and engine.name == "postgresql":
+        if "UPDATE orders" in statement:
             driver: Any = connection.connection.driver_connection
             driver.wait = functools.partial(_wait, driver)
-
-    @sa.event.listens_for(engine, "after_cursor_execute")
-    def after(_connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
-        if "UPDATE orders" in statement and engine.name == "sqlite":
-            _pass("in_update")
 
 
 def _wait(driver: Any, gen: Any, *args: Any, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ class Site:
             "REDIS_URL": self.valkey.url,
             **settings,
         }
-        upgrade(database_url)
+        upgrade(database_url)  # does nothing where a fixture did
         # The test's own, which waits as long as it takes.
         self.services: Services = bootstrap(
             Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env, **PATIENT})
@@ -78,9 +78,7 @@ class Site:
         self._customer = new_id()
         with self.services.engine.begin() as connection:
             connection.execute(
-                sa.insert(api_clients).values(
-                    id=self._customer, name="site", secret_hash="", scopes="", created_at=now()
-                )
+                sa.insert(api_clients).values(id=self._customer, name="site", created_at=now())
             )
             connection.execute(
                 sa.insert(stock_items),
@@ -142,15 +140,23 @@ class Site:
             connection.execute(
                 sa.insert(orders).values(
                     id=sa.bindparam("order_id"),
-                    customer_id=self._customer,
+                    client_id=self._customer,
                     status="unpaid",
                     currency="EUR",
                     total_minor=300,
                     created_at=now(),
                     expires_at=later(now(), "for_ms"),
+                    timeout_ms=sa.bindparam("for_ms"),
+                    idempotency_key=sa.bindparam("for_key"),
+                    fingerprint="",
+                    pieces=len(SKUS),
                 ),
                 [
-                    {"order_id": i, "for_ms": round(1000 * first_seconds + n * step_ms)}
+                    {
+                        "order_id": i,
+                        "for_key": i,
+                        "for_ms": round(1000 * first_seconds + n * step_ms),
+                    }
                     for n, i in enumerate(ids)
                 ],
             )
@@ -217,7 +223,7 @@ class Site:
 
         But for what workers say of themselves, which they do all the time.
         """
-        with self._looking() as connection:
+        with self.services.engine.connect() as connection:
             found: dict[str, Any] = {
                 table.name: sorted(map(repr, connection.execute(sa.select(table))))
                 for table in metadata.sorted_tables
@@ -244,7 +250,7 @@ class Site:
 
     def latest_ms(self) -> float:
         """How late the latest cancellation was; also asserts that none was early."""
-        with self._looking() as connection:
+        with self.services.engine.connect() as connection:
             query = sa.select(orders.c.expires_at, orders.c.cancelled_at)
             rows = connection.execute(query.where(orders.c.status == "cancelled")).all()
         late = [1000 * (row.cancelled_at - row.expires_at).total_seconds() for row in rows]
@@ -253,7 +259,7 @@ class Site:
 
     def assert_each_was_cancelled_once(self, ids: Sequence[str]) -> None:
         """Statuses, events, stock and dead letters are as if nothing had happened."""
-        with self._looking() as connection:
+        with self.services.engine.connect() as connection:
             events = connection.execute(
                 sa.select(order_events.c.order_id).where(order_events.c.type == "order.cancelled")
             ).scalars()
@@ -281,12 +287,8 @@ class Site:
         )
         return {key.encode() for key in known}
 
-    def _looking(self) -> sa.Connection:
-        """On SQLite a look must not wait for a writer, nor a writer for it."""
-        return self.services.engine.execution_options(reading=True).connect()
-
     def _count(self, condition: sa.ColumnElement[bool]) -> int:
-        with self._looking() as connection:
+        with self.services.engine.connect() as connection:
             query = sa.select(sa.func.count()).select_from(orders).where(condition)
             return connection.execute(query).scalar_one()
 

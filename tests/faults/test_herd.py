@@ -12,9 +12,11 @@ import redis
 from devtools.processes import wait_until
 from orders.sql.ids import new_id
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql
+from tests.faults.conftest import Build
 from tests.faults.site import Site
 from tests.integration.workers import frozen
+
+pytestmark = pytest.mark.slow
 
 #: A million when the fault tests are repeated.
 HERD = 1_000_000 if "REPEAT" in os.environ else 100_000
@@ -26,7 +28,6 @@ GROWTH_MB = 32
 SWEEP_SECONDS = 3
 
 
-@on_postgresql
 @pytest.mark.timeout(0)
 def test_a_herd_that_is_due_at_once_starves_nobody(build: Build) -> None:
     site = build()

@@ -3,14 +3,17 @@
 import time
 from typing import Any
 
+import pytest
 import redis
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from tests.faults.conftest import Build, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.integration.workers import running
 from worker import Consumer, DelayQueue, Recurring, Worker
+
+pytestmark = pytest.mark.slow
 
 #: Not those that scripts call.
 TOP_LEVEL = ("evalsha", "eval", "script|load", "ping", "subscribe")
@@ -20,8 +23,7 @@ WATCHED_SECONDS = 30
 MOST = 0.5
 
 
-@on_sqlite
-def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: Build) -> None:
+def test_an_idle_worker_sends_a_command_in_two_seconds(build: Build) -> None:
     site = build()
     for _ in range(WORKERS):
         site.start_worker()
@@ -34,7 +36,7 @@ def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: B
     assert sent <= WORKERS * MOST * seconds + 4
 
 
-def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
+def test_idle_recurring_tasks_and_consumers_send_no_more(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     flows = [

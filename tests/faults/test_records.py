@@ -11,10 +11,11 @@ from devtools.postgres import Postgres
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.faults.conftest import on_postgresql
 from tests.faults.pauses import last
 from tests.integration.theatre import Theatre, theatre
 from tests.integration.workers import frozen
+
+on_postgresql = pytest.mark.parametrize("records_url", ["postgresql"], indirect=True)
 
 SEATS = 1000
 LATEST_MS = 3000
@@ -29,8 +30,8 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
-    with theatre(database_url, valkey.url, tmp_path) as house:
+def house(records_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
+    with theatre(records_url, valkey.url, tmp_path) as house:
         yield house
 
 
@@ -54,8 +55,9 @@ def test_after_a_flush_every_seat_is_freed_on_time(house: Theatre, valkey: Valke
     assert_nothing_is_left(house)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_without_redis_for_good_two_workers_free_every_seat_on_time(
+def test_without_redis_two_workers_free_every_seat_on_time(
     house: Theatre, valkey: Valkey, fault: signal.Signals
 ) -> None:
     house.start_worker()
@@ -69,6 +71,7 @@ def test_without_redis_for_good_two_workers_free_every_seat_on_time(
     house.assert_each_was_freed_once(ids, latest_ms=bound(LATEST_MS))
 
 
+@pytest.mark.slow
 def test_two_workers_free_each_seat_once(house: Theatre) -> None:
     house.start_worker()
     house.start_worker()
@@ -97,6 +100,7 @@ def test_a_worker_that_dies_in_a_batch_changes_nothing(house: Theatre) -> None:
     house.assert_each_was_freed_once(ids, latest_ms=float("inf"))
 
 
+@pytest.mark.slow
 def test_a_database_that_is_down_adds_no_dead_letter(
     own_postgres: Postgres, valkey: Valkey, tmp_path: Path
 ) -> None:

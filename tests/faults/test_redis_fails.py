@@ -6,13 +6,12 @@ import pytest
 import redis
 
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.conftest import Build
 
 ORDERS = 1000
 LATEST_MS = 3000
 
 
-@on_postgresql
 def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
     site = build()
     site.start_worker()
@@ -28,13 +27,8 @@ def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
     site.assert_the_queue_is_empty()
 
 
-@pytest.mark.parametrize(
-    ("database_url", "fault"),
-    [("sqlite", signal.SIGKILL), ("postgresql", signal.SIGSTOP)],
-    ids=["killed", "frozen"],
-    indirect=["database_url"],
-)
-def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_without_redis_two_workers_cancel_every_order_on_time(
     build: Build, fault: signal.Signals
 ) -> None:
     site = build()
@@ -51,7 +45,7 @@ def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
     site.assert_each_was_cancelled_once(ids)
 
 
-@on_sqlite
+@pytest.mark.slow
 def test_a_worker_that_starts_without_redis_cancels_all_the_same(build: Build) -> None:
     site = build()
     ids = site.place(50, 0, 0.5)

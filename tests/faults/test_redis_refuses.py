@@ -14,7 +14,7 @@ import redis
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.faults.conftest import Build, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.faults.site import HURRIED, Customer, Site, small_disk
 from tests.integration.workers import frozen
@@ -96,9 +96,9 @@ class Refused(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refused]:
+def refused(shared_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refused]:
     folder = tmp_path_factory.mktemp("refused")
-    site = Site(folder, f"sqlite:///{folder}/orders.db", HURRIED)
+    site = Site(folder, shared_url, HURRIED)
     try:
         yield Refused(site, site.start_worker())
     finally:
@@ -118,7 +118,7 @@ Fault = Callable[[Client], AbstractContextManager[None]]
         (full, "OOM"),
     ],
 )
-def test_a_refusal_counts_no_failure_and_claims_go_on_when_it_ends(
+def test_a_refusal_counts_no_failure_and_claims_go_on(
     refused: Refused, fault: Fault, prefix: str
 ) -> None:
     site, worker = refused
@@ -130,7 +130,7 @@ def test_a_refusal_counts_no_failure_and_claims_go_on_when_it_ends(
     assert_claims_go_on(site, worker)
 
 
-@on_sqlite
+@pytest.mark.slow
 def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
     site = build(**HURRIED)
     worker = site.start_worker()
@@ -153,7 +153,7 @@ def test_a_redis_that_loads_its_data_counts_no_failure(build: Build) -> None:
     assert_claims_go_on(site, worker)
 
 
-@on_sqlite
+@pytest.mark.slow
 def test_a_cluster_without_its_slots_counts_no_failure(build: Build, tmp_path: Path) -> None:
     args = ("--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
     hurried = ("--cluster-require-full-coverage", "no", "--cluster-node-timeout", "500")
@@ -208,8 +208,8 @@ def _refuses(server: Client, prefix: str) -> bool:
 # -- memory and disk -----------------------------------------------------------------------
 
 
-@on_sqlite
-def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Build) -> None:
+@pytest.mark.slow
+def test_with_memory_full_orders_are_placed_and_cancelled(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
     api = site.start_api(port)
@@ -239,7 +239,7 @@ def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Bui
     assert "task failed" not in site.log(worker)
 
 
-@on_sqlite
+@pytest.mark.slow
 @pytest.mark.parametrize("fsync", ["everysec", "always"])
 def test_with_its_disk_full_every_order_is_cancelled_on_time(
     build: Build, tmp_path: Path, fsync: str
@@ -273,8 +273,8 @@ def test_with_its_disk_full_every_order_is_cancelled_on_time(
 # -- frozen --------------------------------------------------------------------------------
 
 
-@on_sqlite
-def test_while_it_is_frozen_orders_are_placed_and_leased_tasks_come_back(build: Build) -> None:
+@pytest.mark.slow
+def test_while_redis_is_frozen_orders_are_placed(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
     site.start_api(port)

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 import sqlalchemy as sa
 
 from devtools import processes
@@ -103,7 +104,8 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
         assert "task failed" not in site.log(worker)
 
 
-def test_a_database_killed_and_started_under_load_breaks_no_promise(
+@pytest.mark.slow
+def test_a_database_restarted_under_load_breaks_no_promise(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
     with opened(own_postgres, tmp_path, "load", **HURRIED) as site:
@@ -143,6 +145,7 @@ def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_pat
         assert "task failed" not in site.log(worker)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_outage_and_passes(tmp_path: Path) -> None:
     server = Postgres()
     with small_disk(server.folder, megabytes=150) as fill:
@@ -178,6 +181,7 @@ def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> Non
     assert "task failed" not in site.log(worker)
 
 
+@pytest.mark.slow
 def test_a_database_that_was_never_analysed_is_drained(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -192,9 +196,8 @@ def test_a_database_that_was_never_analysed_is_drained(
         assert "unavailable" not in site.log(worker)  # no statement took longer than it may
 
 
-def test_an_api_and_a_worker_that_come_before_the_migration_wait_for_it(
-    own_postgres: Postgres, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_the_api_and_workers_wait_for_the_migration(own_postgres: Postgres, tmp_path: Path) -> None:
     with opened(own_postgres, tmp_path, "migrated", **PATIENT) as site:
         processes.run(["alembic", "downgrade", "-1"], site.env)
         port = free_port()
@@ -217,6 +220,7 @@ def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
         server.execute(f"SELECT pg_terminate_backend({pid})")
 
 
+@pytest.mark.slow
 def test_a_read_only_database_is_an_outage_and_passes(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -249,7 +253,8 @@ def test_a_read_only_database_is_an_outage_and_passes(
         assert "task failed" not in site.log(worker)
 
 
-def test_a_standby_takes_over_and_no_order_that_was_confirmed_is_lost(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_standby_takes_over_and_loses_no_confirmed_order(tmp_path: Path) -> None:
     primary = Postgres()
     with ExitStack() as stack:
         stack.callback(primary.remove)

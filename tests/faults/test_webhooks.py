@@ -86,7 +86,8 @@ def place(
     return Place(tmp_path, migrated_url, valkey.url, stack)
 
 
-def test_a_webhook_is_sent_when_its_event_is_committed_without_waiting_for_a_sweep(
+@pytest.mark.slow
+def test_a_webhook_is_sent_without_waiting_for_a_sweep(
     place: Place,
 ) -> None:
     """By the API's events and by the worker's own."""
@@ -125,6 +126,7 @@ def test_a_worker_killed_while_it_sends_is_succeeded_by_another(place: Place) ->
     assert len({*ids}) == 1, "a receiver knows it by its id"
 
 
+@pytest.mark.slow
 def test_a_flush_of_redis_loses_no_event(place: Place, redis_client: redis.Redis) -> None:
     for number in range(3):
         place.api.pay(place.order(), f"r-{number}")
@@ -155,6 +157,7 @@ def test_without_redis_webhooks_are_sent_from_sql(
     assert len({message.id for message in place.receiver.messages}) == 10
 
 
+@pytest.mark.slow
 def test_endpoints_that_hang_delay_no_cancellation(place: Place) -> None:
     release = threading.Event()
     place.receiver.before = lambda _: release.wait(60)

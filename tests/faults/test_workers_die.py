@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from devtools.processes import Process, wait_until
 from orders.sql.tables import SCHEMA_VERSION
 from tests.clock import bound
-from tests.faults.conftest import Build, on_postgresql, on_sqlite
+from tests.faults.conftest import Build
 from tests.faults.failpoints import MOMENTS, REPEAT
 from tests.faults.site import HURRIED, LEASE_SECONDS, Site
+from tests.length import quick_first
 from worker.runtime.worker import DRAIN_SECONDS
 
 LATEST_MS = 1000 * (LEASE_SECONDS + 3)
@@ -38,7 +39,7 @@ def assert_another_makes_it_good(site: Site, ids: list[str]) -> None:
     site.assert_the_queue_is_empty()
 
 
-@pytest.mark.parametrize("moment", MOMENTS * REPEAT)
+@pytest.mark.parametrize("moment", quick_first(MOMENTS * REPEAT))
 def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
@@ -49,8 +50,8 @@ def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, mom
     assert_another_makes_it_good(site, ids)
 
 
-@on_postgresql
-def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_them(
+@pytest.mark.slow
+def test_workers_killed_in_a_row_delay_orders_by_one_lease(
     build: Build,
 ) -> None:
     site = build(BATCH_SIZE="20", **HURRIED)
@@ -73,11 +74,9 @@ def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_the
     site.assert_the_queue_is_empty()
 
 
-@on_postgresql
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before_retry", "after_retry"] * REPEAT)
-def test_a_worker_killed_as_it_puts_off_what_is_not_due_yet_is_made_good(
-    build: Build, moment: str
-) -> None:
+def test_a_worker_killed_as_it_puts_tasks_off_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     doomed = site.start_worker(FAILPOINT=moment)
     ids = site.place(20, 3, 3, scheduled=False)
@@ -89,7 +88,7 @@ def test_a_worker_killed_as_it_puts_off_what_is_not_due_yet_is_made_good(
     assert_another_makes_it_good(site, ids)
 
 
-@on_sqlite
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before_dead_letter", "after_dead_letter"] * REPEAT)
 def test_a_worker_killed_as_it_buries_a_task_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
@@ -109,7 +108,7 @@ def test_a_worker_killed_as_it_buries_a_task_is_made_good(build: Build, moment: 
     assert {letter.story["reason"] for letter in letters} == {"its id is not an order's"}
 
 
-@on_sqlite
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before_restore", "after_restore"] * REPEAT)
 def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
@@ -121,11 +120,9 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
     assert_another_makes_it_good(site, ids)
 
 
-@on_postgresql
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in_update", "after_commit"] * REPEAT)
-def test_a_worker_killed_as_its_sweep_cancels_without_redis_is_made_good(
-    build: Build, moment: str
-) -> None:
+def test_a_worker_killed_cancelling_without_redis_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
     site.valkey.kill()
@@ -168,7 +165,7 @@ def test_sigterm_ends_a_busy_worker_soon_and_leaves_no_lease(build: Build) -> No
     site.assert_the_queue_is_empty()
 
 
-@on_postgresql
+@pytest.mark.slow
 def test_sigterm_ends_an_idle_worker_at_once(build: Build) -> None:
     site = build()
     worker = site.start_worker(SLOW_POLL_SECONDS="3600")
@@ -178,8 +175,8 @@ def test_sigterm_ends_an_idle_worker_at_once(build: Build) -> None:
     assert '"stuck": []' in site.log(worker), "it was to end, not to be given up"
 
 
-@on_sqlite
-def test_a_second_sigterm_ends_a_worker_whose_handler_hangs_at_once(build: Build) -> None:
+@pytest.mark.slow
+def test_a_second_sigterm_ends_a_worker_that_hangs_at_once(build: Build) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
     worker = site.start_worker(FAILPOINT="after_claim:hang")
@@ -207,6 +204,7 @@ def _ends(worker: Process) -> bool:
     return not worker.running()
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> None:
     site = build()
     ids = site.place(10, 0, 0)

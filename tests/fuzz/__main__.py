@@ -1,10 +1,10 @@
-"""Requests that schemathesis makes of the API's description, to the real service on both databases.
+"""Requests that schemathesis makes of the API's description, to the real service.
 
     python -m tests.fuzz --examples 500
 
 All its checks and phases: the examples, the edges of every bound, random requests, and sequences of
-them along the links, by two clients. Exits with 1 when a response is not as documented. Needs the
-packages of requirements/fuzz.lock, which `make fuzz` installs.
+them that it infers from ids and Location, by two clients. Exits with 1 when a response is not as
+documented. Needs the packages of requirements/fuzz.lock, which `make fuzz` installs.
 """
 
 import argparse
@@ -13,12 +13,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from devtools import processes
-from devtools.postgres import Postgres
 from devtools.processes import ROOT, free_port
 from devtools.service import Service
 from tests.fuzz import SKUS
@@ -34,20 +31,6 @@ LIMITS = {
     "MAX_UNPAID_ORDERS": "0",
     "MAX_HELD_PIECES": "0",
 }
-
-
-@contextmanager
-def database(kind: str) -> Iterator[dict[str, str]]:
-    """The settings for an empty database of a kind."""
-    if kind == "sqlite":
-        yield {}
-        return
-    server = Postgres()
-    try:
-        server.start()
-        yield {"DATABASE_URL": server.url("postgres")}
-    finally:
-        server.remove()
 
 
 def fuzz(service: Service, examples: int, seed: int | None) -> int:
@@ -78,24 +61,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=500, help="for each operation and phase")
     parser.add_argument("--seed", type=int, help="of a run that failed")
-    parser.add_argument(
-        "--database", action="append", choices=["sqlite", "postgresql"], help="both by default"
-    )
     options = parser.parse_args()
     failed = 0
-    for kind in options.database or ["sqlite", "postgresql"]:
-        print(f"\n== {kind}", flush=True)
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            database(kind) as settings,
-            Service(Path(folder), free_port(), {**LIMITS, **settings}) as service,
-        ):
-            failed |= fuzz(service, options.examples, options.seed)
-            log = (service.folder / "api.log").read_text()
-            for line in log.splitlines():
-                if "unexpected error" in line:
-                    print(line, file=sys.stderr)
-                    failed = 1
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Service(Path(folder), free_port(), LIMITS) as service,
+    ):
+        failed |= fuzz(service, options.examples, options.seed)
+        log = (service.folder / "api.log").read_text()
+        for line in log.splitlines():
+            if "unexpected error" in line:
+                print(line, file=sys.stderr)
+                failed = 1
     return failed
 
 

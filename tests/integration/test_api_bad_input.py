@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +13,8 @@ from werkzeug.wrappers import Response
 
 from devtools.valkey import Valkey
 from orders.http.schemas.paging import encoded
-from tests.conftest import Api, serving, upgrade
+from tests.conftest import Api, serving
+from tests.length import rounds
 from tests.unit.test_orders_schemas import ODDITIES
 
 ORDER = {"items": [{"sku": "tea", "quantity": 1}]}
@@ -39,24 +39,12 @@ def nothing_is_left_of_refusals(api: Api) -> None:
     assert json.loads(api.send("GET", "/v1/stock/tea").get_data())["reserved"] == orders_held
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def api(
-    request: pytest.FixtureRequest, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def api(shared_url: str, valkey: Valkey) -> Iterator[Api]:
     """One application for all of this: refusals leave nothing behind, as is checked at the end."""
-    name = f"test_{uuid4().hex}"
-    if request.param == "sqlite":
-        url = f"sqlite:///{Path(tmp_path_factory.mktemp('api'))}/orders.db"
-    else:
-        postgres = request.getfixturevalue("postgres")
-        postgres.execute(f"CREATE DATABASE {name}")
-        url = postgres.url(name)
-    upgrade(url)
-    with serving(url, valkey.url) as made:
+    with serving(shared_url, valkey.url) as made:
         yield made
         nothing_is_left_of_refusals(made)
-    if request.param == "postgresql":
-        postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +166,7 @@ def test_the_longest_idempotency_key_is_one(api: Api) -> None:
         f"cursor={'A' * 5000}",
         "page=1",
         "LIMIT=1",
-        "customer_id=1",
+        "client_id=1",
     ],
 )
 def test_a_query_that_makes_no_sense_is_malformed(api: Api, order_id: str, query: str) -> None:
@@ -254,7 +242,7 @@ BAD_ORDERS: list[Any] = [
             "price": 1,
             "total_minor": 1,
             "expires_at": "2030-01-01T00:00:00Z",
-            "customer_id": "01890a5d-ac96-774b-bcce-b302099a8057",
+            "client_id": "01890a5d-ac96-774b-bcce-b302099a8057",
             "id": "01890a5d-ac96-774b-bcce-b302099a8057",
             "Items": [],
             "\ud800": 1,
@@ -359,7 +347,7 @@ def test_what_is_not_an_order_id_is_not_found(api: Api, order_id: str, text: str
 TOO_LARGE = b'{"items": "' + b"x" * (16 * 1024) + b'"}'
 
 
-def test_a_path_that_was_pasted_with_its_placeholder_is_told_what_an_id_is(api: Api) -> None:
+def test_a_pasted_placeholder_is_told_what_an_id_is(api: Api) -> None:
     response = api.send("GET", "/v1/orders/ID")
     assert response.status_code == 404
     assert response.get_json()["detail"].endswith("Ids in paths are complete UUIDs.")
@@ -467,7 +455,7 @@ orders = st.fixed_dictionaries(
 payments = st.fixed_dictionaries(dict.fromkeys(PAYMENT, leaves))
 stocks = st.fixed_dictionaries(dict.fromkeys(STOCK, leaves))
 fuzzed = settings(
-    max_examples=150,
+    max_examples=rounds(30, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -103,7 +103,7 @@ def test_guessing_keys_ends_in_refusals_that_cost_no_query(
 ) -> None:
     # However busy the machine: guessing is faster than what is left grows, and a key stays cached.
     monkeypatch.setattr("orders.clients.rate_limits.WRONG_KEYS_PER_SECOND", 1)
-    monkeypatch.setattr("orders.clients.service.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     with serving(migrated_url, valkey.url, trusted_proxies=1) as api:
         assert api.send("GET", "/v1/orders").status_code == 200
         asked = 0
@@ -142,7 +142,6 @@ def test_without_a_proxy_nobody_chooses_their_address(api: Api) -> None:
     assert 429 in [guess(f"192.0.2.{n % 250}") for n in range(5 * WRONG_KEYS_BURST)]
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_one_locked_sku_takes_half_of_the_threads(migrated_url: str, valkey: Valkey) -> None:
     """Others that want it are refused before they wait in SQL; other SKUs are sold."""
     patient = {"lock_timeout_seconds": 60, "statement_timeout_seconds": 60}

@@ -178,18 +178,6 @@ def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
         assert ready(api)[0] == 200
 
 
-def test_a_read_only_file_is_an_outage(tmp_path: Path, valkey: Valkey) -> None:
-    path = tmp_path / "orders.db"
-    upgrade(f"sqlite:///{path}")
-    with serving(f"sqlite:///{path}", valkey.url) as api:
-        reader = Api(f"sqlite:///file:{path}?mode=ro&uri=true", valkey.url)
-        reader.keys = api.keys
-        refused = reader.place()
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
-        assert json.loads(refused.get_data())["code"] == "storage_unavailable"
-        reader.close()
-
-
 def test_connections_that_died_while_idle_cost_no_request(
     own_postgres: Postgres, valkey: Valkey
 ) -> None:

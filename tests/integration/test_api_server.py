@@ -10,16 +10,17 @@ from devtools import processes
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.conftest import Api, upgrade
+from tests.conftest import Api
 from tests.raw_http import CHUNKED, ORDER, Reply, Server, chunked
 
 
 @pytest.fixture(scope="module")
-def server(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    shared_url: str, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """The API as it is deployed."""
     folder = Path(tmp_path_factory.mktemp("server"))
-    env = {"DATABASE_URL": f"sqlite:///{folder}/orders.db", "REDIS_URL": valkey.url}
-    upgrade(env["DATABASE_URL"])
+    env = {"DATABASE_URL": shared_url, "REDIS_URL": valkey.url}
     api = Api(env["DATABASE_URL"], valkey.url)
     api.make_keys()
     api.stock()

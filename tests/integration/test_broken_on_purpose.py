@@ -201,14 +201,6 @@ def memory_full(site: Installation) -> None:
     site.configure("maxmemory", "1mb")
 
 
-def no_statistics(site: Installation) -> None:
-    """As after a restore of a database that is not small."""
-    site.execute(
-        "INSERT INTO stock_items (sku, on_hand, price_minor, currency)"
-        " SELECT 'sku-' || n, 1, 1, 'EUR' FROM generate_series(1, 19000) n"
-    )
-
-
 def webhooks_failing(site: Installation) -> None:
     receiver = site.stack.enter_context(receiving())
     receiver.status = 500
@@ -269,12 +261,12 @@ BROKEN = {
     ),
     "poison order": Broken(poison, "warning", {"queue.dead"}, "failed too often"),
     "Redis memory full": Broken(memory_full, "failure", {"redis.memory"}, "full: "),
-    "no statistics": Broken(no_statistics, "warning", {"sql.statistics"}, "stock_items"),
     "webhooks failing": Broken(webhooks_failing, "warning", {"orders.webhooks"}, "HTTP 500"),
     "stock that does not add up": Broken(stock, "failure", {"orders.stock"}, "tea: "),
 }
 
 
+@pytest.mark.slow  # each breaks an installation of its own
 @pytest.mark.parametrize("what", BROKEN)
 def test_doctor_says_which_of_these_was_broken(well: Installation, what: str) -> None:
     broken = BROKEN[what]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orders.caches import CACHE_SECONDS
 from orders.clients.domain import ApiKey
-from orders.clients.service import CACHE_SECONDS, Clients
+from orders.clients.service import Clients
 from orders.errors import KeyNotFound, StorageUnavailable
 from orders.sql.tables import api_keys
 from tests.conftest import Shop, client_id
@@ -26,7 +27,7 @@ def clients(shop: Shop) -> Clients:
 def tick(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock by which keys are remembered."""
     now = [100.0]
-    monkeypatch.setattr("orders.clients.service.monotonic", lambda: now[0])
+    monkeypatch.setattr("orders.caches.monotonic", lambda: now[0])
 
     def forward(seconds: float) -> None:
         now[0] += seconds
@@ -43,9 +44,7 @@ def info(clients: Clients, key: str) -> ApiKey:
     return found
 
 
-def test_a_key_is_stored_only_as_a_hash_and_authenticates_its_client(
-    shop: Shop, clients: Clients
-) -> None:
+def test_a_key_is_stored_as_a_hash_and_authenticates(shop: Shop, clients: Clients) -> None:
     key = clients.create_key("new", ["orders", "ops"])
     client = clients.authenticate(key)
     assert client is not None
@@ -63,7 +62,7 @@ def test_a_client_has_any_number_of_keys(clients: Clients) -> None:
     assert clients.list_keys("nobody") == []
 
 
-def test_a_revoked_key_is_refused_here_at_once_and_elsewhere_within_seconds(
+def test_a_revoked_key_is_refused_at_once_and_soon_elsewhere(
     shop: Shop, clients: Clients, tick: Callable[[float], None]
 ) -> None:
     key, other = (clients.create_key("new", ["orders"]) for _ in range(2))
@@ -81,13 +80,13 @@ def test_a_revoked_key_is_refused_here_at_once_and_elsewhere_within_seconds(
     assert clients.authenticate(other), "it is another key"
 
 
-def test_a_key_expires_when_it_was_to_and_is_remembered_no_longer(
+def test_a_key_that_expires_is_cached_no_longer(
     shop: Shop,
     clients: Clients,
     tick: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orders.clients.CACHE_SECONDS", 600.0)
+    monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     key = clients.create_key("new", ["orders"], timedelta(seconds=60))
     assert clients.authenticate(key)
     with shop.engine.begin() as connection:  # its time is over
@@ -203,7 +202,6 @@ def statements(engine: sa.Engine) -> Iterator[list[tuple[str, int]]]:
         sa.event.remove(engine, "after_cursor_execute", after)
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_database_that_takes_no_writes_may_still_be_read(shop: Shop, clients: Clients) -> None:
     key = clients.create_key("new", ["orders"])
     with shop.engine.begin() as connection:

@@ -3,15 +3,15 @@
 import pytest
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
+from orders.clients.service import Clients
+from orders.errors import StorageUnavailable
 from orders.sql.database import LightCursor, reading
 from orders.sql.tables import stock_items
-from tests.conftest import Shop
-
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+from tests.conftest import Shop, opened
 
 
-@on_postgresql
-def test_a_transaction_is_one_on_a_connection_that_the_service_used(shop: Shop) -> None:
+def test_a_connection_of_the_service_can_roll_back(shop: Shop) -> None:
     """The service commits each statement by itself; its pool's connections go on to others."""
     shop.stock()
     before = shop.shelf()
@@ -21,11 +21,55 @@ def test_a_transaction_is_one_on_a_connection_that_the_service_used(shop: Shop) 
     assert shop.shelf() == before
 
 
-@on_postgresql
-@pytest.mark.parametrize("query", ["SELECT 1 AS one, 'a' AS text", "SELECT", "SET jit = off"])
-def test_columns_are_described_by_the_names_and_types_that_the_driver_says(
-    shop: Shop, query: str
+def refuse(shop: Shop, table: str) -> None:
+    """Have every insert into a table fail."""
+    function = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+    with shop.engine.begin() as connection:
+        connection.execute(sa.text(f"{function} $$ BEGIN RAISE EXCEPTION 'no'; END $$"))
+        event = f"BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()"
+        connection.execute(sa.text(f"CREATE TRIGGER refuse {event}"))
+
+
+def test_a_second_statement_that_fails_undoes_the_first(shop: Shop) -> None:
+    refuse(shop, "api_keys")
+    before = shop.tables()
+    with pytest.raises(sa.exc.DBAPIError, match="no"):
+        Clients(shop.engine).create_key("new", ["orders"])
+    assert shop.tables() == before
+
+
+def test_a_rotation_that_fails_leaves_the_old_key_alone(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clients = Clients(shop.engine)
+    key_id, _, _ = clients.create_key("new", ["orders"]).partition(".")
+    before = shop.tables()
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("orders.clients.repository.ClientRepository.expire_key", fail)
+    with pytest.raises(ZeroDivisionError):
+        clients.rotate(key_id)
+    assert shop.tables() == before
+
+
+def test_a_frozen_client_keeps_no_lock(migrated_url: str) -> None:
+    with opened(migrated_url, statement_timeout_seconds=0.2, lock_timeout_seconds=0.2) as shop:
+        shop.stock()
+        frozen = shop.engine.connect()
+        frozen.execute(sa.update(stock_items).values(price_minor=1))
+        wait_until(lambda: placed(shop), "its lock to be gone", ignoring=StorageUnavailable)
+        frozen.invalidate()
+        frozen.close()
+
+
+def placed(shop: Shop) -> bool:
+    return shop.place().total_minor == 250
+
+
+@pytest.mark.parametrize("query", ["SELECT 1 AS one, 'a' AS text", "SELECT", "SET jit = off"])
+def test_columns_have_the_drivers_names_and_types(shop: Shop, query: str) -> None:
     with reading(shop.engine) as connection:
         driver = connection.connection.driver_connection
         assert driver is not None

@@ -12,11 +12,15 @@ import pytest
 import redis
 
 from devtools import processes
+from devtools.postgres import Postgres
 from devtools.processes import ROOT, Process, events, free_port, wait_until
 from devtools.valkey import Valkey
+from tests.conftest import empty_database
+from tests.length import quick_first
 
-SET_DATABASE = "set it to postgresql+psycopg://user:password@host/name or sqlite:///file.db"
+SET_DATABASE = "set it to postgresql+psycopg://user:password@host/name"
 MIGRATE = "run python -m orders migrate, or alembic upgrade head"
+NO_DATABASE = "postgresql+psycopg://nobody@127.0.0.1:1/none"
 NOBODY = "redis://127.0.0.1:1/0"
 MALFORMED = "postgresql+psycopg://shop:s3cret@host:port/shop"
 KEYS = "flask --app orders.app keys list"
@@ -38,7 +42,7 @@ class Row(NamedTuple):
 
     command: str
     sentence: str
-    #: On top of an unmigrated SQLite database and a port without Redis; None takes one away.
+    #: On top of an unmigrated database and a port without Redis; None takes one away.
     env: dict[str, str | None] = {}  # noqa: RUF012  never changed
     status: int = 1
 
@@ -139,9 +143,11 @@ SAFELY = (
 )
 
 
-def told(row: Row, folder: Path) -> subprocess.CompletedProcess[str]:
+def told(
+    row: Row, folder: Path, database_url: str = NO_DATABASE
+) -> subprocess.CompletedProcess[str]:
     given = {
-        "DATABASE_URL": f"sqlite:///{folder}/unmigrated.db",
+        "DATABASE_URL": database_url,
         "REDIS_URL": NOBODY,
         "PYTHONPATH": str(ROOT),
         **row.env,
@@ -159,10 +165,18 @@ def told(row: Row, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.command}: {row.sentence[:40]}")
-def test_what_is_wrong_is_one_sentence(row: Row, folder: Path) -> None:
+@pytest.fixture(scope="module")
+def unmigrated_url(postgres: Postgres) -> Iterator[str]:
+    with empty_database(postgres) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "row", quick_first(ROWS), ids=lambda row: f"{row.command}: {row.sentence[:40]}"
+)
+def test_what_is_wrong_is_one_sentence(row: Row, folder: Path, unmigrated_url: str) -> None:
     (folder / "elsewhere").mkdir(exist_ok=True)  # flask and granian import from their folder first
-    done = told(row, folder)
+    done = told(row, folder, unmigrated_url)
     assert row.sentence in done.stderr
     assert done.returncode == row.status
     assert "Traceback" not in done.stderr
@@ -171,7 +185,8 @@ def test_what_is_wrong_is_one_sentence(row: Row, folder: Path) -> None:
         assert done.stderr.count("\n") == 1
 
 
-def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder: Path) -> None:
+@pytest.mark.slow
+def test_an_example_and_their_list_say_what_they_do(folder: Path) -> None:
     one = told(Row("examples reminder --help", "", {}, 0), folder)
     assert (one.returncode, one.stderr) == (0, "")
     assert one.stdout.startswith("Reminders: the day before an appointment")
@@ -180,7 +195,8 @@ def test_an_example_says_what_it_does_and_the_list_of_them_what_each_does(folder
     assert "\n  reminder              Reminders: the day before" in every.stdout
 
 
-def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path) -> None:
+@pytest.mark.slow
+def test_a_key_pasted_with_a_line_break_is_sent_without_it(folder: Path) -> None:
     demo = "examples.demo --base-url http://127.0.0.1:1 --api-key 'ab\ncd\n'"
     done = told(Row(demo, "", {}, 0), folder)
     assert (done.returncode, "Connection refused" in done.stdout) == (1, True)
@@ -188,7 +204,7 @@ def test_a_key_that_was_pasted_with_a_line_break_is_sent_without_it(folder: Path
 
 
 @pytest.mark.usefixtures("redis_client")  # empties it
-@pytest.mark.parametrize("command", ["requeue", "purge", "show"])
+@pytest.mark.parametrize("command", quick_first(["requeue", "purge", "show"]))
 def test_a_dead_letter_that_is_none_is_named(command: str, folder: Path, valkey: Valkey) -> None:
     row = Row(f"worker dead {command} ID --flows mails:queue", "", {"REDIS_URL": valkey.url})
     done = told(row, folder)
@@ -252,10 +268,10 @@ def test_a_worker_whose_acl_lacks_the_channel_says_so(tmp_path: Path, limited: s
 
 
 @pytest.mark.usefixtures("redis_client")  # empties it
-def test_a_worker_on_an_unmigrated_database_says_so_once_for_each_flow(
-    tmp_path: Path, valkey: Valkey
+def test_a_worker_without_the_schema_says_so_once_for_a_flow(
+    tmp_path: Path, valkey: Valkey, database_url: str
 ) -> None:
-    env = {"DATABASE_URL": f"sqlite:///{tmp_path}/none.db", "REDIS_URL": valkey.url}
+    env = {"DATABASE_URL": database_url, "REDIS_URL": valkey.url}
     worker = processes.worker(env, tmp_path / "log")
 
     def unavailable() -> list[dict[str, object]]:

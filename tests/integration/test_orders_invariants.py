@@ -1,10 +1,9 @@
 """Whatever is done with orders, in whatever order, stock is conserved and endings are final."""
 
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -26,8 +25,10 @@ from orders.errors import (
     StockReserved,
 )
 from orders.order.domain import Order
+from orders.sql.tables import metadata
 from orders.stock.domain import Expected
-from tests.conftest import Shop, opened, upgrade
+from tests.conftest import Shop, opened
+from tests.length import rounds
 
 SKUS = ["cup", "tea"]
 skus = st.sampled_from(SKUS)
@@ -39,15 +40,17 @@ adjustment_keys = st.sampled_from(["a-1", "a-2", "a-3", "a-4"])
 class OrdersMachine(RuleBasedStateMachine):
     """The service against what a few dictionaries say it must do."""
 
+    #: Of the database that every example finds empty.
+    url: str
     orders = Bundle[Order]("orders")
 
     def __init__(self) -> None:
         super().__init__()
         self.stack = ExitStack()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        url = f"sqlite:///{Path(folder)}/orders.db"
-        upgrade(url)
-        self.shop: Shop = self.stack.enter_context(opened(url))
+        with sa.create_engine(self.url, poolclass=sa.NullPool).begin() as connection:
+            for table in reversed(metadata.sorted_tables):
+                connection.execute(sa.delete(table))
+        self.shop: Shop = self.stack.enter_context(opened(self.url))
         self.on_hand = dict.fromkeys(SKUS, 10)
         self.reserved = dict.fromkeys(SKUS, 0)
         self.statuses: dict[str, str] = {}
@@ -101,9 +104,9 @@ class OrdersMachine(RuleBasedStateMachine):
     def cancel(self, order: Order) -> None:
         if self.statuses[order.id] == "paid":
             with pytest.raises(AlreadyPaid):
-                self.shop.service.cancel(self.shop.customer, order.id)
+                self.shop.service.cancel(self.shop.client, order.id)
             return
-        self.shop.service.cancel(self.shop.customer, order.id)
+        self.shop.service.cancel(self.shop.client, order.id)
         if self.statuses[order.id] == "unpaid":
             self.end(order, "cancelled")
 
@@ -134,7 +137,7 @@ class OrdersMachine(RuleBasedStateMachine):
     def adjust(self, sku: str, delta: int, key: str) -> None:
         def adjust() -> bool:
             return self.shop.stock_service.adjust(
-                sku, client_id=self.shop.customer, key=key, delta=delta, reason="counted"
+                sku, client_id=self.shop.client, key=key, delta=delta, reason="counted"
             ).replayed
 
         known = self.keys.get(key)
@@ -189,14 +192,19 @@ class OrdersMachine(RuleBasedStateMachine):
     def stock_is_conserved_and_endings_are_final(self) -> None:
         for sku in SKUS:
             assert self.shop.shelf(sku) == (self.on_hand[sku], self.reserved[sku])
-        found = self.shop.service.orders(self.shop.customer, page_size=1000)
+        found = self.shop.service.orders(self.shop.client, page_size=1000)
         assert {order.id: str(order.status) for order in found} == self.statuses
         self.shop.check()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def database(shared_url: str) -> None:
+    OrdersMachine.url = shared_url
+
+
 TestOrders = OrdersMachine.TestCase
 TestOrders.settings = settings(
-    max_examples=40,
+    max_examples=rounds(10, 40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

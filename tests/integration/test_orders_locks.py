@@ -1,10 +1,8 @@
 """What another transaction's locks do: bounded waits, and nobody waits for a customer."""
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,9 +17,6 @@ from orders.sql.database import PING_SECONDS
 from orders.sql.tables import orders, stock_items
 from tests.clock import bound
 from tests.conftest import Shop, opened
-
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 #: Long enough for what waits for no lock, on a busy machine too.
 LOCK_SECONDS = 1.0
@@ -43,8 +38,7 @@ def bounded() -> Iterator[None]:
     assert LOCK_SECONDS * 0.9 <= time.monotonic() - began < bound(LOCK_SECONDS + 2)
 
 
-@on_postgresql
-def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) -> None:
+def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
     shop.stock("tea", 100)
     placed = [shop.place() for _ in range(3)]
     shop.expire_in(-1, *placed)
@@ -58,7 +52,7 @@ def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) 
         again = shop.service.expire([order.id for order in placed])
         assert again == {busy.id: LOOK_AGAIN_MS}
         payer.rollback()
-    statuses = {order.id: order.status for order in shop.service.orders(shop.customer, page_size=9)}
+    statuses = {order.id: order.status for order in shop.service.orders(shop.client, page_size=9)}
     assert statuses == {
         placed[0].id: "cancelled",
         busy.id: "unpaid",
@@ -69,8 +63,7 @@ def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) 
     assert shop.shelf() == (100, 0)
 
 
-@on_postgresql
-def test_a_batch_does_not_wait_for_a_reader_or_a_new_payment_of_its_orders(shop: Shop) -> None:
+def test_a_batch_waits_for_no_reader_and_no_new_payment(shop: Shop) -> None:
     """A foreign key's lock, which a payment takes first, is no reason to skip."""
     shop.stock()
     order = shop.place()
@@ -81,19 +74,16 @@ def test_a_batch_does_not_wait_for_a_reader_or_a_new_payment_of_its_orders(shop:
 
 
 @pytest.mark.clock
-@on_postgresql
 def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> None:
     hurried.stock()
     hurried.stock("cup")
 
     def place() -> Placed:
-        request: Any = {"key": "one", "fingerprint": "f", "quantities": {"tea": 1}}
-        return hurried.service.place(hurried.customer, timeout_seconds=None, **request)
+        return hurried.service.place(hurried.new("one"))
 
     with hurried.engine.begin() as other:  # one of another version, which takes its time
-        order = OrderRepository(other).place(
-            hurried.customer, key="one", fingerprint="f", quantities={"cup": 1}, timeout_ms=1000
-        )
+        new = hurried.new("one", quantities={"cup": 1})
+        order = OrderRepository(other).place(new, timeout_ms=1000)
         with bounded(), pytest.raises(KeyInFlight):
             place()
     assert place() == Placed(order, replayed=True)
@@ -101,8 +91,7 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
 
 
 @pytest.mark.clock
-@on_postgresql
-def test_stock_that_stays_locked_makes_placing_unavailable_after_a_bounded_wait(
+def test_placing_waits_a_bounded_time_for_locked_stock(
     hurried: Shop,
 ) -> None:
     hurried.stock()
@@ -113,8 +102,7 @@ def test_stock_that_stays_locked_makes_placing_unavailable_after_a_bounded_wait(
 
 
 @pytest.mark.clock
-@on_postgresql
-def test_a_locked_order_makes_a_payment_unavailable_after_a_bounded_wait(hurried: Shop) -> None:
+def test_a_payment_waits_a_bounded_time_for_a_locked_order(hurried: Shop) -> None:
     hurried.stock()
     order = hurried.place()
     before = hurried.tables()
@@ -126,7 +114,6 @@ def test_a_locked_order_makes_a_payment_unavailable_after_a_bounded_wait(hurried
 
 
 @pytest.mark.clock
-@on_postgresql
 def test_a_statement_that_takes_too_long_is_an_outage(migrated_url: str) -> None:
     with opened(
         migrated_url, statement_timeout_seconds=LOCK_SECONDS, lock_timeout_seconds=LOCK_SECONDS
@@ -151,27 +138,6 @@ def test_a_statement_that_takes_too_long_is_an_outage(migrated_url: str) -> None
         assert shop.tables() == before
 
 
-@pytest.mark.clock
-@on_sqlite
-def test_a_writer_that_holds_sqlite_makes_it_unavailable_after_a_bounded_wait(
-    hurried: Shop, tmp_path: Path
-) -> None:
-    hurried.stock()
-    order = hurried.place()
-    before = hurried.tables()
-    writer = sqlite3.connect(tmp_path / "orders.db", isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    with bounded(), pytest.raises(StorageUnavailable):
-        hurried.place()
-    with bounded(), pytest.raises(StorageUnavailable):
-        hurried.service.expire([order.id])
-    # Who only reads does not wait.
-    assert hurried.service.order(hurried.customer, order.id) == order
-    writer.close()
-    assert hurried.tables() == before
-    assert hurried.pay(order).payment.status == "applied"
-
-
 def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
     """It holds no connection while a page of it is expired."""
     with opened(migrated_url, database_pool_size=1) as shop:
@@ -186,9 +152,8 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
 # -- connections ---------------------------------------------------------------------------
 
 
-@on_postgresql
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_hung_up(
+def test_a_fresh_connection_is_pinged_only_after_a_hang_up(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> None:
     connection: Any = shop.engine.raw_connection()

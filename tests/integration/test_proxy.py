@@ -3,24 +3,24 @@
 import json
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from devtools import processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
-from tests.conftest import Api, missing, upgrade
+from tests.conftest import Api, missing
 from tests.raw_http import CHUNKED, ORDER, Reply, Server
 
 
@@ -45,10 +45,10 @@ class Site:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The database, so that orders wait."""
-        file = self.env["DATABASE_URL"].removeprefix("sqlite:///")
-        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        """All stock, so that orders wait."""
+        url = self.env["DATABASE_URL"].replace("+psycopg", "")
+        with psycopg.connect(url) as connection:
+            connection.execute("LOCK TABLE stock_items")
             yield
 
     def start_api(self) -> None:
@@ -84,11 +84,11 @@ def start_proxy(folder: Path, port: int, api_port: int, ops_port: int) -> Proces
 
 
 @pytest.fixture(scope="module")
-def site(valkey: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    shared_url: str, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("proxy")
-    env = {"DATABASE_URL": f"sqlite:///{folder}/orders.db", "REDIS_URL": valkey.url}
-    env["TRUSTED_PROXIES"] = "1"
-    upgrade(env["DATABASE_URL"])
+    env = {"DATABASE_URL": shared_url, "REDIS_URL": valkey.url, "TRUSTED_PROXIES": "1"}
     api = Api(env["DATABASE_URL"], valkey.url)
     api.make_keys()
     api.stock()
@@ -134,7 +134,7 @@ def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
     }
 
 
-def test_the_operators_page_is_on_a_port_of_its_own_and_alone_there(site: Site) -> None:
+def test_the_operators_page_has_a_port_of_its_own(site: Site) -> None:
     refused = site.ops.request("GET /ops/state")
     assert (refused.status, refused.body["code"]) == (401, "login_required")
     with urlopen(f"http://127.0.0.1:{site.ops.port}/ops") as page:
@@ -188,7 +188,7 @@ def test_the_apis_own_errors_pass(site: Site) -> None:
     assert refused.headers["retry-after"] == "2"
 
 
-def test_without_the_api_there_is_a_problem_and_a_restart_is_bridged(site: Site) -> None:
+def test_a_restart_of_the_api_is_bridged(site: Site) -> None:
     assert site.api.stop() == 0
     refused = site.place()
     assert (refused.status, refused.body["code"]) == (502, "bad_gateway")

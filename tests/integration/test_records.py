@@ -8,7 +8,7 @@ import signal
 import time
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,101 +35,32 @@ from devtools.processes import ROOT, wait_until
 from devtools.valkey import Valkey
 from examples.seat_reservation import seats
 from tests.clock import bound
+from tests.integration.hall import (
+    ENGINES,
+    ONE,
+    TWO,
+    TYPES,
+    Hall,
+    Ticket,
+    by_hand,
+    made,
+    on_postgresql,
+    on_sqlite,
+    own_hall,
+    queue_of,
+)
 from tests.integration.reads import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
 from tests.integration.workers import frozen
 from tests.races import duels, together
-from worker import DeadLetter, DelayQueue, Due, Outcome, Retry, Task, Unavailable, connect
+from worker import DeadLetter, DelayQueue, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
-
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-#: Nobody answers there.
-NOWHERE = "redis://127.0.0.1:1"
-
-
-def queue_of(url: str = NOWHERE) -> DelayQueue:
-    return DelayQueue(connect(url), "seat-holds")
-
-
-class Hall:
-    """A table of seats and its records; ``handled`` are the batches that the handler got."""
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        id_type: Any = sa.Text,
-        status_type: Any = sa.Text,
-        queue: DelayQueue | None = None,
-        **options: Any,
-    ) -> None:
-        self.engine = engine
-        self.seats = sa.Table(
-            "seats",
-            sa.MetaData(),
-            sa.Column("id", id_type, primary_key=True, autoincrement=False),
-            sa.Column("status", status_type, nullable=False),
-            sa.Column("held_until", sa.TIMESTAMP(timezone=True)),
-        )
-        self.handled: list[list[Any]] = []
-        self.handle: Callable[[sa.Connection, Sequence[Any]], object] = self.release
-        settings = {"pending": self.seats.c.status == "held", **options}
-        self.records = Records(
-            engine,
-            id=self.seats.c.id,
-            due=self.seats.c.held_until,
-            handle=self._handle,
-            queue=queue or queue_of(),
-            **settings,
-        )
-        self.records.index()
-        self.seats.metadata.create_all(engine)
-        self.flow = self.records.flow()
-
-    def _handle(self, connection: sa.Connection, ids: Sequence[Any]) -> None:
-        self.handled.append([*ids])
-        self.handle(connection, ids)
-
-    def release(self, connection: sa.Connection, ids: Sequence[Any]) -> None:
-        chosen = self.seats.c.id.in_(ids)
-        connection.execute(self.seats.update().where(chosen).values(status="free"))
-
-    def add(self, *ids: Any, seconds: float = -1, status: str = "held") -> None:
-        """Seats that are held for so many seconds from now."""
-        row = self.seats.insert().values(held_until=self.records.after(seconds))
-        with self.engine.begin() as connection:
-            connection.execute(row, [{"id": each, "status": status} for each in ids])
-
-    def run(self, *ids: str) -> dict[str, Outcome]:
-        return {**(self.flow.handler([Task(each) for each in ids]) or {})}
-
-    def sweep(self, after: float | None = None, before: float = 0.0) -> list[Due]:
-        assert self.flow.sweep is not None
-        return [due for page in self.flow.sweep(after, before) for due in page]
-
-    def probe(self) -> None:
-        assert self.flow.probe is not None
-        self.flow.probe()
-
-    def statuses(self) -> dict[Any, str]:
-        with self.engine.connect() as connection:
-            rows = connection.execute(sa.select(self.seats.c.id, self.seats.c.status))
-            return {row.id: row.status for row in rows}
-
-
-@contextmanager
-def made(url: str, **options: Any) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(url, **options)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
+def engine(records_url: str) -> Iterator[sa.Engine]:
     """An engine as anybody makes it."""
-    with made(database_url) as engine:
+    with made(records_url) as engine:
         yield engine
 
 
@@ -183,11 +114,11 @@ def test_the_guide_shows_the_example() -> None:
 
 
 @pytest.fixture
-def house(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
+def house(records_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Theatre]:
     """The example, and whatever its seats go through."""
     with connect(valkey.url) as client:
         client.flushall()
-    with theatre(database_url, valkey.url, tmp_path) as house:
+    with theatre(records_url, valkey.url, tmp_path) as house:
         yield house
 
 
@@ -232,9 +163,9 @@ def test_a_seat_is_free_again_after_ten_minutes_and_not_before(house: Theatre) -
 
 
 def test_the_tables_of_the_example_are_what_its_migration_makes(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    records_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("DATABASE_URL", records_url)
     ini = Config(EXAMPLE.parent / "seats" / "alembic.ini")
     command.upgrade(ini, "head")
     command.check(ini)
@@ -321,42 +252,6 @@ def test_what_somebody_else_has_locked_is_looked_at_again(hall: Hall) -> None:
 
 
 # -- types ---------------------------------------------------------------------------------
-
-
-class Seat(sa.types.TypeDecorator[str]):
-    """A UUID that the application has as text."""
-
-    impl = sa.Uuid
-    cache_ok = True
-
-    def load_dialect_impl(self, _dialect: Any) -> sa.types.TypeEngine[Any]:
-        return sa.Uuid(as_uuid=False)
-
-
-class Ticket(sa.types.TypeDecorator[UUID]):
-    """A UUID as 32 digits."""
-
-    impl = sa.String
-    cache_ok = True
-
-    def process_bind_param(self, value: UUID | None, _dialect: Any) -> str | None:
-        return None if value is None else value.hex
-
-    def process_result_value(self, value: str | None, _dialect: Any) -> UUID | None:
-        return None if value is None else UUID(value)
-
-
-ONE, TWO = UUID(int=1), UUID(int=2)
-
-TYPES: dict[str, tuple[Any, list[Any]]] = {
-    "text": (sa.Text(), ["b", "ä 'x\",{}\\"]),
-    "varchar": (sa.String(10), ["b", "ten letter"]),
-    "integer": (sa.Integer(), [7, -8]),
-    "bigint": (sa.BigInteger(), [7, 2**62]),
-    "uuid": (sa.Uuid(), [ONE, TWO]),
-    "uuid as text": (sa.Uuid(as_uuid=False), [str(ONE), str(TWO)]),
-    "an application's type": (Seat(), [str(ONE), str(TWO)]),
-}
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -757,38 +652,9 @@ def test_another_scheduler_gets_each_task(engine: sa.Engine) -> None:
 # -- engines -------------------------------------------------------------------------------
 
 
-def begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
-def by_hand(engine: sa.Engine) -> sa.Engine:
-    """As SQLAlchemy's documentation has it for SQLite."""
-
-    @sa.event.listens_for(engine, "connect")
-    def connect(connection: Any, _record: object) -> None:
-        connection.isolation_level = None
-
-    sa.event.listen(engine, "begin", begin)
-    return engine
-
-
-ENGINES: dict[str, Callable[[str], sa.Engine]] = {
-    "autocommit": lambda url: sa.create_engine(url, isolation_level="AUTOCOMMIT"),
-    "autocommit option": lambda url: sa.create_engine(url).execution_options(
-        isolation_level="AUTOCOMMIT"
-    ),
-    "serializable": lambda url: sa.create_engine(url, isolation_level="SERIALIZABLE"),
-    "one connection": lambda url: sa.create_engine(url, pool_size=1, max_overflow=0),
-    "no pool": lambda url: sa.create_engine(url, poolclass=sa.NullPool),
-    "by hand": lambda url: (
-        by_hand(sa.create_engine(url)) if "sqlite" in url else sa.create_engine(url)
-    ),
-}
-
-
 @pytest.mark.parametrize("kind", ENGINES)
-def test_a_batch_is_one_transaction_whatever_the_engine(database_url: str, kind: str) -> None:
-    engine = ENGINES[kind](database_url)
+def test_a_batch_is_one_transaction_whatever_the_engine(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
     hall = Hall(engine)
     hall.add("A1", "A2")
 
@@ -813,11 +679,11 @@ def test_a_batch_is_one_transaction_whatever_the_engine(database_url: str, kind:
 
 @on_sqlite
 @pytest.mark.parametrize("kind", ["plain", "by hand"])
-def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: str) -> None:
-    engine = sa.create_engine(database_url, connect_args={"timeout": 0.05})
+def test_on_sqlite_a_batch_takes_the_write_lock_first(records_url: str, kind: str) -> None:
+    engine = sa.create_engine(records_url, connect_args={"timeout": 0.05})
     hall = Hall(by_hand(engine) if kind == "by hand" else engine)
     hall.add("A1")
-    with made(database_url) as other, other.connect() as writer:
+    with made(records_url) as other, other.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable, match="locked"):
             hall.run("A1")
@@ -826,7 +692,7 @@ def test_on_sqlite_a_batch_takes_the_write_lock_first(database_url: str, kind: s
 
     def release(connection: sa.Connection, ids: Sequence[Any]) -> None:
         with pytest.raises(sa.exc.OperationalError, match="locked"):
-            write(database_url)
+            write(records_url)
         hall.release(connection, ids)
 
     hall.handle = release
@@ -851,14 +717,6 @@ def test_other_databases_are_refused() -> None:
 # -- outages -------------------------------------------------------------------------------
 
 
-@contextmanager
-def own_hall(server: Postgres, **options: Any) -> Iterator[Hall]:
-    name = f"hall_{uuid4().hex}"
-    server.execute(f"CREATE DATABASE {name}")
-    with made(f"{server.url(name)}?connect_timeout=30") as engine:
-        yield Hall(engine, **options)
-
-
 def assert_unavailable(hall: Hall, *ids: str) -> None:
     for call in (lambda: hall.run(*ids), hall.sweep, hall.probe):
         with pytest.raises(Unavailable):
@@ -866,7 +724,7 @@ def assert_unavailable(hall: Hall, *ids: str) -> None:
 
 
 def test_a_server_that_is_down_is_an_outage(own_postgres: Postgres) -> None:
-    with own_hall(own_postgres) as hall:
+    with own_hall(own_postgres, Hall) as hall:
         hall.add("A1")
         hall.probe()
         own_postgres.stop()
@@ -883,7 +741,7 @@ def test_a_server_that_is_down_is_an_outage(own_postgres: Postgres) -> None:
 def test_a_read_only_server_is_an_outage_and_ends_with_it(
     own_postgres: Postgres, noticed_by: str
 ) -> None:
-    with own_hall(own_postgres) as hall:
+    with own_hall(own_postgres, Hall) as hall:
         hall.add("A1")
         name = hall.engine.url.database
         own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -896,7 +754,7 @@ def test_a_read_only_server_is_an_outage_and_ends_with_it(
 
 
 def test_a_frozen_backend_is_given_up(own_postgres: Postgres) -> None:
-    with own_hall(own_postgres, timeout_seconds=2) as hall:
+    with own_hall(own_postgres, Hall, timeout_seconds=2) as hall:
         hall.add("A1")
         with psycopg.connect(own_postgres.url("postgres").replace("+psycopg", "")) as connection:
             rows = connection.execute(
@@ -929,9 +787,9 @@ def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) ->
 
 
 @on_postgresql
-def test_the_engines_own_bounds_stay(database_url: str) -> None:
+def test_the_engines_own_bounds_stay(records_url: str) -> None:
     options = {"options": "-c lock_timeout=1234 -c statement_timeout=2345"}
-    with made(database_url, connect_args=options) as engine:
+    with made(records_url, connect_args=options) as engine:
         hall = Hall(engine)
         hall.add("A1")
         seen: list[Any] = []
@@ -980,8 +838,8 @@ def test_the_probe_fails_without_the_table(engine: sa.Engine) -> None:
         hall.probe()
 
 
-def test_an_empty_pool_is_an_outage(database_url: str) -> None:
-    with made(database_url, pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
+def test_an_empty_pool_is_an_outage(records_url: str) -> None:
+    with made(records_url, pool_size=1, max_overflow=0, pool_timeout=0.05) as engine:
         hall = Hall(engine)
         with engine.connect():
             assert_unavailable(hall, "A1")

@@ -1,10 +1,8 @@
 """A backup of SQL is restored into an empty database, beside an empty Redis: nothing is missing, and all goes on."""
 
 import os
-import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,18 +18,12 @@ from orders.config import Settings
 from orders.sql.database import create_engine, reading
 from orders.sql.tables import orders
 from orders.stock.service import StockService
-from tests.conftest import Shop
+from tests.conftest import Shop, empty_database
 from tests.e2e.pages import OPERATIONS, the_block
 
 
 def dump_and_restore(url: str, to: str, folder: Path) -> None:
-    """What the page says, for either database."""
-    source, target = sa.make_url(url), sa.make_url(to)
-    if source.get_backend_name() == "sqlite":
-        assert "VACUUM INTO" in OPERATIONS
-        with closing(sqlite3.connect(str(source.database))) as live:
-            live.execute("VACUUM INTO ?", [str(target.database)])
-        return
+    """What the page says."""
     programs = Path(binary("pg_dump")).parent
     env = {
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -48,16 +40,10 @@ def dump_and_restore(url: str, to: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def empty_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A second database of the same kind, with nothing in it."""
-    if database_url.startswith("sqlite"):
-        yield f"sqlite:///{tmp_path}/restored.db"
-        return
-    postgres: Postgres = request.getfixturevalue("postgres")
-    name = f"restored_{sa.make_url(database_url).database}"
-    postgres.execute(f"CREATE DATABASE {name}")
-    yield postgres.url(name)
-    postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
+def empty_url(postgres: Postgres) -> Iterator[str]:
+    """A second database, with nothing in it."""
+    with empty_database(postgres) as url:
+        yield url
 
 
 def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(

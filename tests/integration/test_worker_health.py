@@ -219,9 +219,9 @@ def test_a_worker_that_is_frozen_does_not_answer(
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """The service on SQLite and a Redis of its own."""
-    made = Site(tmp_path, f"sqlite:///{tmp_path}/orders.db", {"SWEEP_SECONDS": "0.2"})
+def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
+    """The service, with a Redis of its own."""
+    made = Site(tmp_path, database_url, {"SWEEP_SECONDS": "0.2"})
     yield made
     made.close()
 

@@ -3,11 +3,14 @@
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
+import psycopg
 import pytest
 import redis
 
@@ -34,7 +37,7 @@ def test_a_chosen_valkey_is_a_path_or_a_name_on_the_path(
     assert valkey.valkey_server() == made
 
 
-def test_a_chosen_valkey_that_is_none_is_an_error_and_no_other_is_taken(
+def test_a_chosen_valkey_that_is_none_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VALKEY_SERVER", "/nowhere/redis-server")
@@ -147,3 +150,53 @@ def test_a_valkey_to_try_things_with_runs_until_ctrl_c(tmp_path: Path) -> None:
         assert client.ping()
     server.signal(signal.SIGINT)
     assert server.wait() == 0
+
+
+#: Starts both servers, says at which ports, and waits.
+SERVERS = """
+import signal, tempfile
+from pathlib import Path
+from devtools.postgres import Postgres
+from devtools.valkey import Valkey
+folder = Path(tempfile.mkdtemp())
+print(Postgres().start().port, Valkey(folder).start().port, flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_process_leaves_no_server_behind() -> None:
+    command = [sys.executable, "-c", SERVERS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        ports = [int(port) for port in child.stdout.readline().split()]
+        assert [listens(port) for port in ports] == [True, True]
+        child.kill()
+    processes.wait_until(lambda: not any(map(listens, ports)), "both servers to end")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_server_to_try_things_with_runs_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "devtools.postgres", str(free_port())]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        [_, url] = child.stdout.readline().partition("#")[0].split("=")
+        with psycopg.connect(url.strip().replace("+psycopg", "")) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 0
+
+
+def test_a_persistent_server_keeps_its_data() -> None:
+    folder = Path(tempfile.mkdtemp(prefix="kept-"))
+    folder.chmod(0o755)  # the server runs as another user than root
+    try:
+        for statement in ("CREATE TABLE kept ()", "DROP TABLE kept"):
+            server = postgres.Postgres(folder / "postgres").start()
+            server.execute(statement)
+            server.stop()
+    finally:
+        shutil.rmtree(folder)

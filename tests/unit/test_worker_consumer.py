@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker import Consumer, ConsumerClosed, Task
-from worker.runtime.isolation import Results
+from worker.runtime.isolation import BatchResult
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -43,7 +43,7 @@ def test_a_time_out_is_one_that_can_be_waited_for(seconds: float) -> None:
 def test_a_consumer_closes_although_redis_never_took_what_it_did() -> None:
     consumer = Consumer(NOWHERE, "a")
     [station] = consumer._lane.stations
-    assert not station.settler.settle(Results(done=[Task("a")]))
+    assert not station.settler.settle(BatchResult(done=[Task("a")]))
     consumer.close()
     with pytest.raises(ConsumerClosed), consumer.take():
         raise AssertionError

@@ -20,7 +20,7 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
-from worker.runtime.isolation import Results, handle
+from worker.runtime.isolation import BatchResult, handle
 
 
 def _run(
@@ -29,8 +29,8 @@ def _run(
     *,
     probe: Callable[[], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
-) -> Results:
-    results = Results()
+) -> BatchResult:
+    results = BatchResult()
     flow = Flow(name="a", handler=handler, probe=probe)
     for part in handle(flow, tasks, lambda _: keep_going()):
         results.merge(part)
@@ -65,7 +65,7 @@ def test_a_batch_that_succeeds_is_run_once() -> None:
     handler = Poisoned()
     results = _run(handler, _tasks(500))
     assert handler.calls == 1
-    assert results == Results(done=_tasks(500))
+    assert results == BatchResult(done=_tasks(500))
 
 
 @pytest.mark.parametrize("poison", ["0", "333", "999"])
@@ -107,7 +107,7 @@ def _kept_as(outcome: Outcome) -> Exception:
 def test_each_outcome_is_sorted_to_its_list(outcome: Outcome, place: str) -> None:
     a, b, c = _tasks(3)
     results = _run(lambda _: {"1": outcome}, [a, b, c])
-    expected = Results(done=[a, c])
+    expected = BatchResult(done=[a, c])
     getattr(expected, place).append((b, _kept_as(outcome)))
     assert results == expected
     assert [*results.tasks()] == [*results.handled()]
@@ -128,7 +128,7 @@ def test_an_outcome_raised_for_a_batch_of_one_is_that_tasks_own(
 
 
 def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
-    results = Results(done=[Task("a")], untouched=[Task("b")])
+    results = BatchResult(done=[Task("a")], untouched=[Task("b")])
     assert [*results.handled()] == [Task("a")]
     assert [*results.tasks()] == [Task("a"), Task("b")]
 
@@ -136,14 +136,14 @@ def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
 def test_an_outage_said_of_one_task_leaves_that_one_untouched_and_is_the_flows() -> None:
     down = Unavailable("no answer")
     results = _run(lambda _: {"1": Failed(down)}, _tasks(3))
-    assert results == Results(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
+    assert results == BatchResult(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
 
 
 def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
     down = Unavailable("no answer")
-    results = Results(outage=down)
-    results.merge(Results(untouched=_tasks(1)))
-    assert results == Results(untouched=_tasks(1), outage=down)
+    results = BatchResult(outage=down)
+    results.merge(BatchResult(untouched=_tasks(1)))
+    assert results == BatchResult(untouched=_tasks(1), outage=down)
 
 
 def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
@@ -154,7 +154,7 @@ def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
         calls.append(len(tasks))
         raise down
 
-    assert _run(handler, _tasks(100)) == Results(untouched=_tasks(100), outage=down)
+    assert _run(handler, _tasks(100)) == BatchResult(untouched=_tasks(100), outage=down)
     assert calls == [100]
 
 
@@ -296,14 +296,14 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
     flow = Flow(name="a", handler=one_at_a_time(function))
     for number, part in enumerate(handle(flow, _tasks(3), lambda _: True), start=1):
         assert len(seen) == number
-        assert part == Results(done=[Task(str(number - 1))])
+        assert part == BatchResult(done=[Task(str(number - 1))])
 
 
 def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
     seen: list[str] = []
     function = one_at_a_time(lambda task: seen.append(task.id))
     results = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
-    assert results == Results(done=_tasks(5)[:2], untouched=_tasks(5)[2:])
+    assert results == BatchResult(done=_tasks(5)[:2], untouched=_tasks(5)[2:])
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
@@ -325,7 +325,7 @@ def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
     def handler(tasks: Sequence[Task]) -> None:
         assert isinstance(tasks, tuple)
 
-    assert _run(handler, _tasks(3)) == Results(done=_tasks(3))
+    assert _run(handler, _tasks(3)) == BatchResult(done=_tasks(3))
 
 
 def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:

@@ -23,7 +23,7 @@ from worker import (
     one_at_a_time,
 )
 from worker.queue.delay_queue import Claim
-from worker.runtime.isolation import Results
+from worker.runtime.isolation import BatchResult
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.renewal import SHARE_SECONDS
 from worker.runtime.station import RECONNECT, ServerCheck, Station
@@ -640,14 +640,14 @@ def test_a_claim_of_one_at_a_time_grows_while_it_is_fast_and_shrinks_while_it_is
     for seconds in (
         [SHARE_SECONDS * 0.7] + [0.1] * 5 + [SHARE_SECONDS * 0.7] + [SHARE_SECONDS * 1.1] * 4
     ):
-        station.adapt(Results(), seconds)
+        station.adapt(BatchResult(), seconds)
         limits.append(station.limit)
     assert limits == [1, 1, 2, 4, 8, 10, 10, 10, 5, 2, 1, 1]
 
 
 def test_a_batch_is_claimed_whole_however_long_it_takes(clock: Clock) -> None:
     station = _station(clock, lambda _: None, 100)
-    station.adapt(Results(), 3600)
+    station.adapt(BatchResult(), 3600)
     assert station.limit == 100
 
 
@@ -655,14 +655,14 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
     clock: Clock,
 ) -> None:
     station = _station(clock, lambda _: None, 100)
-    outage = Results(untouched=[Task("a")], outage=Unavailable("a statement took too long"))
+    outage = BatchResult(untouched=[Task("a")], outage=Unavailable("a statement took too long"))
     limits = []
     for _ in range(8):
         station.adapt(outage, 1)
         limits.append(station.limit)
     assert limits == [50, 25, 12, 6, 3, 1, 1, 1]
     for _ in range(8):
-        station.adapt(Results(), 1)
+        station.adapt(BatchResult(), 1)
         limits.append(station.limit)
     assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
 

@@ -407,7 +407,7 @@ def test_an_unknown_level_is_explained_and_ends_the_worker(
 def test_an_unknown_level_is_an_invalid_setting_of_the_api(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", "sqlite:///never-opened.db")
+    monkeypatch.setenv("DATABASE_URL", "postgresql+psycopg:///never-opened")
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("LOG_LEVEL", "loud")
     with pytest.raises(SettingsInvalid, match="DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'"):
@@ -423,5 +423,7 @@ def test_an_unknown_level_changes_nothing() -> None:
 
 def test_an_application_made_with_settings_leaves_the_log_to_who_made_it() -> None:
     before = (logging.root.handlers[:], logging.root.level, structlog.get_config())
-    create_app(Settings(database_url="sqlite:///never-opened.db", redis_url="redis://127.0.0.1:1"))
+    create_app(
+        Settings(database_url="postgresql+psycopg:///never-opened", redis_url="redis://127.0.0.1:1")
+    )
     assert (logging.root.handlers[:], logging.root.level, structlog.get_config()) == before

@@ -21,7 +21,7 @@ from worker import (
     Unavailable,
     events,
 )
-from worker.runtime.isolation import Results, handle
+from worker.runtime.isolation import BatchResult, handle
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.recurring import Recurrence
 from worker.runtime.station import Station
@@ -121,7 +121,7 @@ def test_what_has_no_meaning_for_it_is_no_setting(setting: str) -> None:
         report(**settings)
 
 
-def _outcome(handler: Callable[[Task], Any]) -> Results:
+def _outcome(handler: Callable[[Task], Any]) -> BatchResult:
     [results] = handle(report(handler), [Task("a")], lambda _: True)
     return results
 
@@ -274,7 +274,7 @@ def test_a_retry_that_waits_does_not_hide_what_is_next(server: Redis, clock: Clo
     station.claim()
     clock.move(1800)
     [task] = station.claim().tasks
-    station.settler.settle(Results(retries=[(task, Retry(3 * DAY * 1000))]))
+    station.settler.settle(BatchResult(retries=[(task, Retry(3 * DAY * 1000))]))
     clock.move(DAY)
     assert ids(station) == [TOMORROW]
 

@@ -6,8 +6,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
 from worker import Flow, Task, events, one_at_a_time
-from worker.runtime.isolation import Results
-from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, Held, Renewer
+from worker.runtime.isolation import BatchResult
+from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -75,11 +75,11 @@ def test_a_lease_that_began_before_the_claims_reply_is_extended_as_if_at_its_sta
 def test_what_is_settled_is_not_extended_any_more(desk: Desk) -> None:
     tasks = desk.claimed("a", "b")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
-        held.let_go(Results(done=tasks[:1]))
+        held.stop_extending(BatchResult(done=tasks[:1]))
         desk.queue.ack(tasks[:1])
         desk.pass_seconds(4)
         assert desk.queue.leased() == {"b": 9000}
-        held.let_go(Results(untouched=tasks[1:]))
+        held.stop_extending(BatchResult(untouched=tasks[1:]))
         desk.pass_seconds(4)
     assert desk.extensions == 1
 
@@ -104,7 +104,7 @@ def test_a_task_that_was_settled_meanwhile_is_not_lost(desk: Desk) -> None:
 
         def settle_first(name: str) -> None:
             if name == "extend":
-                held.let_go(Results(done=tasks))
+                held.stop_extending(BatchResult(done=tasks))
                 desk.queue.ack(tasks)
 
         desk.queue.before = settle_first
@@ -151,7 +151,7 @@ def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk)
         for _ in range(16):
             desk.pass_seconds(4)
         assert desk.heard == [events.RanTooLong("slow", ["a", "b"])]
-        held.let_go(Results(done=tasks[:1]))
+        held.stop_extending(BatchResult(done=tasks[:1]))
         assert held.begin(tasks[1:])
         for _ in range(5):
             desk.pass_seconds(4)
@@ -200,7 +200,7 @@ def test_what_cannot_be_released_waits_for_its_lease(monkeypatch: pytest.MonkeyP
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:
     tasks = desk.claimed("a")
-    held = Held(FLOW, tasks, desk.clock.now)
+    held = HeldTasks(FLOW, tasks, desk.clock.now)
     desk.clock.move(LEASE_SECONDS - 0.001)
     assert held.begin(tasks)
     desk.clock.move(0.001)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.isolation import Results
+from worker.runtime.isolation import BatchResult
 from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
 GONE = redis.TimeoutError("silent")
@@ -49,8 +49,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def _of_each_kind(desk: Desk) -> Results:
-    return Results(
+def _of_each_kind(desk: Desk) -> BatchResult:
+    return BatchResult(
         done=[desk["done"]],
         retries=[(desk["retried"], Retry(1000))],
         rescheduled=[(desk["new"], Reschedule(2000))],
@@ -121,12 +121,12 @@ def test_the_last_failure_allowed_makes_a_dead_letter(clock: Clock, error: Excep
     desk = Desk(clock, "a", max_failures=3)
     [task] = desk.tasks.values()
     for count in (1, 2):
-        desk.settler.settle(Results(failed=[(task, error)]))
+        desk.settler.settle(BatchResult(failed=[(task, error)]))
         assert desk.queue.dead_now() == set()
         clock.move(7)
         [task] = desk.again()
         assert task.failures == count
-    desk.settler.settle(Results(failed=[(task, error)]))
+    desk.settler.settle(BatchResult(failed=[(task, error)]))
     [letter] = desk.queue.dead()
     assert (letter.story["reason"], letter.story["failures"]) == ("failed too often", 3)
     assert desk.counts == {"failed": 2, "dead": 1}
@@ -139,7 +139,7 @@ def test_what_is_wanted_again_at_once_comes_after_a_millisecond(
     clock: Clock, outcome: Retry | Reschedule
 ) -> None:
     desk = Desk(clock, "a")
-    results = Results()
+    results = BatchResult()
     results.add(desk["a"], outcome)
     desk.settler.settle(results)
     assert desk.queue.scheduled() == {"a": 1}
@@ -148,7 +148,7 @@ def test_what_is_wanted_again_at_once_comes_after_a_millisecond(
 def test_nothing_is_asked_of_redis_for_nothing(clock: Clock) -> None:
     desk = Desk(clock)
     desk.queue.calls.clear()
-    assert desk.settler.settle(Results())
+    assert desk.settler.settle(BatchResult())
     assert desk.queue.calls == []
 
 
@@ -198,7 +198,7 @@ def test_a_failure_that_says_when_to_try_again_is_believed() -> None:
 def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
     desk = Desk(clock, "mine", "theirs")
     desk.queue.schedule("theirs", 2**50)
-    assert desk.settler.settle(Results(done=[*desk.tasks.values()]))
+    assert desk.settler.settle(BatchResult(done=[*desk.tasks.values()]))
     assert desk.heard.of(events.LeaseLost) == [events.LeaseLost("a", ("theirs",))]
     assert desk.counts == {"done": 1, "stale": 1}
     desk.queue.calls.clear()
@@ -249,7 +249,7 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
 ) -> None:
     desk = Desk(clock, "a", "b")
     desk.queue.before = Refusing(GONE)
-    desk.settler.settle(Results(done=[desk["a"]], untouched=[desk["b"]]))
+    desk.settler.settle(BatchResult(done=[desk["a"]], untouched=[desk["b"]]))
     desk.queue.calls.clear()
     with pytest.raises(redis.TimeoutError):
         desk.settler.resend()
@@ -266,7 +266,7 @@ def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_cla
 ) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(redis.ResponseError("WRONGTYPE"), "ack")
-    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.settler.settle(BatchResult(done=[desk["a"]]))
     desk.settler.resend()
     desk.queue.before = lambda _: None
     desk.settler.resend()
@@ -276,7 +276,7 @@ def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_cla
 def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(redis.ResponseError("READONLY"))
-    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.settler.settle(BatchResult(done=[desk["a"]]))
     desk.queue.before = lambda _: None
     desk.queue.schedule("a", 2**50)
     desk.settler.resend()
@@ -286,7 +286,7 @@ def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(GONE)
-    desk.settler.settle(Results(done=[desk["a"]]))
+    desk.settler.settle(BatchResult(done=[desk["a"]]))
     desk.queue.before = lambda _: None
     clock.move(11)
     [again] = desk.again()
@@ -299,7 +299,7 @@ def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
     desk = Desk(clock)
     desk.queue.before = Refusing(GONE)
     for n in range(MAX_UNCONFIRMED + 10):
-        desk.settler.settle(Results(done=[Task(str(n))]))
+        desk.settler.settle(BatchResult(done=[Task(str(n))]))
     desk.queue.before = lambda _: None
     desk.queue.calls.clear()
     desk.settler.resend()
@@ -369,9 +369,9 @@ def test_what_a_sweep_could_hand_out_too_early_is_put_off(clock: Clock) -> None:
 
 def test_a_dead_letter_that_was_requeued_is_not_put_off_for_ever(clock: Clock) -> None:
     desk = Desk(clock, "a")
-    desk.settler.settle(Results(dead=[(desk["a"], DeadLetter(ERROR))]))
+    desk.settler.settle(BatchResult(dead=[(desk["a"], DeadLetter(ERROR))]))
     desk.queue.requeue(["a"])
-    desk.settler.settle(Results(untouched=desk.again()))  # as in an outage
+    desk.settler.settle(BatchResult(untouched=desk.again()))  # as in an outage
     assert "a" not in desk.settler.postponed
 
 
@@ -392,7 +392,7 @@ def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
 
 def test_an_outage_is_no_failure(clock: Clock) -> None:
     desk = Desk(clock, "a")
-    desk.settler.settle(Results(untouched=[desk["a"]], outage=Unavailable("down")))
+    desk.settler.settle(BatchResult(untouched=[desk["a"]], outage=Unavailable("down")))
     [task] = desk.again()
     assert (task.failures, task.attempt, task.deliveries) == (0, 1, 0)
     assert desk.heard == []

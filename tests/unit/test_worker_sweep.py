@@ -28,7 +28,7 @@ from worker import (
     one_at_a_time,
 )
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.isolation import Results
+from worker.runtime.isolation import BatchResult
 from worker.runtime.outages import HANGS_SECONDS
 from worker.runtime.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
 
@@ -826,7 +826,7 @@ def test_what_the_claims_have_put_off_is_not_handed_out_before_its_time(place: P
     place.round()
     tasks = {task.id: task for task in place.peer.claim()}
     place.peer.station.settler.settle(
-        Results(
+        BatchResult(
             retries=[(tasks["retried"], Retry(60_000))],
             rescheduled=[(tasks["again"], Reschedule(30_000))],
             failed=[(tasks["failed"], Retry(10_000, counted=True))],
@@ -851,10 +851,10 @@ def test_a_task_that_is_done_and_waiting_anew_is_not_kept_back_by_what_it_was_pu
     place.records.add(a=-5)
     place.round()
     [task] = place.peer.claim()
-    settle(Results(retries=[(task, Retry(600_000))]))
+    settle(BatchResult(retries=[(task, Retry(600_000))]))
     place.peer.claims.schedule("a", 1)
     [task] = place.peer.claim()
-    settle(Results(done=[task]))
+    settle(BatchResult(done=[task]))
     place.redis_is_silent_for_long()
     place.round()
     assert place.handled == ["a"]

@@ -33,7 +33,7 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
     if flow.sweep is not None and up:
         yield _overdue(flow.name, flow.sweep, queue)
         if queue is not None:
-            yield _lost(flow, flow.sweep, queue)
+            yield _lost_tasks(flow, flow.sweep, queue)
 
 
 def _settings(flow: Flow) -> Finding:
@@ -80,7 +80,7 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 
-def _lost(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
+def _lost_tasks(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
     horizon = 2 * flow.lookahead_seconds
     page = _sample(sweep, 0.0, horizon)

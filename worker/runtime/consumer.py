@@ -12,13 +12,13 @@ import redis
 
 from .. import events
 from ..errors import ConsumerClosed, Unavailable
-from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, Flow, Limits, Outcome, Task
+from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
-from .isolation import Results, outcome_of, outcomes_of
+from .isolation import BatchResult, outcome_of, outcomes_of
 from .lane import Batch, Lane
-from .renewal import Held
+from .renewal import HeldTasks
 from .station import ServerCheck
 from .waker import Waker
 
@@ -54,7 +54,7 @@ class Consumer:
         queues: str | Sequence[str],
         *,
         listeners: Sequence[events.Listener] = (),
-        **settings: Unpack[Limits],
+        **settings: Unpack[CommonSettings],
     ) -> None:
         """``client`` is a client made by `connect`, or a URL from which the consumer makes its own.
 
@@ -168,7 +168,7 @@ class Consumer:
                 with self.take() as task:
                     yield task
 
-    def _next(self, limit: int, until: float, block: ExitStack) -> tuple[Batch, Held] | None:
+    def _next(self, limit: int, until: float, block: ExitStack) -> tuple[Batch, HeldTasks] | None:
         """The next tasks, whose lease is extended until ``block`` ends; None after ``until``.
 
         Raises ConsumerClosed.
@@ -179,12 +179,12 @@ class Consumer:
             if tasks and held.begin(tasks):
                 return batch, held
             # This process was frozen, or Redis slow: the lease may have ended.
-            self._settle(batch, held, Results(untouched=tasks))
+            self._settle(batch, held, BatchResult(untouched=tasks))
         if self._stopping.is_set():
             raise ConsumerClosed
         return None
 
-    def _settle(self, batch: Batch, held: Held, results: Results) -> None:
+    def _settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
         self._lane.settle(batch, held, results)
         if not results.outage:
             batch.station.health.handled()
@@ -240,9 +240,9 @@ def _results(
     tasks: Sequence[Task],
     outcomes: Mapping[str, Outcome],
     error: BaseException | None = None,
-) -> Results:
+) -> BatchResult:
     """What became of the tasks, as far as their block says."""
-    results = Results()
+    results = BatchResult()
     for task, outcome in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
         if outcome is not None or error is None:
             results.add(task, outcome)

@@ -10,8 +10,8 @@ from ..flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 
 
 @dataclass(slots=True)
-class Results:
-    """What became of each task of a batch."""
+class BatchResult:
+    """The tasks of a batch, sorted by what became of them."""
 
     done: list[Task] = field(default_factory=list)
     retries: list[tuple[Task, Retry]] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Results:
         yield from self.handled()
         yield from self.untouched
 
-    def merge(self, more: "Results") -> None:
+    def merge(self, more: "BatchResult") -> None:
         """Add the results of another call."""
         self.done += more.done
         self.retries += more.retries
@@ -72,12 +72,13 @@ class Results:
 
 def handle(
     flow: Flow, tasks: Sequence[Task], keep_going: Callable[[Sequence[Task]], bool]
-) -> Iterator[Results]:
-    """Run ``tasks`` through ``flow.handler``; yield what became of them as soon as it is known.
+) -> Iterator[BatchResult]:
+    """Call ``flow.handler`` with ``tasks``; yield the results of each call as soon as it returns.
 
-    A batch that raises is run again in halves: one bad task among n costs about 2 log2(n) more calls.
-    A handler for one task at a time gets each task alone from the start. ``keep_going`` is called with each
-    batch before the handler is. Once it returns false, or an outage is found, the rest is left untouched.
+    If a call raises, it is repeated with each half of its tasks: one bad task among n costs about 2 log2(n)
+    more calls. A handler for one task at a time gets each task alone from the start. Before each call,
+    ``keep_going`` is asked with its tasks. Once it returns false, or there is an outage, the rest is left
+    untouched.
     """
     batches = [(task,) for task in reversed(tasks)] if flow.one_at_a_time else [tuple(tasks)]
     outage = None
@@ -91,13 +92,13 @@ def handle(
                 batches += [batch[middle:], batch[:middle]]
                 continue
             outcomes = [outcome_of(flow, error)] * len(batch)
-        results = Results()
+        results = BatchResult()
         for task, outcome in zip(batch, outcomes, strict=True):
             results.add(task, outcome)
         outage = results.outage
         yield results
     if batches:
-        yield Results(untouched=[task for batch in reversed(batches) for task in batch])
+        yield BatchResult(untouched=[task for batch in reversed(batches) for task in batch])
 
 
 def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
@@ -109,10 +110,10 @@ def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
 
 
 def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    """The handler's outcome for each task.
+    """The outcome of each task by what the handler returned; None for a task that is done.
 
-    If it returned anything but a mapping from ids of this batch, the whole batch has failed. It is not
-    run again in halves, because the handler may have done its work.
+    Unless that is a mapping from ids of this batch, the whole batch has failed. It is not run again in
+    halves, because the handler may have done its work.
     """
     if not isinstance(returned, Mapping):
         wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")

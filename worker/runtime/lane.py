@@ -18,9 +18,9 @@ import redis
 from .. import events
 from ..flow import Flow, Task
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import Results, handle
+from .isolation import BatchResult, handle
 from .outages import Health
-from .renewal import SHARE_SECONDS, Held
+from .renewal import SHARE_SECONDS, HeldTasks
 from .station import ServerCheck, Station, handled_event
 
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
@@ -148,7 +148,7 @@ class Lane:
         if not tasks:
             return
         began = time.monotonic()
-        results, settled = Results(), True
+        results, settled = BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
             # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
@@ -172,13 +172,13 @@ class Lane:
         batch.station.settler.bury([(task, reason, None) for task in undeliverable])
         return [task for task in batch.tasks if task.deliveries < most]
 
-    def settle(self, batch: Batch, held: Held, results: Results) -> bool:
+    def settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> bool:
         """Settle some tasks of a batch; return whether Redis confirmed all of them."""
         station = batch.station
         if results.outage:
             station.health.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
-        held.let_go(results)
+        held.stop_extending(results)
         ended_at = time.monotonic()
         settled = station.settler.settle(results)
         if not settled:
@@ -187,7 +187,7 @@ class Lane:
         return settled
 
     def _emit_handled(
-        self, batch: Batch, results: Results, began_at: float, ended_at: float
+        self, batch: Batch, results: BatchResult, began_at: float, ended_at: float
     ) -> None:
         if tasks := [*results.handled()]:
             late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))

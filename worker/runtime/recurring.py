@@ -9,14 +9,24 @@ from collections.abc import Callable
 from typing import Unpack
 
 from .. import events
-from ..flow import DeadLetter, Failed, Flow, Limits, Probe, Reschedule, Retry, Task, one_at_a_time
+from ..flow import (
+    CommonSettings,
+    DeadLetter,
+    Failed,
+    Flow,
+    Probe,
+    Reschedule,
+    Retry,
+    Task,
+    one_at_a_time,
+)
 from ..queue.delay_queue import Claim, DelayQueue
 from .cron import Cron, Occurrence
 
 RecurringOutcome = Retry | DeadLetter | Failed
 
 
-class Settings(Limits, total=False):
+class RecurringSettings(CommonSettings, total=False):
     """The settings of a `Flow` that a `Recurring` takes as well."""
 
     probe: Probe | None
@@ -72,9 +82,9 @@ class Recurring(Flow):
         cron: str,
         timezone: str,
         handler: Callable[[Task], RecurringOutcome | None],
-        **settings: Unpack[Settings],
+        **settings: Unpack[RecurringSettings],
     ) -> None:
-        if unknown := settings.keys() - Settings.__optional_keys__:
+        if unknown := settings.keys() - RecurringSettings.__optional_keys__:
             raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
         self.schedule = Cron(cron, timezone)
         super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)

@@ -17,7 +17,7 @@ from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, Task
 from ..queue.delay_queue import DelayQueue
-from .isolation import Results
+from .isolation import BatchResult
 
 log = structlog.get_logger("worker")
 
@@ -29,7 +29,7 @@ CHECK_EVERY = 1 / 12
 SHARE_SECONDS = 0.5
 
 
-class Held:
+class HeldTasks:
     """Tasks of one claim that this process holds. Times are on the monotonic clock, in seconds."""
 
     def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float) -> None:
@@ -58,7 +58,7 @@ class Held:
                 self._begun = {task.id for task in batch}
         return held and self.began_at < self.leased_at + self._lease_seconds
 
-    def let_go(self, results: Results) -> None:
+    def stop_extending(self, results: BatchResult) -> None:
         """Stop extending the leases of tasks that are about to be settled."""
         self.drop(task.id for task in results.tasks())
 
@@ -88,14 +88,14 @@ class Renewer:
         self._flow = flow
         self._queue = queue
         self._emit = emit
-        self._held: set[Held] = set()
+        self._held: set[HeldTasks] = set()
         self._lock = threading.Lock()
         self._finished = threading.Event()
 
     @contextmanager
-    def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[Held]:
+    def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[HeldTasks]:
         """Extend the lease on ``tasks``, which began at ``claimed_at`` or later, until the block ends."""
-        held = Held(self._flow, tasks, claimed_at)
+        held = HeldTasks(self._flow, tasks, claimed_at)
         with self._lock:
             self._held.add(held)
         try:
@@ -104,7 +104,7 @@ class Renewer:
             with self._lock:
                 self._held.discard(held)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldTasks]:
         """The claims that are being worked on now."""
         with self._lock:
             return [*self._held]
@@ -129,7 +129,7 @@ class Renewer:
             if old and not held.given_up:
                 self._extend(held, now)
 
-    def _release_waiting(self, held: Held) -> None:
+    def _release_waiting(self, held: HeldTasks) -> None:
         if not (waiting := held.drop_waiting()):
             return
         try:
@@ -139,7 +139,7 @@ class Renewer:
         except redis.RedisError as error:  # they wait until the lease ends
             log.warning("not released yet", queue=self._queue.name, error=described(error))
 
-    def _extend(self, held: Held, now: float) -> None:
+    def _extend(self, held: HeldTasks, now: float) -> None:
         tasks = held.tasks()
         if not tasks:
             return

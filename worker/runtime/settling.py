@@ -16,7 +16,7 @@ from ..backoff import Backoff
 from ..errors import FAILURES, LeaseLost, described
 from ..flow import MAX_DELAY_MS, Flow, Retry, Task
 from ..queue.delay_queue import DelayQueue, Put
-from .isolation import Results
+from .isolation import BatchResult
 
 log = structlog.get_logger("worker")
 
@@ -98,7 +98,7 @@ class Settler:
         self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
         self.postponed = Postponed()
 
-    def settle(self, results: Results) -> bool:
+    def settle(self, results: BatchResult) -> bool:
         """Settle the tasks of ``results``; return whether Redis confirmed all of them."""
         queue, flow = self._queue, self._flow
         failed = [

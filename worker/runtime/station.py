@@ -1,4 +1,4 @@
-"""One flow in this process: its queue, how much to claim from it, and when."""
+"""Claims the tasks of one flow in this process: how many, and when."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ from ..backoff import Backoff
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import Results
+from .isolation import BatchResult
 from .outages import Health
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
@@ -49,7 +49,7 @@ class ServerCheck:
 
 
 class Station:
-    """A flow in this worker: its queue, how many tasks to claim, and when."""
+    """One flow in this process, with its queue and everything that works on it."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Station:
         return self._claim_at - now if self.health.up else None
 
     def claim(self, limit: int | None = None) -> Claim:
-        """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default as many as suit the flow.
+        """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default `limit`.
 
         Raises redis.RedisError and UnsafeServer.
         """
@@ -115,7 +115,7 @@ class Station:
         try:
             self._server.check()
         except UnsafeServer:
-            self.settler.settle(Results(untouched=claim.tasks))
+            self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
         return claim
 
@@ -124,14 +124,14 @@ class Station:
         try:
             return recurrence.seed(claim)
         except redis.RedisError:
-            self.settler.settle(Results(untouched=claim.tasks))
+            self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
 
-    def adapt(self, results: Results, seconds: float) -> None:
-        """Adapt the limit to what became of a claim and how long that took.
+    def adapt(self, results: BatchResult, seconds: float) -> None:
+        """Adapt the limit to a claim's results and to the seconds that it took.
 
-        Halve the limit if tasks were released. If tasks are handled one at a time, also halve it after more than
-        `SHARE_SECONDS`, and keep it after more than half of that. Otherwise double it.
+        Double the limit, or halve it if tasks were released. If tasks are handled one at a time, halve it after
+        more than `SHARE_SECONDS`, too, and leave it as it is after more than half of that.
         """
         if not results.outage:
             self.health.handled()
@@ -143,7 +143,7 @@ class Station:
 
 
 def handled_event(
-    queue: str, results: Results, seconds: float, late_ms: int, *, without_redis: bool = False
+    queue: str, results: BatchResult, seconds: float, late_ms: int, *, without_redis: bool = False
 ) -> events.Handled:
     """The event for one call of a handler."""
     return events.Handled(

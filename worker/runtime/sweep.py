@@ -5,6 +5,9 @@ are waiting according to the records, and restores those that Redis lost. While 
 sweeps. While it does not, every worker sweeps and, if the flow asks for it, passes overdue tasks to the
 flow's own handler. So there is only one way to finish a task.
 
+There are two kinds of rounds. Most read only what is overdue. Every ``lookahead_seconds`` one also reads what
+will be due soon, so that a lost task is restored before it is due.
+
 A task that Redis does not have may have been done or cancelled after the records were read. So the records
 are read again, and the task is restored only if they still list it.
 """
@@ -22,7 +25,7 @@ from .. import events
 from ..errors import FAILURES, Unavailable, described
 from ..flow import Due, Sweep, Task
 from ..queue.delay_queue import DelayQueue, Restored
-from .isolation import Results, handle
+from .isolation import BatchResult, handle
 from .outages import HangDetector
 from .settling import Postponed, retry_delay_ms
 from .station import Station, handled_event
@@ -80,9 +83,9 @@ class Sweeper:
         self.records_answer = True
         #: When the last page of records was asked for, on the monotonic clock.
         self._read_at = 0.0
-        #: When to read everything again, including what is due soon.
+        #: When to read again what is due soon, and everything that is overdue.
         self._look_ahead_at = 0.0
-        #: Every task that was due by this time is parked.
+        #: Every task that was due by this time is parked, so the next round need not read it.
         self._parked_until: float | None = None
         #: Tasks that were handled without Redis and are not done: when to try them again, and how often they
         #: failed.
@@ -151,7 +154,7 @@ class Sweeper:
             if page is None:
                 return
             self.hang_detector.progress()
-            # Databases may return Decimal, which cannot be added to the clock's floats.
+            # Databases may return Decimal, which cannot be added to the floats of the clock.
             rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
             for due in rows:
                 # The client would refuse to send it, which would be taken for an outage of Redis.
@@ -167,7 +170,7 @@ class Sweeper:
         for page in self._waiting(None if since is None else since - asked_at, 0.0):
             read_at = time.monotonic()
             found = self._ask(page, look_only=True)
-            if not self._goes_on(found):
+            if not self._may_continue(found):
                 return
             lost.update(found.lost)
             if found.due or found.lost:
@@ -181,12 +184,12 @@ class Sweeper:
         self._restore(lost, None if since is None else since - time.monotonic(), 0.0)
 
     def _sweep_upcoming(self) -> None:
-        # Reaches past the next look ahead, so that each task is seen before it is due.
+        # Twice as far as the next round that looks ahead, so that each task is seen before it is due.
         horizon = 2 * self._flow.lookahead_seconds
         lost: set[str] = set()
         for page in self._waiting(0.0, horizon):
             found = self._ask(page, look_only=True)
-            if not self._goes_on(found):
+            if not self._may_continue(found):
                 return
             lost.update(found.lost)
             if len(lost) > MOST_LOST:
@@ -203,7 +206,7 @@ class Sweeper:
             still = [due for due in page if due.id in lost]
             lost = lost.difference(due.id for due in still)
             found = self._ask(still) if still else None
-            if still and not self._goes_on(found):
+            if still and not self._may_continue(found):
                 break
             restored += len(found.lost) if found else 0
             if not lost:
@@ -212,17 +215,20 @@ class Sweeper:
             self._counts["restored"] += restored
             self._emit(events.Restored(self._queue.name, restored))
 
-    def _goes_on(self, found: Restored | None) -> TypeGuard[Restored]:
-        """Whether to ask about another page."""
+    def _may_continue(self, found: Restored | None) -> TypeGuard[Restored]:
+        """Whether the sweep may continue with another page."""
         return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
     def _note_parked(
         self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
     ) -> None:
-        """Note that the first ``parked`` tasks of a page, which was read between these times, can wait."""
+        """Skip the first ``parked`` tasks of a page until the next round that looks ahead.
+
+        The page was requested at ``asked_at`` and read by ``read_at``.
+        """
         until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
         if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
-            return  # the next task, which is not parked, may be due in the same millisecond
+            return  # the next task, which is not parked, may be due at the same time
         self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
@@ -267,7 +273,7 @@ class Sweeper:
         return found
 
     def _hiccups(self, now: float) -> bool:
-        """Whether Redis has been silent, but not for long."""
+        """Whether Redis has been silent for less than `SILENCE_SECONDS`."""
         return self._silent_since is not None and now < self._silent_since + SILENCE_SECONDS
 
     def _resign(self) -> None:
@@ -283,7 +289,7 @@ class Sweeper:
     # -- without Redis ---------------------------------------------------------------------
 
     def _handle(self, page: Sequence[Due]) -> None:
-        overdue = self._to_hand_out(page)
+        overdue = self._to_handle(page)
         if not overdue:
             return
         tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
@@ -311,7 +317,7 @@ class Sweeper:
                     handled_event(self._queue.name, part, seconds, round(late), without_redis=True)
                 )
 
-    def _to_hand_out(self, page: Sequence[Due]) -> list[Due]:
+    def _to_handle(self, page: Sequence[Due]) -> list[Due]:
         """The tasks that are due and that this process neither holds nor has postponed."""
         held_ids = {task.id for held in self._station.renewer.held() for task in held.tasks()}
         postponed = (self._postponed, self._station.settler.postponed)
@@ -325,7 +331,7 @@ class Sweeper:
             )
         ]
 
-    def _postpone(self, results: Results) -> None:
+    def _postpone(self, results: BatchResult) -> None:
         """Postpone the tasks that are not done. While Redis is down, only this process knows about them."""
         now = time.monotonic()
         for task, error in results.failed:

@@ -278,7 +278,7 @@ class Metrics(Collector):
             counted = [*self._counted(time.monotonic())]
         yield from counted
         if self._health is not None:
-            yield from _of_health(self._health())
+            yield from _health_metrics(self._health())
         yield from self._depths.collect()
 
     def _counted(self, now: float) -> Iterator[Metric]:
@@ -368,7 +368,7 @@ class Depths:
         return found
 
 
-def _of_health(health: WorkerHealth) -> Iterator[Metric]:
+def _health_metrics(health: WorkerHealth) -> Iterator[Metric]:
     yield _family(
         GaugeMetricFamily,
         "worker_flow_healthy",

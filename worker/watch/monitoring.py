@@ -92,7 +92,7 @@ def _server(
     )
     numeric_host = str(address[0])
 
-    class Server(socketserver.ThreadingTCPServer):
+    class PageServer(socketserver.ThreadingTCPServer):
         address_family = family
         # Lets a restart use the port at once; a port that somebody listens on is still refused.
         allow_reuse_address = True
@@ -113,7 +113,7 @@ def _server(
         def log_message(self, *_: object) -> None:
             """Log nothing: there is a request every few seconds."""
 
-    return Server((numeric_host, port), Handler)
+    return PageServer((numeric_host, port), Handler)
 
 
 def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:

@@ -23,7 +23,7 @@ VARYING = {
 
 
 @dataclass(slots=True)
-class _Known:
+class _WrittenError:
     """An error that was written, and its repetitions since."""
 
     #: When to write the count, on the clock of `Repeats`.
@@ -34,7 +34,7 @@ class _Known:
 
 
 class Repeats:
-    """Decides which records are written. One thread at a time uses it.
+    """Decides which log entries are written. One thread at a time uses it.
 
     ``clock`` returns seconds and never goes back.
     """
@@ -42,10 +42,10 @@ class Repeats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         #: In the order in which they were written.
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._known: OrderedDict[Hashable, _WrittenError] = OrderedDict()
 
     def written(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
-        """The records to write now: this one, unless it repeats an error, and counts that are overdue."""
+        """The entries to write now: this one, unless it repeats an error, and counts that are overdue."""
         now = self._clock()
         key = _key(record) if record.levelno >= logging.WARNING else None
         while self._known and (first := next(iter(self._known.values()))).until <= now:
@@ -63,7 +63,7 @@ class Repeats:
         else:
             if len(self._known) >= MOST_ERRORS:
                 yield from self._forget_oldest()
-            self._known[key] = _Known(now + WINDOW_SECONDS)
+            self._known[key] = _WrittenError(now + WINDOW_SECONDS)
             yield record
 
     def rest(self) -> Iterator[logging.LogRecord]:
@@ -78,7 +78,7 @@ class Repeats:
 
 
 class OnceHandler(logging.StreamHandler[TextIO]):
-    """Writes the records that `Repeats` lets through."""
+    """Writes the log entries that `Repeats` lets through."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

@@ -40,6 +40,7 @@ from orders.http.schemas.orders import (
     OrdersOut,
     OrdersQuery,
 )
+from orders.order.domain import NewOrder
 
 orders = APIBlueprint(
     "orders",
@@ -75,16 +76,15 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
 
     An order that costs nothing is paid at once.
     """
-    placed = services().orders.place(
-        caller(),
+    new = NewOrder(
+        client_id=caller(),
         key=header.idempotency_key,
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
-        timeout_seconds=body.timeout_seconds,
-        client_reference=body.client_reference,
-        metadata=body.metadata,
         origin=origin(),
+        **body.model_dump(exclude={"items"}),
     )
+    placed = services().orders.place(new)
     headers = {
         "Location": url_for("orders.get_order", order_id=placed.order.id),
         **etag(placed.order.version),

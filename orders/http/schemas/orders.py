@@ -32,7 +32,7 @@ from orders.http.schemas.types import (
     SkuOut,
     Version,
 )
-from orders.order.domain import CancelReason, Event, Order, OrderStatus
+from orders.order.domain import CancelReason, Order, OrderEvent, OrderStatus
 from orders.sql.statements import Position
 from orders.stock.domain import MAX_INT
 
@@ -168,7 +168,7 @@ class OrdersQuery(Query):
     """Which of a client's orders."""
 
     status: Annotated[
-        Literal["unpaid", "paid", "cancelled"] | None,
+        OrderStatus | None,
         Field(description="Only those with this status.", examples=["unpaid"]),
     ] = None
     created_after: Annotated[
@@ -226,7 +226,7 @@ class EventsQuery(Query):
             raise BadRequest("This cursor is not one of ours.")
         return int(text)
 
-    def cursor_after(self, event: Event) -> str:
+    def cursor_after(self, event: OrderEvent) -> str:
         """The cursor of the page that follows this event."""
         return encoded(event.id)
 

@@ -17,7 +17,7 @@ from pydantic import (
 from werkzeug.exceptions import BadRequest
 
 from orders.http.schemas.types import Shown, rfc3339
-from orders.sql.ids import is_order_id
+from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Query(BaseModel):
             return None
         word, _, position = decoded(self.cursor).partition(" ")
         at, _, last_id = position.partition(" ")
-        if word != of or not MOMENT.fullmatch(at) or not is_order_id(last_id):
+        if word != of or not MOMENT.fullmatch(at) or not is_uuid(last_id):
             raise BadRequest("This cursor is not from a list with these filters.")
         try:
             return Position(datetime.fromisoformat(at), last_id)

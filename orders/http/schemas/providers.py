@@ -14,7 +14,7 @@ from pydantic import (
 
 from orders.http.schemas.payments import RefundReference
 from orders.http.schemas.types import Amount, Currency, Id, Out, Reference
-from orders.sql.ids import ORDER_ID
+from orders.sql.ids import UUID
 
 PAYMENT, REFUND = "payment.succeeded", "refund.succeeded"
 OTHER = "other"
@@ -72,7 +72,7 @@ class PaymentReport(Report):
 
     order_id: Annotated[
         str,
-        StringConstraints(pattern=f"^{ORDER_ID.pattern}$"),
+        StringConstraints(pattern=f"^{UUID.pattern}$"),
         Field(
             description="The id of the order that it is for.",
             examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],

@@ -2,12 +2,22 @@
 
 from threading import Event, Thread
 
-from orders.ops.shared import Shared
+import pytest
+
+from orders.caches import SharedRead
 
 
-def test_what_was_read_is_kept_for_a_while() -> None:
-    at, reads = [0.0], iter(range(9))
-    shared = Shared(lambda: next(reads), 1.0, lambda: at[0])
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of the caches."""
+    now = [0.0]
+    monkeypatch.setattr("orders.caches.monotonic", lambda: now[0])
+    return now
+
+
+def test_what_was_read_is_kept_for_a_while(at: list[float]) -> None:
+    reads = iter(range(9))
+    shared = SharedRead(lambda: next(reads), 1.0)
     assert [shared.get(), shared.get()] == [0, 0]
     at[0] = 0.999
     assert shared.get() == 0
@@ -17,7 +27,7 @@ def test_what_was_read_is_kept_for_a_while() -> None:
 
 def test_what_was_changed_is_read_again() -> None:
     reads = iter(range(9))
-    shared = Shared(lambda: next(reads), 1000.0)
+    shared = SharedRead(lambda: next(reads), 1000.0)
     assert shared.get() == 0
     shared.forget()
     assert shared.get() == 1
@@ -33,12 +43,12 @@ def test_a_read_during_which_something_changed_is_not_kept() -> None:
             shared.forget()
         return reads
 
-    shared = Shared(read, 1000.0)
+    shared = SharedRead(read, 1000.0)
     assert [shared.get(), shared.get(), shared.get()] == [1, 2, 2]
 
 
-def test_while_a_read_hangs_the_others_get_what_was_there() -> None:
-    at, hangs, goes_on = [0.0], Event(), Event()
+def test_while_a_read_hangs_the_others_get_what_was_there(at: list[float]) -> None:
+    hangs, goes_on = Event(), Event()
     reads = 0
 
     def read() -> int:
@@ -49,7 +59,7 @@ def test_while_a_read_hangs_the_others_get_what_was_there() -> None:
             goes_on.wait()
         return reads
 
-    shared = Shared(read, 1.0, lambda: at[0])
+    shared = SharedRead(read, 1.0)
     assert shared.get() == 1
     at[0] = 1.0
     slow = Thread(target=shared.get)

@@ -1,0 +1,100 @@
+"""What a process keeps in memory for a few seconds, so that not every request reads the database."""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+#: How long credentials are cached. A look-up for each request would cost half as much as reading an
+#: order. What is revoked may work for this much longer in other processes.
+CACHE_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class Expiring(Protocol):
+    """A credential that may expire."""
+
+    @property
+    def valid_ms(self) -> float:
+        """How long it is still valid, from when it was read."""
+
+
+E = TypeVar("E", bound=Expiring)
+
+
+class _Entry(NamedTuple, Generic[E]):
+    value: E
+    until: float
+
+
+class Credentials(Generic[E]):
+    """API keys or providers' secrets by their ids, for `CACHE_SECONDS` at most, and no longer than they are valid."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry[E]] = {}
+
+    def get(self, credential_id: str, *, stale: bool = False) -> E | None:
+        """What is cached; with ``stale``, even if it is too old."""
+        entry = self._entries.get(credential_id)
+        return entry.value if entry and (stale or monotonic() <= entry.until) else None
+
+    def refresh(self, credential_id: str, read: Callable[[str], E | None]) -> E | None:
+        """What ``read`` finds now. Raises what it raises, and then keeps what is cached."""
+        began = monotonic()
+        found = read(credential_id)
+        if found is None:
+            self.forget(credential_id)
+        else:
+            seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
+            self._entries[credential_id] = _Entry(found, began + seconds)
+        return found
+
+    def forget(self, credential_id: str) -> None:
+        """Have the next caller read it again, because it was changed."""
+        self._entries.pop(credential_id, None)
+
+
+class _Read(NamedTuple, Generic[T]):
+    value: T
+    until: float
+    #: How many changes there had been when it was read.
+    changes: int
+
+
+class SharedRead(Generic[T]):
+    """Caches what ``read`` returns for ``seconds``. While one thread reads again, the others get the old value.
+
+    So a server that hangs blocks one thread, not one for each open page. ``read`` must not raise.
+    """
+
+    def __init__(self, read: Callable[[], T], seconds: float) -> None:
+        self._read = read
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._cached: _Read[T] | None = None
+        self._changes = 0
+
+    def get(self) -> T:
+        cached = self._cached
+        if cached is not None and self._is_fresh(cached):
+            return cached.value
+        if not self._lock.acquire(blocking=cached is None):
+            assert cached is not None
+            return cached.value
+        try:
+            cached = self._cached
+            if cached is None or not self._is_fresh(cached):
+                changes = self._changes  # before reading: a change made meanwhile may be missed
+                value = self._read()
+                cached = self._cached = _Read(value, monotonic() + self._seconds, changes)
+            return cached.value
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Have the next caller read again, because something was changed."""
+        self._changes += 1
+
+    def _is_fresh(self, cached: _Read[T]) -> bool:
+        return monotonic() < cached.until and cached.changes == self._changes

@@ -1,0 +1,372 @@
+"""Records whose one statement decides: nothing runs before it, and it is committed by itself."""
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from devtools.postgres import Postgres
+from tests.integration.hall import (
+    ENGINES,
+    ONE,
+    TYPES,
+    Hall,
+    Ticket,
+    made,
+    on_postgresql,
+    on_sqlite,
+    own_hall,
+    queue_of,
+)
+from worker import DeadLetter, Failed, Outcome, Retry, Task, Unavailable
+from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
+from worker.runtime.isolation import handle
+
+
+class Deciding(Hall):
+    """Seats that one statement frees; ``batches`` are what it was given."""
+
+    def __init__(self, engine: sa.Engine, **options: Any) -> None:
+        super().__init__(engine, decide=self._decide, **options)
+        self.batches: list[dict[Any, Task]] = []
+        self.decide: Any = self.free
+
+    def _decide(self, connection: sa.Connection, tasks: Mapping[Any, Task]) -> Any:
+        self.batches.append({**tasks})
+        return self.decide(connection, tasks)
+
+    def free(self, connection: sa.Connection, tasks: Mapping[Any, Task]) -> dict[Any, float]:
+        seat, now = self.seats.c, self.records.after(0)
+        chosen = sa.and_(seat.id.in_([*tasks]), seat.status == "held")
+        free = self.seats.update().values(status="free")
+        if connection.dialect.name == "sqlite":  # which has no CTE that writes
+            connection.execute(free.where(chosen, seat.held_until <= now))
+            days = sa.func.julianday(seat.held_until) - sa.func.julianday("now")
+            left = sa.select(seat.id, (days * 86_400_000).label("ms")).where(chosen)
+        else:
+            due = sa.select(seat.id).where(chosen, seat.held_until <= now).order_by(seat.id)
+            locked = due.with_for_update(skip_locked=True).cte("due")
+            freed = free.where(seat.id == locked.c.id).returning(seat.id).cte("freed")
+            ms = 1000 * sa.extract("epoch", seat.held_until - now)
+            others = sa.select(freed.c.id)
+            left = sa.select(seat.id, ms.label("ms")).where(chosen, seat.id.not_in(others))
+        return {row.id: row.ms for row in connection.execute(left)}
+
+    def outcomes(self, *tasks: Task) -> dict[str, str]:
+        """What a worker makes of a batch: the errors of the tasks that failed, by their ids."""
+        [results] = handle(self.flow, tasks, lambda _: True)
+        return {task.id: str(error) for task, error in results.failed}
+
+
+@pytest.fixture
+def engine(records_url: str) -> Iterator[sa.Engine]:
+    with made(records_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def hall(engine: sa.Engine) -> Deciding:
+    return Deciding(engine)
+
+
+# -- one batch -----------------------------------------------------------------------------
+
+
+def test_one_statement_handles_a_batch_and_tells_what_it_left(hall: Deciding) -> None:
+    hall.add("due", "also due")
+    hall.add("sold", status="sold")
+    hall.add("later", seconds=60)
+    outcomes = hall.run("sold", "later", "due", "absent", "also due", "a\0b")
+    assert outcomes.keys() == {"later", "a\0b"}
+    assert isinstance(outcomes["a\0b"], DeadLetter)
+    assert isinstance(retry := outcomes["later"], Retry)
+    assert 55_000 < retry.delay_ms <= 60_000
+    assert retry.delay_ms == round(retry.delay_ms)
+    assert hall.statuses() == {"due": "free", "also due": "free", "sold": "sold", "later": "held"}
+    assert hall.run("due", "also due") == {}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_statement_gets_ids_of_any_type_with_tasks(engine: sa.Engine, kind: str) -> None:
+    id_type, ids = TYPES[kind]
+    hall = Deciding(engine, id_type=id_type)
+    hall.add(*ids, seconds=60)
+    tasks = [Task(str(each), b"paid?", attempt=7) for each in ids]
+    outcomes = hall.flow.handler(tasks) or {}
+    assert hall.batches == [dict(zip(ids, tasks, strict=True))]
+    assert [type(each) for each in hall.batches[0]] == [type(each) for each in ids]
+    assert outcomes.keys() == {str(each) for each in ids}
+
+
+def test_the_statement_gets_ids_as_the_application_has_them(engine: sa.Engine) -> None:
+    hall = Deciding(engine, id_type=Ticket())
+    hall.add(ONE, seconds=60)
+    outcomes = hall.run(ONE.hex, "no ticket")
+    assert [*hall.batches[0]] == [ONE]
+    assert isinstance(next(iter(hall.batches[0])), UUID)
+    assert {name: type(each) for name, each in outcomes.items()} == {
+        ONE.hex: Retry,
+        "no ticket": DeadLetter,
+    }
+
+
+@on_postgresql
+def test_a_locked_record_is_left_and_looked_at_again(hall: Deciding) -> None:
+    hall.add("A1", "A2")
+    with hall.engine.begin() as paying:
+        paying.execute(hall.seats.update().where(hall.seats.c.id == "A1").values(status="sold"))
+        outcomes = hall.run("A1", "A2")
+    [retry] = outcomes.values()
+    assert isinstance(retry, Retry)
+    assert (*outcomes, retry.delay_ms) == ("A1", LOOK_AGAIN_MS)
+    assert hall.run("A1") == {}
+    assert hall.statuses() == {"A1": "sold", "A2": "free"}
+
+
+@pytest.mark.parametrize("returned", [None, {}])
+def test_a_statement_may_leave_nothing(hall: Deciding, returned: object) -> None:
+    hall.decide = lambda _connection, _tasks: returned
+    assert hall.run("A1") == {}
+
+
+def test_what_is_left_has_a_delay_or_an_outcome(hall: Deciding) -> None:
+    letter = DeadLetter("it has a payload")
+    left: dict[str, float | Decimal | Outcome] = {"A1": 0.2, "A2": Decimal("1.5"), "A3": letter}
+    hall.decide = lambda _connection, _tasks: left
+    first, second, third = hall.run("A1", "A2", "A3").values()
+    assert isinstance(first, Retry)
+    assert isinstance(second, Retry)
+    assert (first.delay_ms, second.delay_ms, third) == (1, 2, letter)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (["A1"], "TypeError: decide returned a list, not a mapping"),
+        (0, "TypeError: decide returned a int, not a mapping"),
+        ({"B1": 5}, "TypeError: the handler named 'B1', which is not a task id"),
+    ],
+)
+def test_a_wrong_return_value_fails_the_batch_once(
+    hall: Deciding, returned: object, error: str
+) -> None:
+    hall.add("A1", "A2")
+
+    def free(connection: sa.Connection, tasks: Mapping[Any, Task]) -> object:
+        hall.free(connection, tasks)
+        return returned
+
+    hall.decide = free
+    [results] = handle(hall.flow, [Task("A1"), Task("A2")], lambda _: True)
+    assert [f"{type(each).__name__}: {each}" for _, each in results.failed] == [error] * 2
+    assert len(hall.batches) == 1
+    assert hall.statuses() == {"A1": "free", "A2": "free"}
+
+
+@pytest.mark.parametrize("wrong", ["soon", None, float("inf"), float("nan"), 1e300])
+def test_a_value_that_is_no_delay_fails_its_task_alone(hall: Deciding, wrong: object) -> None:
+    hall.decide = lambda _connection, _tasks: {"A1": wrong, "A2": 5}
+    error = f"decide returned {wrong!r}, which is neither milliseconds nor an outcome"
+    assert hall.outcomes(Task("A1"), Task("A2")) == {"A1": error}
+
+
+# -- its transaction -----------------------------------------------------------------------
+
+
+def test_nothing_runs_beside_the_statement(hall: Deciding) -> None:
+    hall.add("A1")
+    hall.run("A1")
+    seen: list[str] = []
+    sa.event.listen(
+        hall.engine, "before_cursor_execute", lambda *args: seen.append(args[2].split()[0])
+    )
+    hall.decide = lambda connection, _tasks: connection.execute(hall.seats.delete()) and None
+    assert hall.run("A1") == {}
+    assert seen == ["DELETE"]
+
+
+@on_postgresql
+def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
+    hall.add("A1", "A2")
+
+    def traced(connection: sa.Connection, tasks: Mapping[Any, Task]) -> dict[Any, float]:
+        driver: Any = connection.connection.driver_connection
+        driver.pgconn.trace(trace.fileno())
+        return hall.free(connection, tasks)
+
+    hall.run("A1")  # what a new connection asks is asked
+    with tempfile.TemporaryFile("w+b") as trace:
+        hall.decide = traced
+        assert hall.run("A2") == {}
+        hall.engine.dispose()
+        trace.seek(0)
+        sent = re.findall(r"^\S+ \S+\tF\t\d+\t(\w+)", trace.read().decode(), re.MULTILINE)
+    assert sent == ["Parse", "Bind", "Describe", "Execute", "Sync", "Terminate"]
+    assert hall.statuses() == {"A1": "free", "A2": "free"}
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_the_statement_is_committed_by_itself(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
+    hall = Deciding(engine)
+    hall.add("A1")
+
+    def fail(connection: sa.Connection, tasks: Mapping[Any, Task]) -> None:
+        hall.free(connection, tasks)
+        raise ValueError("after it")
+
+    hall.decide = fail
+    with pytest.raises(ValueError, match="after it"):
+        hall.run("A1")
+    assert hall.statuses() == {"A1": "free"}
+    hall.add("A2")
+    hall.decide = hall.free
+    assert hall.run("A2") == {}
+    assert hall.sweep() == []
+    hall.probe()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if "autocommit" not in kind])
+def test_its_connection_is_returned_as_it_was(records_url: str, kind: str) -> None:
+    engine = ENGINES[kind](records_url)
+    hall = Deciding(engine)
+    hall.add("A1", "A2", seconds=60)
+    hall.run("A1", "A2")
+    with engine.connect() as connection:
+        connection.execute(hall.seats.delete())
+        connection.rollback()
+    assert hall.statuses() == {"A1": "held", "A2": "held"}
+    engine.dispose()
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_down_is_an_outage_here_too(own_postgres: Postgres) -> None:
+    with own_hall(own_postgres, Deciding) as hall:
+        hall.add("A1")
+        own_postgres.stop()
+        try:
+            with pytest.raises(Unavailable):
+                hall.run("A1")
+        finally:
+            own_postgres.start()
+        hall.probe()
+        assert hall.run("A1") == {}
+        assert hall.statuses() == {"A1": "free"}
+
+
+def test_a_read_only_server_is_an_outage_here_too(own_postgres: Postgres) -> None:
+    with own_hall(own_postgres, Deciding) as hall:
+        hall.add("A1")
+        name = hall.engine.url.database
+        own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        hall.engine.dispose()
+        with pytest.raises(Unavailable, match="read-only"):
+            hall.run("A1")
+        own_postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+        assert hall.run("A1") == {}  # on a new connection: those that were open stay read-only
+
+
+def test_a_frozen_backend_is_given_up_here_too(own_postgres: Postgres) -> None:
+    with own_hall(own_postgres, Deciding, timeout_seconds=1) as hall:
+        hall.add("A1")
+        with psycopg.connect(own_postgres.url("postgres").replace("+psycopg", "")) as connection:
+            [(pid,)] = connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = %s", [hall.engine.url.database]
+            ).fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unavailable):
+                hall.run("A1")
+            assert hall.run("A1") == {}
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@on_sqlite
+def test_a_database_that_stays_locked_is_an_outage(records_url: str) -> None:
+    with made(records_url, connect_args={"timeout": 0.05}) as engine, made(records_url) as other:
+        hall = Deciding(engine)
+        hall.add("A1")
+        with other.connect() as writer:
+            writer.exec_driver_sql("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="locked"):
+                hall.run("A1")
+            writer.rollback()
+        assert hall.run("A1") == {}
+        assert hall.statuses() == {"A1": "free"}
+
+
+@on_postgresql
+def test_a_conflict_is_retried_and_an_outage_if_it_goes_on(hall: Deciding) -> None:
+    hall.add("A1")
+    conflict = "DO $$ BEGIN RAISE SQLSTATE '40001'; END $$"
+
+    def lose_once(connection: sa.Connection, tasks: Mapping[Any, Task]) -> object:
+        if len(hall.batches) == 1:
+            connection.exec_driver_sql(conflict)
+        return hall.free(connection, tasks)
+
+    hall.decide = lambda connection, _tasks: connection.exec_driver_sql(conflict)
+    with pytest.raises(Unavailable):
+        hall.run("A1")
+    assert len(hall.batches) == CONFLICT_RETRIES + 1
+    hall.batches.clear()
+    hall.decide = lose_once
+    assert hall.run("A1") == {}
+    assert len(hall.batches) == 2
+    assert hall.statuses() == {"A1": "free"}
+
+
+def test_a_wrong_statement_is_no_outage(hall: Deciding) -> None:
+    hall.decide = lambda connection, _tasks: connection.exec_driver_sql("SELECT * FROM nowhere")
+    with pytest.raises(sa.exc.DBAPIError):
+        hall.run("A1")
+
+
+# -- the flow ------------------------------------------------------------------------------
+
+
+def test_a_probe_of_ones_own_is_asked_first(hall: Deciding) -> None:
+    def probe() -> None:
+        raise LookupError("run the migrations")
+
+    hall.seats.drop(hall.engine)
+    asked = hall.records.flow(probe=probe).probe
+    assert asked is not None
+    with pytest.raises(LookupError, match="run the migrations"):
+        asked()
+    own = hall.records.flow(probe=lambda: None).probe
+    assert own is not None
+    with pytest.raises(sa.exc.DBAPIError):
+        own()
+
+
+@pytest.mark.parametrize("given", [(), ("handle", "decide")])
+def test_records_are_handled_or_decided(hall: Deciding, given: tuple[str, ...]) -> None:
+    ways: dict[str, Any] = dict.fromkeys(given, hall.free)
+    seat = hall.seats.c
+    with pytest.raises(ValueError, match="either handle or decide"):
+        Records(
+            hall.engine,
+            id=seat.id,
+            due=seat.held_until,
+            pending=sa.true(),
+            queue=queue_of(),
+            **ways,
+        )
+
+
+def test_what_is_left_and_wrong_fails_with_its_reason(hall: Deciding) -> None:
+    hall.decide = lambda _connection, _tasks: {"A1": Failed("no such hall")}
+    assert hall.outcomes(Task("A1")) == {"A1": "no such hall"}

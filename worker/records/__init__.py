@@ -1,0 +1,35 @@
+"""A SQL table as a flow's truth: its sweep, its probe, its handler, and scheduling after a commit.
+
+A record is a row with an id, a time at which it is due, and a condition that says whether it is still
+pending. `Records` turns such a table into a flow::
+
+    def release(connection, ids):
+        connection.execute(seats.update().where(seats.c.id.in_(ids)).values(status="free"))
+
+    holds = Records(
+        engine,
+        id=seats.c.id,
+        due=seats.c.held_until,
+        pending=seats.c.status == "held",
+        handle=release,
+        queue=DelayQueue(client, "seat-holds"),
+    )
+
+    with engine.begin() as connection:
+        connection.execute(seats.insert().values(id="A1", held_until=holds.after(600)))
+        holds.schedule(connection, "A1")
+
+A record's id, as text, is its task's id. This is the only part of this package that needs SQLAlchemy.
+"""
+
+try:
+    import sqlalchemy  # noqa: F401  here, where its absence can be explained
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "Records need SQLAlchemy: pip install 'sqlalchemy>=2.1'", name=missing.name
+    ) from missing
+
+from .outages import CONFLICT_RETRIES
+from .records import LOOK_AGAIN_MS, Records
+
+__all__ = ["CONFLICT_RETRIES", "LOOK_AGAIN_MS", "Records"]

@@ -1,0 +1,78 @@
+"""Which errors of PostgreSQL and SQLite are an outage, and how to go on after one."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from ..errors import Unavailable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A write on a server that takes none: a standby, or a primary that was demoted.
+READ_ONLY = "25006"
+#: Serialization failure and deadlock: PostgreSQL rolled everything back, and a retry may succeed.
+_CONFLICTS = ("40001", "40P01")
+#: Connection lost, insufficient resources, operator intervention (shutdown, start-up, statement timeout), idle
+#: in transaction, lock timeout.
+_TRANSIENT_SQLSTATES = ("08", "53", "57", "25P03", "55P03", READ_ONLY, *_CONFLICTS)
+#: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
+_TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
+#: How often to rerun a transaction after a conflict with another one.
+CONFLICT_RETRIES = 3
+
+
+def is_transient(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the database is at fault and the same statement may succeed later."""
+    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _TRANSIENT_SQLITE
+    state = sqlstate(error)
+    if state is None:  # no answer at all, so the connection failed
+        return isinstance(error, sa.exc.OperationalError)
+    return state.startswith(_TRANSIENT_SQLSTATES)
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """PostgreSQL's error code, if there is one."""
+    original = getattr(error, "orig", None)
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+@contextmanager
+def unavailable(engine: sa.Engine) -> Iterator[None]:
+    """Raises Unavailable for transient errors."""
+    try:
+        yield
+    except (DBAPIError, PoolTimeout) as error:
+        if not is_transient(error):
+            raise
+        if sqlstate(error) == READ_ONLY:
+            engine.dispose()  # a demoted primary keeps its connections
+        raise Unavailable(str(getattr(error, "orig", error))) from error
+
+
+def retried(transaction: Callable[P, R]) -> Callable[P, R]:
+    """Run a function that is one transaction again if it lost a conflict with another one.
+
+    It may raise the conflict itself, or an error that was raised from it.
+    """
+
+    @wraps(transaction)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return transaction(*args, **kwargs)
+            except Exception as error:
+                if not {sqlstate(error), sqlstate(error.__cause__)} & {*_CONFLICTS}:
+                    raise
+        return transaction(*args, **kwargs)
+
+    return run

@@ -1,0 +1,332 @@
+"""The records of a table that wait for a time, as a flow: its sweep, its probe and its handler."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, Protocol, Unpack
+
+import sqlalchemy as sa
+import structlog
+from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
+
+from ..errors import Unavailable
+from ..findings import Checks
+from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe, Retry, Task
+from ..queue.delay_queue import DelayQueue, Scheduled
+from . import outbox
+from .databases import DATABASES
+from .ids import record_id, task_id
+from .outages import retried, unavailable
+from .statements import RecordStatements
+
+log = structlog.get_logger("worker")
+
+#: When to look again at a record that another transaction has locked, in ms.
+LOOK_AGAIN_MS = 50
+#: How long to wait for a server beyond the timeout of the transaction.
+GRACE_SECONDS = 0.5
+
+Column = sa.Column[Any] | QueryableAttribute[Any]
+#: ``handle(connection, ids)`` handles records in the transaction that has locked them.
+HandleRecords = Callable[[sa.Connection, Sequence[Any]], object]
+#: ``decide(connection, tasks)`` is one statement that handles what is pending and due among these records. It gets
+#: a mapping from record ids to tasks, and returns one from the ids that it left to when to look again, in ms, or
+#: to an outcome.
+DecideRecords = Callable[[sa.Connection, Mapping[Any, Task]], Mapping[Any, float | Outcome] | None]
+
+
+class TaskScheduler(Protocol):
+    """Schedules a task after a delay in ms, such as a `BatchScheduler`, which does so in the background."""
+
+    def schedule(self, task_id: str, *, delay_ms: float) -> object: ...
+
+
+class FlowSettings(CommonSettings, total=False):
+    """The settings of a `Flow` that `Records.flow` takes as well."""
+
+    without_redis: Literal["wait", "handle"]
+    checks: Checks | None
+    threads: int | None
+    pool: str | None
+    batch_size: int
+    sweep_seconds: float
+    lookahead_seconds: float
+
+
+class Records:
+    """The records of a table that wait for a time, as a flow.
+
+    Works on PostgreSQL and SQLite, whatever the engine's settings. Every wait ends after ``timeout_seconds``,
+    except those that the engine's own settings limit: the pool's ``pool_timeout``, the driver's
+    ``connect_timeout``, and on SQLite the driver's ``timeout``.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        id: Column,  # noqa: A002  what everybody calls it
+        due: Column,
+        pending: sa.ColumnElement[bool],
+        handle: HandleRecords | None = None,
+        decide: DecideRecords | None = None,
+        queue: DelayQueue,
+        scheduler: TaskScheduler | None = None,
+        timeout_seconds: float = 10.0,
+    ) -> None:
+        """Opens no connection.
+
+        ``id`` is a unique text, integer or UUID column. ``due`` is a timestamp with a time zone; on SQLite it
+        is a DateTime, in UTC. ``pending`` is any condition on the row. The sweep needs an index: see `index`.
+
+        ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
+        pending, and due by the database's clock. When it returns they must no longer be: make ``pending``
+        false, or move ``due`` into the future. It must not end the transaction, which is committed when it
+        returns and rolled back when it raises. It may raise `DeadLetter` and other outcomes.
+
+        ``decide(connection, tasks)`` takes its place where one statement can do everything: nothing runs before
+        it, nothing is locked, and the statement is committed by itself, in one round trip. It must handle only
+        what is pending and due by the database's clock, and may be repeated. ``tasks`` maps the records' ids to
+        their tasks. It returns what it left: a mapping from id to the milliseconds until to look again (0 or
+        less for a record that is locked), or to an outcome. The database's own timeouts apply to it.
+
+        ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
+        how long one transaction may take; a longer one counts as an outage.
+
+        Raises TypeError for a column of another type, and ValueError for another database, or unless there is
+        either ``handle`` or ``decide``.
+        """
+        if engine.dialect.name not in DATABASES or engine.dialect.is_async:
+            raise ValueError(
+                f"records are in PostgreSQL or SQLite, not in {engine.dialect.name}, and not asyncio's"
+            )
+        self._engine = engine
+        self._id, self._due = _column(id), _column(due)
+        self._pending = pending
+        self._queue = queue
+        self._scheduler = scheduler
+        self._timeout_seconds = timeout_seconds
+        self._sql = DATABASES[engine.dialect.name](engine.dialect, self._id, self._due)
+        self._statements = RecordStatements(self._sql, self._id, pending)
+        self._parse: Callable[[str], Any] = self._sql.parse
+        self._handle_batch: Callable[[Mapping[Any, Task]], dict[str, Outcome]]
+        if handle is not None and decide is None:
+            self._handle_batch = partial(self._locked, handle)
+        elif decide is not None and handle is None:
+            self._parse = self._typed
+            self._handle_batch = partial(self._decided, decide)
+        else:
+            raise ValueError("records need either handle or decide")
+        outbox.hook(engine.dialect)
+
+    def index(self, name: str | None = None) -> sa.Index:
+        """The index that the sweep reads, on due and id of pending records. It is added to the table's metadata.
+
+        In a migration: ``CREATE INDEX ... ON seats (held_until, id) WHERE status = 'held'``.
+        """
+        return sa.Index(
+            name or f"ix_{self._id.table.name}_{self._due.name}_pending",
+            self._due,
+            self._id,
+            postgresql_where=self._pending,
+            sqlite_where=self._pending,
+        )
+
+    def flow(self, *, probe: Probe | None = None, **settings: Unpack[FlowSettings]) -> Flow:
+        """The flow, which has the queue's name. ``settings`` are those of `Flow`, such as ``batch_size``.
+
+        ``probe`` is called before the records' own, which asks whether the database takes writes.
+        """
+        page_size = settings.get("batch_size", Flow.batch_size)
+        # Several workers may get a record at once: the lock on its row decides.
+        settings.setdefault("without_redis", "handle")
+        return Flow(
+            name=self._queue.name,
+            handler=self._handle_tasks,
+            sweep=partial(self._sweep, page_size),
+            probe=partial(self._probe, probe),
+            **settings,
+        )
+
+    def after(
+        self, seconds: float | sa.ColumnElement[float], *, since: Column | None = None
+    ) -> sa.ColumnElement[Any]:
+        """A value for the due column: ``seconds`` from now, by the database's clock.
+
+        With ``since``, a column with times, such as the due column itself: ``seconds`` after that time.
+        """
+        if not isinstance(seconds, sa.ColumnElement):
+            seconds = sa.literal(seconds, sa.Double)
+        start = None if since is None else _column(since)
+        return sa.type_coerce(self._sql.after(seconds, start), self._due.type)
+
+    def schedule(
+        self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any
+    ) -> None:
+        """Schedule these records once the transaction of the connection or session has committed.
+
+        After a rollback, even to a savepoint, nothing is sent. In autocommit mode, too, tasks are sent on
+        ``commit()``; without it they are left to the sweep. Call it after writing the records, because it reads
+        when they are due. The commit waits for Redis up to the client's timeout, and succeeds in any case:
+        tasks that Redis did not take are logged, and the sweep restores them. If a record's task is a dead
+        letter, that is logged, too: it is not handled until the letter is requeued or purged.
+
+        Raises TypeError and ValueError for an invalid id.
+        """
+        if isinstance(connection, Session | scoped_session):
+            connection.flush()
+            connection = connection.connection(bind_arguments={"clause": self._id.table})
+        if None in ids:
+            raise TypeError(
+                "None is not an id: if the database generates it, flush the record before you schedule it"
+            )
+        ids_in_sql = [self._sql.parse(self._task_id(each)) for each in ids]
+        found = connection.execute(self._statements.look, {"ids": ids_in_sql})
+        read_at = time.monotonic()
+        outbox.add(
+            connection,
+            (outbox.Entry(self._send, str(row.key), read_at + row.ms / 1000) for row in found),
+        )
+
+    def _task_id(self, id_: Any) -> str:
+        return task_id(self._id, id_, self._engine.dialect)
+
+    def _send(self, tasks: Sequence[Due]) -> None:
+        if self._scheduler is None:
+            answers = zip(tasks, self._queue.schedule_many(tasks), strict=True)
+            if dead := [task.id for task, answer in answers if answer is Scheduled.DEAD]:
+                log.warning(
+                    "dead letters stay", queue=self._queue.name, ids=dead[:5], all=len(dead)
+                )
+            return
+        for task in tasks:
+            self._scheduler.schedule(task.id, delay_ms=task.delay_ms)
+
+    # -- the flow --------------------------------------------------------------------------
+
+    def _handle_tasks(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        batch: dict[Any, Task] = {}
+        for task in tasks:
+            try:
+                batch[self._parse(task.id)] = task
+            except ValueError as error:
+                outcomes[task.id] = DeadLetter(error)
+        if batch:
+            outcomes |= self._handle_batch(batch)
+        return outcomes
+
+    def _typed(self, task_id: str) -> Any:
+        """A record's id as the application has it. Raises ValueError."""
+        return record_id(self._id, self._sql.parse(task_id), self._engine.dialect)
+
+    @retried
+    def _decided(self, decide: DecideRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
+        """Run the application's one statement."""
+        with self._autocommit() as connection:
+            left = decide(connection, batch)
+        if left is not None and not isinstance(left, Mapping):
+            wrong = TypeError(f"decide returned a {type(left).__name__}, not a mapping")
+            return {task.id: Failed(wrong) for task in batch.values()}
+        return {self._task_id(id_): _outcome(when) for id_, when in (left or {}).items()}
+
+    @retried
+    def _locked(self, handle: HandleRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
+        """Lock the records that are pending and due, have them handled, and look at what is left."""
+        ids = [*batch]
+        asked = {str(each) for each in ids}
+        with self._transaction(writes=True) as connection:
+            locked = connection.execute(self._statements.lock, {"ids": ids}).all()
+            if locked:
+                handle(connection, [row[-1] for row in locked])
+            found = connection.execute(self._statements.look, {"ids": ids}).all()
+            left = {str(row.key): row.ms for row in found}
+            undone = [key for key in (str(row[0]) for row in locked) if left.get(key, 1) <= 0]
+            if undone:
+                raise RuntimeError(
+                    f"handle returned, and {len(undone)} of {len(locked)} records are still pending "
+                    f"and due: {', '.join(undone[:5])}"
+                )
+        # A collation may match a record whose id is spelled differently, and which has no task in this batch.
+        return {key: _look_again(ms) for key, ms in left.items() if key in asked}
+
+    def _sweep(
+        self, page_size: int, after_seconds: float | None, before_seconds: float
+    ) -> Iterator[list[Due]]:
+        bounds: dict[str, Any] = {"before": before_seconds}
+        if after_seconds is not None:
+            bounds["after"] = after_seconds
+        last: sa.Row[Any] | None = None
+        while True:
+            if last is not None:
+                bounds |= {"last_due": last.due, "last_id": last.key}
+            # No transaction is open while a page is processed.
+            with self._transaction() as connection:
+                statement = self._statements.page(bounds)
+                page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
+            yield [Due(str(row.key), row.ms) for row in page]
+            if len(page) < page_size:
+                return
+            last = page[-1]
+
+    def _probe(self, before: Probe | None) -> None:
+        if before is not None:
+            before()
+        with self._transaction() as connection:
+            read_only = connection.execute(self._statements.read_only).scalar_one()
+            connection.execute(self._statements.nothing)  # raises if there is no such table
+        if read_only:
+            self._engine.dispose()  # the next connection may find the new primary
+            raise Unavailable("The database is read-only.")
+
+    # -- transactions ----------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = False) -> Iterator[sa.Connection]:
+        """One transaction, whatever the engine's isolation level. Raises Unavailable."""
+        with unavailable(self._engine), self._engine.connect() as connection:
+            self._sql.leave_autocommit(connection)
+            with (
+                self._sql.deadline(connection, self._timeout_seconds + GRACE_SECONDS),
+                connection.begin(),
+            ):
+                self._sql.begin(connection, self._timeout_seconds, writes=writes)
+                yield connection
+
+    @contextmanager
+    def _autocommit(self) -> Iterator[sa.Connection]:
+        """Each statement is committed by itself, whatever the engine's isolation level. Raises Unavailable."""
+        seconds = self._timeout_seconds + GRACE_SECONDS
+        with (
+            unavailable(self._engine),
+            self._engine.connect() as connection,
+            self._sql.deadline(connection, seconds),
+            self._sql.autocommit(connection),
+        ):
+            yield connection
+
+
+def _outcome(left: Any) -> Outcome:
+    """What becomes of a record that the application's statement left."""
+    if isinstance(left, Outcome):
+        return left
+    try:
+        return _look_again(left)
+    except (TypeError, ValueError, OverflowError):
+        return Failed(
+            TypeError(f"decide returned {left!r}, which is neither milliseconds nor an outcome")
+        )
+
+
+def _look_again(ms: float) -> Retry:
+    return Retry(LOOK_AGAIN_MS if ms <= 0 else math.ceil(ms))  # raises for NaN
+
+
+def _column(column: Column) -> sa.Column[Any]:
+    """The table's column, given as such or as an attribute of a mapped class."""
+    found: Any = column.__clause_element__() if isinstance(column, QueryableAttribute) else column
+    if not isinstance(found, sa.Column) or not isinstance(found.table, sa.Table):
+        raise TypeError(f"{column} is not a column of a table")
+    return found.table.c[found.key]
