@@ -54,7 +54,8 @@ def new(name: str, root: Path = ROOT) -> list[Path]:
     """
     package = package_of(checked_name(name))
     test = root / "tests" / "integration" / f"test_{package}.py"
-    if any(root.glob(package)) or any(root.glob(f"{package}.*")) or test.exists():
+    is_registered = f"\n[{package}]\n" in (root / "alembic.ini").read_text()
+    if is_registered or test.exists() or any(root.glob(package)) or any(root.glob(f"{package}.*")):
         raise ValueError(f"this project already has something called {package}")
     values = words(name, section=package)
     files = {

@@ -45,6 +45,8 @@ COPIED = (
     *(".editorconfig", "migrations/script.py.mako"),
     *(f"devtools/{name}.py" for name in ("__init__", "postgres", "processes", "valkey")),
 )
+#: The folders that every such repository has.
+FOLDERS = ("devtools", "migrations", "requirements", "tests", "worker")
 
 
 def repository(name: str, target: Path) -> None:
@@ -53,6 +55,8 @@ def repository(name: str, target: Path) -> None:
     Raises ValueError for another folder, and for a name that is invalid or taken.
     """
     package = package_of(checked_name(name))
+    if package in FOLDERS:
+        raise ValueError(f"the repository already has something called {package}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} already exists, and is not an empty folder")
     ignored = shutil.ignore_patterns("__pycache__")

@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from string import Template
+
+from devtools.processes import ROOT
 
 FOLDER = Path(__file__).parent
 NAME = re.compile("[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -16,14 +18,19 @@ MAX_NAME = 24
 
 
 def checked_name(name: str) -> str:
-    """The name of a service. Raises ValueError if it is invalid, or taken by a module that can be imported."""
+    """The name of a service. Raises ValueError if it is invalid, or that of a module that is installed."""
     if not NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise ValueError(
             f"a name is lowercase words joined by hyphens, such as seat-hold, "
             f"with at most {MAX_NAME} characters, not {name!r}"
         )
     package = package_of(name)
-    if keyword.iskeyword(package) or find_spec(package):
+    elsewhere = [place for place in sys.path if Path(place).resolve() != ROOT]
+    if (
+        keyword.iskeyword(package)
+        or package in sys.stdlib_module_names
+        or PathFinder.find_spec(package, elsewhere)
+    ):
         raise ValueError(f"Python already has something called {package}")
     return name
 

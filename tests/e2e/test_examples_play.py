@@ -264,7 +264,7 @@ def test_a_reminder_moves_with_the_end_of_its_hold(letters: sa.Engine, valkey: V
     assert waiting["A1"] - waiting["A1-reminder-1"] == pytest.approx(300_000, abs=60_000)
 
 
-def test_a_hold_ends_with_one_mail_by_two_workers_when_redis_is_gone(
+def test_a_hold_ends_with_one_mail_when_redis_is_gone(
     mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
 ) -> None:
     with private_valkey(tmp_path / "redis") as server:

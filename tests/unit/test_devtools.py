@@ -78,6 +78,7 @@ def checkout(tmp_path: Path) -> Path:
     """As much of this one as `make new` reads and changes."""
     for name in ("pyproject.toml", "alembic.ini"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "worker").mkdir()
     tests = tmp_path / "tests" / "integration"
     tests.mkdir(parents=True)
     for folder in (tests, tests.parent):
