@@ -23,7 +23,7 @@ from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import NewOrder
 from orders.order.service import OrderService, Timeouts
-from worker.queue.delay_queue import SLICE
+from worker.queue.formats import SLICE
 
 #: Creates in one turn.
 TURN = 100

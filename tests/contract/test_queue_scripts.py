@@ -10,7 +10,7 @@ import redis
 
 from tests.contract.conftest import SERVERS
 from worker import DelayQueue
-from worker.queue.delay_queue import Keys
+from worker.queue.keys import Keys
 from worker.queue.scripts import INCLUDE, ScriptFile, scripts
 
 FOLDER = Path(str(files("worker"))) / "queue" / "lua"

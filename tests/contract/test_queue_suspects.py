@@ -6,7 +6,8 @@ import redis
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from worker import DelayQueue
-from worker.queue.delay_queue import MAX_LOST_CLAIMS, Put
+from worker.queue.delay_queue import Put
+from worker.queue.worker_side import MAX_LOST_CLAIMS
 
 DAY = 86_400_000
 

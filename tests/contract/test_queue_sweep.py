@@ -6,7 +6,9 @@ import redis
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, one
 from worker import DelayQueue, Due
-from worker.queue.delay_queue import FORGET_WORKERS_MS, SLICE, Put, Restored
+from worker.queue.delay_queue import Put, Restored
+from worker.queue.formats import SLICE
+from worker.queue.worker_side import FORGET_WORKERS_MS
 
 HOUR = 3_600_000
 #: When the clock is right; an hour ahead is this and an hour.

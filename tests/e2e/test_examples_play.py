@@ -22,6 +22,7 @@ from examples import (
     batches,
     fastapi_app,
     future_mail,
+    hold_with_mails,
     nightly_report,
     out_of_order,
     payment_notification,
@@ -37,6 +38,10 @@ from worker import DelayQueue
 PRINTED: dict[str, list[str | re.Pattern[str]]] = {
     "batches": ["100 in one call, 2 to be", "100 in one call, 1 to be", "5"],
     "future_mail": ["Message-ID: <soon@example.org>"],
+    "hold_with_mails": [
+        "Message-ID: <A1-reminder-1@example.org>",
+        "Message-ID: <A1-expired-1@example.org>",
+    ],
     "lock_conflict": ["first finds the account locked", "second done", "first done"],
     "nightly_report": ["next: ", "next: ", "next: ", "report for ", "report for "],
     "out_of_order": [
@@ -235,6 +240,45 @@ def _unsent(engine: sa.Engine) -> int:
     unsent = future_mail.letters.c.is_sent.is_(False)
     with engine.connect() as connection:
         return connection.scalar(sa.select(sa.func.count()).where(unsent)) or 0
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_a_reminder_moves_with_the_end_of_its_hold(letters: sa.Engine, valkey: Valkey) -> None:
+    seats = hold_with_mails.Seats(letters, valkey.url)
+    with letters.begin() as connection:
+        seats.hold(connection, "A1", "ada@example.org", seconds=600)
+        seats.hold(connection, "A2", "ada@example.org", seconds=600)
+        seats.extend(connection, "A1", seconds=900)
+        seats.change(connection, "A2", status="paid")
+        with pytest.raises(sa.exc.NoResultFound):
+            seats.extend(connection, "A2", seconds=900)
+    waiting = {
+        due.id: due.delay_ms
+        for flow in (seats.holds.flow(), future_mail.flow(seats.letters))
+        if flow.sweep
+        for page in flow.sweep(None, 1e6)
+        for due in page
+    }
+    assert {*waiting} == {"A1", "A1-reminder-1"}
+    assert waiting["A1"] == pytest.approx(1_500_000, abs=60_000)
+    assert waiting["A1"] - waiting["A1-reminder-1"] == pytest.approx(300_000, abs=60_000)
+
+
+def test_a_hold_ends_with_one_mail_by_two_workers_when_redis_is_gone(
+    mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
+) -> None:
+    with private_valkey(tmp_path / "redis") as server:
+        seats = hold_with_mails.Seats(letters, server.url)
+        flows = seats.holds.flow(), future_mail.flow(seats.letters)
+        with working(server.url, *flows), working(server.url, *flows):
+            server.kill()
+            with letters.begin() as connection:
+                for seat in "abc":
+                    seats.hold(connection, seat, "ada@example.org", seconds=0)
+            wait_until(lambda: len({*mailbox.ids}) == 6 and not _unsent(letters), "all mails")
+    kinds = ("expired", "reminder")
+    ids = [f"Message-ID: <{seat}-{kind}-0@example.org>" for seat in "abc" for kind in kinds]
+    assert sorted(mailbox.ids) == ids
 
 
 def test_a_fastapi_application_schedules_moves_and_cancels(

@@ -223,7 +223,7 @@ def test_a_cursor_comes_back_as_the_position_it_was() -> None:
 
 def test_a_cursor_belongs_to_lists_of_one_order() -> None:
     cursor = OrdersQuery().cursor_after(ORDER)
-    assert OrdersQuery(status="paid", cursor=cursor).after == Position(CREATED, ORDER_ID)
+    assert OrdersQuery(status=OrderStatus.PAID, cursor=cursor).after == Position(CREATED, ORDER_ID)
     with pytest.raises(BadRequest, match="not from a list with these filters"):
         _ = OrdersQuery(expires_before=EXPIRES, cursor=cursor).after
 

@@ -65,8 +65,8 @@ def test_what_is_called_is_documented_with_its_parameters(name: str, parameters:
 def test_every_method_of_a_queue_is_documented_with_its_parameters() -> None:
     methods = {
         name: parameters_of(method)
-        for name, method in vars(worker.DelayQueue).items()
-        if inspect.isfunction(method) and not name.startswith("_")
+        for name, method in inspect.getmembers(worker.DelayQueue, inspect.isfunction)
+        if not name.startswith("_")
     }
     written = documented("method of a `DelayQueue`")
     assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods

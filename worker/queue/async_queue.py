@@ -7,19 +7,17 @@ import redis.asyncio
 from redis.commands.core import AsyncScript
 
 from ..flow import Due
-from .delay_queue import (
-    Cancelled,
-    Keys,
-    Scheduled,
-    Stats,
+from .formats import (
     cancel_args,
     cancelled_in,
-    refuse_decoding,
     schedule_args,
     scheduled_in,
     stats_in,
     task_to_schedule,
 )
+from .keys import Keys
+from .replies import Cancelled, Scheduled, Stats
+from .scripted import refuse_decoding
 from .scripts import scripts
 
 

@@ -13,7 +13,8 @@ import structlog
 
 from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
-from .delay_queue import SLICE, DelayQueue, task_to_schedule
+from .delay_queue import DelayQueue
+from .formats import SLICE, task_to_schedule
 
 log = structlog.get_logger("worker")
 

@@ -1,0 +1,122 @@
+"""How tasks, ids and replies are written in Redis, for `DelayQueue` and `AsyncDelayQueue` alike."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from ..flow import Due, checked_delay
+from .keys import Keys
+from .replies import Cancelled, Scheduled, Stats
+
+T = TypeVar("T")
+
+#: Scripts work on at most this many tasks, so that none blocks the server for long. The exception is a
+#: claim, which takes up to `MAX_BATCH_SIZE`.
+SLICE = 500
+#: Due times are zset scores, which are doubles: exact integers up to here.
+MAX_DUE_AT_MS = 2**53 - 1
+
+
+def task_to_schedule(
+    task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
+) -> tuple[str, float, bytes] | Due:
+    """One task for `schedule_args`.
+
+    Raises ValueError unless it has either a time or a delay and can be stored.
+    """
+    if due_at_ms is not None and delay_ms is None:
+        task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
+    elif delay_ms is not None and due_at_ms is None:
+        task = Due(task_id, checked_delay(delay_ms), payload)
+    else:
+        raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
+    _row(task)
+    return task
+
+
+def schedule_args(
+    keys: Keys, tasks: Iterable[tuple[str, float, bytes] | Due], *, only_if_absent: bool
+) -> Iterator[Iterable[Any]]:
+    """The arguments of each call of `schedule.lua`.
+
+    Raises ValueError for a task that cannot be stored, before it yields anything.
+    """
+    head = (keys.wake, int(only_if_absent))
+    for part in slices([*map(_row, tasks)]):
+        yield chain(head, chain.from_iterable(part))
+
+
+def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
+    """Parse the reply of `schedule.lua`."""
+    return [Scheduled(answer.decode()) for answer in reply]
+
+
+def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
+    """The arguments of each call of `cancel.lua`."""
+    return slices(ids_to_bytes(ids))
+
+
+def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
+    """Parse the reply of `cancel.lua`."""
+    return [Cancelled(answer.decode()) for answer in reply]
+
+
+def stats_in(reply: Iterable[Any]) -> Stats:
+    """Parse the reply of `stats.lua`."""
+    scheduled, due, within_minute, leased, dead, paused, oldest_dead_age_ms, next_due = reply
+    return Stats(
+        scheduled=scheduled,
+        due=due,
+        due_within_minute=within_minute,
+        leased=leased,
+        dead=dead,
+        paused=bool(paused),
+        next_due_in_ms=None if next_due is None else max(0, next_due),
+        oldest_due_age_ms=max(0, -(next_due or 0)),
+        oldest_dead_age_ms=max(0, oldest_dead_age_ms),
+    )
+
+
+def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
+    """The rows of each call of a script."""
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
+    """A task as `schedule.lua` takes it."""
+    task_id, at_ms, payload = task
+    if isinstance(task, Due):
+        return checked_id(task_id), f"+{checked_delay(at_ms)}", payload
+    if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
+        raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
+    return checked_id(task_id), math.ceil(at_ms), payload
+
+
+def checked_id(task_id: str) -> bytes:
+    """An id that can be stored, for a script. Raises ValueError for any other."""
+    if not task_id:  # scripts remove the empty id where they need a write that changes nothing
+        raise ValueError("a task id is not empty")
+    return id_to_bytes(task_id)
+
+
+def ids_to_bytes(ids: Iterable[str]) -> list[bytes]:
+    """Task ids for a script. Raises TypeError for a single id, whose letters would be taken for ids."""
+    if isinstance(ids, str):
+        raise TypeError(f"pass a list of task ids, not {ids!r}")
+    return [id_to_bytes(task_id) for task_id in ids]
+
+
+def id_to_bytes(task_id: str) -> bytes:
+    return task_id.encode(errors="surrogateescape")
+
+
+def id_to_text(task_id: bytes) -> str:
+    """Accepts any bytes, because other programs may have written the id."""
+    return task_id.decode(errors="surrogateescape")
+
+
+def as_list(reply: Any) -> list[Any]:
+    """redis-py types each reply as a value or an awaitable; on this client it is the value."""
+    return list(reply)

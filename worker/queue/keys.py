@@ -1,0 +1,52 @@
+"""The Redis keys of a queue.
+
+They share one hash tag, so that a cluster keeps them together::
+
+    {name}:scheduled    zset    task id -> due time, ms
+    {name}:leased       zset    task id -> lease expiry, ms
+    {name}:dead         list    task ids, newest first
+    {name}:letters      hash    task id -> why it is dead, JSON; a task is dead if it has an entry here
+    {name}:payloads     hash    task id -> opaque bytes, for tasks with a payload
+    {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
+                                that were claimed: lua/include/attempts.lua lists the fields
+    {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
+    {name}:alone        string  id of the suspect that was last claimed alone
+    {name}:paused       string  present while the queue is paused
+    {name}:resumed      string  present after a resume, to tell it from a flush
+    {name}:sweeper      string  which worker sweeps, and until when
+    {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
+    {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
+    {name}:workers      hash    worker id -> when it was last heard from, and what it holds
+    {name}:wake         channel a message when something is due earlier than before
+"""
+
+from .scripts import ScriptFile
+
+
+class Keys:
+    """The name of every Redis key, spelled only here."""
+
+    def __init__(self, name: str) -> None:
+        self.scheduled = f"{{{name}}}:scheduled"
+        self.leased = f"{{{name}}}:leased"
+        self.dead = f"{{{name}}}:dead"
+        self.letters = f"{{{name}}}:letters"
+        self.payloads = f"{{{name}}}:payloads"
+        self.tokens = f"{{{name}}}:tokens"
+        self.lost_claims = f"{{{name}}}:lost_claims"
+        self.alone = f"{{{name}}}:alone"
+        self.paused = f"{{{name}}}:paused"
+        self.resumed = f"{{{name}}}:resumed"
+        self.sweeper = f"{{{name}}}:sweeper"
+        self.seeded = f"{{{name}}}:seeded"
+        self.recurrence = f"{{{name}}}:recurrence"
+        self.workers = f"{{{name}}}:workers"
+        self.wake = f"{{{name}}}:wake"
+
+    def of(self, script: ScriptFile) -> list[str]:
+        """The keys that a script takes, in the script's order."""
+        return [getattr(self, key) for key in script.keys]
+
+    def stored(self) -> list[str]:
+        """All but the wake channel, which is not a key."""
+        return [key for key in vars(self).values() if key != self.wake]

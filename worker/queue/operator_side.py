@@ -1,0 +1,249 @@
+"""What looks at a queue and repairs it."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import compress, takewhile
+from typing import Any
+
+import redis
+
+from ..errors import UnsafeServer
+from .formats import as_list, id_to_bytes, id_to_text, ids_to_bytes, slices, stats_in
+from .replies import Letter, Place, Stats, TaskState, WorkerStatus
+from .scripted import ScriptedQueue
+
+#: How many dead letters are read at a time.
+LETTERS = 100
+#: How many dead letters are removed at a time. Fewer, because for one in the middle of the list 2,000
+#: entries are searched, which takes 70 us; while Redis rewrites its file, each memory page is copied on its
+#: first write, too.
+REMOVED = 25
+#: These limits keep a forecast and an inspection from blocking the server for more than a few milliseconds.
+MAX_INTERVALS = 1000
+MAX_SAMPLE = 500
+
+
+class OperatorSide(ScriptedQueue):
+    """The methods of a `DelayQueue` for those who operate it."""
+
+    def dead(self, limit: int = 100, offset: int = 0) -> list[Letter]:
+        """Dead letters, newest first."""
+        entries = as_list(self._redis.lrange(self.keys.dead, offset, offset + limit - 1))
+        return self.letters(map(id_to_text, entries))
+
+    def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
+        """Schedule dead tasks again, due now, with their counts reset. Returns the ids that were dead.
+
+        The tasks keep their appointment, and with it their idempotency key.
+        """
+        return self._remove_letters("requeue", now_ms, [self.keys.wake], ids)
+
+    def purge(self, ids: Iterable[str]) -> list[str]:
+        """Delete dead tasks for good. Returns the ids that were dead."""
+        return self._remove_letters("purge", None, [], ids)
+
+    def _remove_letters(
+        self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
+    ) -> list[str]:
+        found: list[str] = []
+        for part in slices(ids_to_bytes(ids), size=REMOVED):
+            found += map(id_to_text, self._run(script, now_ms, *head, *part))
+        return found
+
+    def letters(self, ids: Iterable[str], *, with_payloads: bool = True) -> list[Letter]:
+        """The dead letters of these tasks, in the order given; tasks that are not dead are left out.
+
+        Payloads may be large. With ``with_payloads=False`` they are not read, and each is empty.
+        """
+        found: list[Letter] = []
+        for part in slices([*dict.fromkeys(ids_to_bytes(ids))], size=LETTERS):
+            stories = as_list(self._redis.hmget(self.keys.letters, part))
+            payloads: list[Any] = [b""] * len(part)
+            if with_payloads:
+                payloads = as_list(self._redis.hmget(self.keys.payloads, part))
+            found += [
+                Letter(id_to_text(task_id), payload or b"", json.loads(story))
+                for task_id, story, payload in zip(part, stories, payloads, strict=True)
+                if story is not None
+            ]
+        return found
+
+    def newest_dead_ids(self, passed: int = 0) -> Iterator[list[str]]:
+        """The ids of dead tasks, newest first, in pages; some may no longer have a letter.
+
+        A page is read from 100 entries of the list, the last page from fewer; ``passed`` is how many entries
+        to skip.
+        """
+        last = set[bytes]()
+        while entries := as_list(self._redis.lrange(self.keys.dead, passed, passed + LETTERS - 1)):
+            # New letters go in front, and push the end of a page into the next one.
+            yield [id_to_text(task_id) for task_id in dict.fromkeys(entries) if task_id not in last]
+            passed, last = passed + len(entries), set(entries)
+
+    def dead_ids(self) -> Iterator[list[str]]:
+        """The ids of tasks that are dead now, oldest first, in pages.
+
+        A page may be requeued or purged before the next one is read.
+        """
+        left, passed = int(self._redis.llen(self.keys.dead)), 0
+        while left > 0:
+            entries = as_list(
+                self._redis.lrange(self.keys.dead, -min(left, LETTERS) - passed, -1 - passed)
+            )
+            if not entries:
+                return
+            left -= len(entries)
+            dead = [*compress(entries, self._are_dead(entries))]
+            yield [id_to_text(task_id) for task_id in reversed(dead)]
+            passed += self._left_of(entries, passed)
+
+    def _left_of(self, entries: Sequence[bytes], passed: int) -> int:
+        """How many entries of a page are still in the list, which grows only at the other end.
+
+        In the middle of a long list, an entry stays when its letter is removed.
+        """
+        now_there = as_list(self._redis.lrange(self.keys.dead, -len(entries) - passed, -1 - passed))
+        older = reversed(entries)
+        return sum(1 for _ in takewhile(lambda entry: entry in older, reversed(now_there)))
+
+    def _are_dead(self, ids: Sequence[bytes]) -> list[bool]:
+        with self._redis.pipeline(transaction=False) as pipe:
+            for task_id in ids:
+                pipe.hexists(self.keys.letters, task_id)
+            return pipe.execute()
+
+    def stats(self, *, now_ms: int | None = None) -> Stats:
+        """Count the tasks in each place at one moment."""
+        return stats_in(self._run("stats", now_ms))
+
+    def forecast(
+        self, intervals: int = 30, interval_ms: int = 60_000, *, now_ms: int | None = None
+    ) -> list[int]:
+        """How many tasks become due in each of the next intervals. Tasks that are already due are not counted.
+
+        Raises ValueError for more than 1,000 intervals, or an interval that is not positive.
+        """
+        if not (1 <= intervals <= MAX_INTERVALS and interval_ms > 0):
+            raise ValueError(f"a forecast has 1 to {MAX_INTERVALS} intervals of 1 ms or more")
+        return [*map(int, self._run("forecast", now_ms, intervals, interval_ms))]
+
+    def upcoming(self, limit: int = 10) -> list[tuple[str, int]]:
+        """The scheduled tasks that are due first, as (id, due_at_ms), in this order. Changes nothing.
+
+        Raises ValueError for a limit that is not 1 to 500.
+        """
+        if not 1 <= limit <= MAX_SAMPLE:
+            raise ValueError(f"a limit is 1 to {MAX_SAMPLE} tasks, not {limit}")
+        found: Any = self._redis.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
+        return [(id_to_text(task_id), int(due_at_ms)) for task_id, due_at_ms in found]
+
+    def last_seeded_ms(self) -> int | None:
+        """When the last occurrence that was `seed`ed is or was due, in ms since the epoch; None without one."""
+        found: Any = self._redis.zrange(self.keys.seeded, -1, -1, withscores=True)
+        return int(found[0][1]) if found else None
+
+    def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
+        """Where a task is; None when the queue does not have it. Changes nothing."""
+        place, in_ms, *counts = self._run("look_up", now_ms, id_to_bytes(task_id))
+        return TaskState(Place(place.decode()), in_ms, *counts) if place else None
+
+    def inspect(self, sample: int = 200) -> list[str]:
+        """A sentence for each task that breaks an invariant of the queue, among ``sample`` tasks of each place.
+
+        Changes nothing. Raises ValueError for a sample that is not 1 to 500.
+        """
+        if not 1 <= sample <= MAX_SAMPLE:
+            raise ValueError(f"a sample is 1 to {MAX_SAMPLE} tasks, not {sample}")
+        reply = self._run("inspect", None, sample)
+        rows = zip(*(reply[column::5] for column in range(5)), strict=True)
+        return [_inconsistency(id_to_text(task_id), *places) for task_id, *places in rows]
+
+    def server_time_ms(self) -> int:
+        """The server's clock: ms since the epoch."""
+        reply: Any = self._redis.time()
+        return int(reply[0] * 1000 + reply[1] // 1000)
+
+    def workers(self) -> list[WorkerStatus]:
+        """The known workers, sorted by id. A live one sends a heartbeat every 20 s.
+
+        Workers that have been silent for an hour are removed.
+        """
+        now_ms = self.server_time_ms()
+        known: Any = self._redis.hgetall(self.keys.workers)
+        statuses = []
+        for worker_id, value in sorted(known.items()):
+            heard_ms, _, details = value.partition(b" ")
+            ago = max(0, now_ms - int(heard_ms))
+            statuses.append(WorkerStatus(id_to_text(worker_id), ago, json.loads(details)))
+        return statuses
+
+    def pause(self) -> None:
+        """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.
+
+        If Redis loses the pause, workers that know of it renew it.
+        """
+        with self._redis.pipeline() as pipe:
+            pipe.set(self.keys.paused, b"1")
+            pipe.delete(self.keys.resumed)
+            pipe.execute()
+        self.last_known_paused = True
+
+    def resume(self) -> None:
+        """End a pause and wake the workers."""
+        with self._redis.pipeline() as pipe:
+            pipe.set(self.keys.resumed, b"1")
+            pipe.delete(self.keys.paused)
+            pipe.execute()
+        self.last_known_paused = False
+        self.wake()
+
+    def destroy(self) -> None:
+        """Delete the queue and everything in it, atomically: every task, dead letter and count.
+
+        Workers that hold a task find its lease lost, and write nothing. The queue can be used again at once:
+        a worker that is still running appears in it again, and its sweep restores what the records list as
+        waiting. Workers also renew a pause, so resume a paused queue first.
+        """
+        self._redis.unlink(*self.keys.stored())
+
+    def wake(self) -> None:
+        """Wake every waiting worker. Without permission to publish, they look again at their next slow poll."""
+        with suppress(redis.exceptions.NoPermissionError):
+            self._redis.publish(self.keys.wake, b"")
+
+    def check_server(self) -> list[str]:
+        """Check that this server does not evict or silently lose tasks; return warnings.
+
+        Raises UnsafeServer when its eviction policy may delete the queue.
+        """
+        warnings = []
+        try:
+            memory: Any = self._redis.info("memory")
+            persistence: Any = self._redis.info("persistence")
+        except redis.ResponseError as error:
+            return [f"INFO was refused ({error}), so the eviction policy is unknown"]
+        policy = memory.get("maxmemory_policy")
+        if policy is None:
+            warnings.append("the server does not report its eviction policy")
+        elif policy != "noeviction":
+            raise UnsafeServer(
+                f"Its maxmemory-policy is {policy}, which may evict whole queues: "
+                "set it to noeviction."
+            )
+        if not persistence.get("aof_enabled"):
+            warnings.append("appendonly is off: Redis may lose tasks when it restarts")
+        return warnings
+
+
+def _inconsistency(task_id: str, *flags: int) -> str:
+    """What `inspect.lua` found wrong with a task, as a sentence."""
+    *places, held = flags
+    names = [
+        name for name, there in zip(("scheduled", "leased", "dead"), places, strict=True) if there
+    ]
+    if not names:
+        return f"{task_id} is in no place, but its attempts are recorded"
+    if len(names) > 1:
+        return f"{task_id} is {' and '.join(names)} at once"
+    return f"{task_id} is {names[0]}, and {'has a' if held else 'has no'} lease token"

@@ -1,0 +1,71 @@
+"""What schedules and cancels tasks."""
+
+from collections.abc import Iterable
+
+from ..flow import Due
+from .formats import cancel_args, cancelled_in, schedule_args, scheduled_in, task_to_schedule
+from .replies import Cancelled, Scheduled
+from .scripted import ScriptedQueue
+
+
+class ProducerSide(ScriptedQueue):
+    """The methods of a `DelayQueue` for those who schedule tasks."""
+
+    def schedule(
+        self,
+        task_id: str,
+        due_at_ms: float | None = None,
+        payload: bytes = b"",
+        *,
+        delay_ms: float | None = None,
+        only_if_absent: bool = False,
+        now_ms: int | None = None,
+    ) -> Scheduled:
+        """Schedule one task, at a time or after a delay; see `schedule_many`::
+
+            queue.schedule("order-1", 1_900_000_000_000)
+            queue.schedule("order-2", delay_ms=30_000, payload=b"...")
+
+        A task that is scheduled already moves to the new time, with the new payload.
+
+        Raises ValueError unless exactly one of ``due_at_ms`` and ``delay_ms`` is given.
+        """
+        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
+        return self.schedule_many([task], only_if_absent=only_if_absent, now_ms=now_ms)[0]
+
+    def schedule_many(
+        self,
+        tasks: Iterable[tuple[str, float, bytes] | Due],
+        *,
+        only_if_absent: bool = False,
+        now_ms: int | None = None,
+    ) -> list[Scheduled]:
+        """Schedule tasks, each (id, due_at_ms, payload) or a `Due`; return the result for each.
+
+        The delay of a `Due` counts from now on the server's clock, so this machine's clock does not
+        matter. A fraction of a millisecond is rounded up.
+
+        A known id moves to the new time, with the new payload and with its counts reset; if a
+        worker holds it, that worker's lease is void. With ``only_if_absent`` a known id stays
+        as it is. A dead task always stays dead: only `requeue` brings it back.
+
+        Raises ValueError for an id, a due time or a delay that cannot be stored.
+        """
+        answers: list[Scheduled] = []
+        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+            answers += scheduled_in(self._run("schedule", now_ms, *args))
+        return answers
+
+    def cancel(self, task_id: str) -> Cancelled:
+        """Take one task off the schedule; see `cancel_many`."""
+        return self.cancel_many([task_id])[0]
+
+    def cancel_many(self, ids: Iterable[str]) -> list[Cancelled]:
+        """Take waiting tasks off the schedule; return what was found for each.
+
+        A task that a worker holds is left to that worker; it is not put back if it is not done.
+        """
+        answers: list[Cancelled] = []
+        for args in cancel_args(ids):
+            answers += cancelled_in(self._run("cancel", None, *args))
+        return answers

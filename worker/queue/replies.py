@@ -1,0 +1,147 @@
+"""What the methods of a `DelayQueue` take and return, beside tasks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from ..flow import Task
+
+#: A worker sends a heartbeat every 20 s. If two are missing, it has died or cannot reach Redis.
+SILENT_MS = 45_000
+
+
+class Scheduled(StrEnum):
+    """What `DelayQueue.schedule` did."""
+
+    CREATED = "created"
+    RESCHEDULED = "rescheduled"
+    UNCHANGED = "unchanged"
+    #: It is a dead letter and stays one until you `requeue` or `purge` it.
+    DEAD = "dead"
+
+
+class Cancelled(StrEnum):
+    """What `DelayQueue.cancel` found."""
+
+    REMOVED = "removed"
+    #: A worker holds it: it may still be done, but it is not put back.
+    CANCELLING = "cancelling"
+    #: It is a dead letter and stays one.
+    DEAD = "dead"
+    MISSING = "missing"
+
+
+class Claim(NamedTuple):
+    """What a claim returned."""
+
+    tasks: list[Task]
+    #: The server's time, ms.
+    now_ms: int
+    #: Milliseconds until the next task is due or the next lease ends; None if tasks were claimed, or if
+    #: nothing is scheduled or leased.
+    next_in_ms: float | None
+    paused: bool
+
+
+class Put(StrEnum):
+    """How `DelayQueue.retry` puts a task back."""
+
+    #: It failed; the failure is counted.
+    FAILED = "failed"
+    #: The same appointment again, with failures and deliveries reset.
+    AGAIN = "again"
+    #: It is done and due again: a new appointment.
+    NEW = "new"
+
+
+class Restored(NamedTuple):
+    """What `DelayQueue.restore` found and did."""
+
+    #: The tasks that Redis had lost, which are scheduled again.
+    lost: tuple[str, ...]
+    #: How many are scheduled and already due, so about to be claimed.
+    due: int
+    #: How many tasks at the beginning are parked: dead, or postponed by their handler or backoff.
+    parked: int
+    paused: bool
+    #: Whether it is this worker's turn to sweep; if not, nothing was done.
+    turn: bool = True
+    #: Whether this worker has only just got the turn, so that Redis may have lost data before.
+    new_turn: bool = False
+    #: Milliseconds until another worker's turn ends, unless that worker extends it.
+    turn_in_ms: int = 0
+
+
+class Seeded(NamedTuple):
+    """What `DelayQueue.seed` did."""
+
+    #: Whether this worker's schedule is in force. If not, nothing was done.
+    in_force: bool
+    #: The occurrences that this call scheduled.
+    ids: tuple[str, ...]
+
+
+class Place(StrEnum):
+    """Where a task is."""
+
+    SCHEDULED = "scheduled"
+    LEASED = "leased"
+    DEAD = "dead"
+
+
+class TaskState(NamedTuple):
+    """Where a task is, and its history so far."""
+
+    place: Place
+    #: Milliseconds until it is due, or until its lease ends; negative when that is past. None for a dead task.
+    in_ms: int | None
+    failures: int
+    #: How often its lease has expired.
+    deliveries: int
+    #: How many attempts came before.
+    attempts: int
+
+
+class WorkerStatus(NamedTuple):
+    """A worker as it last described itself."""
+
+    id: str
+    #: How long ago its last heartbeat came, ms.
+    heard_ms_ago: int
+    #: host, pid, started_at (RFC 3339), up, holds (how many tasks), held (some of their ids),
+    #: oldest_seconds (how long the longest call has run), handled (tasks since it started), lateness (of the
+    #: handled tasks: pairs of an upper bound in ms, or None for no bound, and a count; a batch counts as late
+    #: as its latest task)
+    details: Mapping[str, Any]
+
+    @property
+    def silent(self) -> bool:
+        """Whether two heartbeats are missing: the worker has died or cannot reach Redis."""
+        return self.heard_ms_ago > SILENT_MS
+
+
+class Letter(NamedTuple):
+    """A dead task, and why it is dead."""
+
+    id: str
+    payload: bytes
+    #: reason, error, traceback, failures, deliveries, due_at_ms, died_at_ms
+    story: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """How many tasks are in each place at one moment; times in ms."""
+
+    scheduled: int
+    due: int
+    due_within_minute: int
+    leased: int
+    dead: int
+    paused: bool
+    #: None when nothing is scheduled, 0 when something is due already.
+    next_due_in_ms: int | None
+    oldest_due_age_ms: int
+    #: How long ago the oldest dead letter died; 0 when there is none.
+    oldest_dead_age_ms: int = 0

@@ -1,0 +1,36 @@
+"""A queue's client, keys and scripts."""
+
+from typing import Any
+
+import redis
+from redis.commands.core import Script
+
+from .keys import Keys
+from .scripts import scripts
+
+
+class ScriptedQueue:
+    """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        if isinstance(client, redis.Redis):
+            refuse_decoding(client)
+        self.name = name
+        self.keys = Keys(name)
+        #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
+        self.last_known_paused = False
+        self._redis = client
+        self._scripts: dict[str, tuple[Script, list[str]]] = {
+            file.name: (Script(client, file.text.encode()), self.keys.of(file))
+            for file in scripts()
+        }
+
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        script, keys = self._scripts[name]
+        return script(keys=keys, args=["" if now_ms is None else now_ms, *args])
+
+
+def refuse_decoding(client: Any) -> None:
+    """Raises ValueError for a client that decodes responses."""
+    if client.get_encoder().decode_responses:
+        raise ValueError("payloads are bytes: the client must not have decode_responses=True")

@@ -1,0 +1,241 @@
+"""What claims, settles and restores tasks."""
+
+import json
+import math
+import secrets
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import redis
+
+from ..errors import LeaseLost, described
+from ..flow import MAX_BATCH_SIZE, Due, Task
+from .formats import checked_id, id_to_bytes, id_to_text, slices
+from .replies import Claim, Put, Restored, Seeded
+from .scripted import ScriptedQueue
+
+#: Random bytes; 64 hex characters, the length the scripts cut at.
+TOKEN_BYTES = 32
+#: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
+MAX_LOST_CLAIMS = 100
+#: Workers that have sent no heartbeat for this long are removed.
+FORGET_WORKERS_MS = 3_600_000
+
+
+class WorkerSide(ScriptedQueue):
+    """The methods of a `DelayQueue` for its workers."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        super().__init__(client, name)
+        #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
+        self._lost_claims: dict[str, None] = {}
+
+    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
+        """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
+
+        A task whose lease expired counts one more delivery, unless the reply to the claim that leased
+        it was lost. Such suspects are claimed a few at a time, and alone after their second expired
+        lease. No task is claimed early: due times are compared with the server's clock, rounded down.
+
+        Raises ValueError for a limit that is not 1 to 2,000: the script would fail halfway and lose
+        the tasks it had taken.
+        """
+        if not 1 <= limit <= MAX_BATCH_SIZE:
+            raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
+        token = secrets.token_hex(TOKEN_BYTES)
+        lost = [*self._lost_claims]
+        try:
+            paused, now, next_in_us, *fields = self._run(
+                "claim",
+                now_ms,
+                limit,
+                math.isqrt(limit),
+                lease_ms,
+                token,
+                "1" if self.last_known_paused else "",
+                *lost,
+            )
+        except (redis.ConnectionError, redis.TimeoutError):
+            self._lost_claims[token] = None
+            for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
+                self._lost_claims.pop(each, None)
+            raise
+        for each in lost:
+            self._lost_claims.pop(each, None)
+        self.last_known_paused = bool(paused)
+        tasks = [
+            Task(
+                id_to_text(task_id),
+                payload or b"",
+                failures,
+                deliveries,
+                int(due),
+                token,
+                attempts + 1,
+                int(appointment),
+            )
+            for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
+                *(fields[column::7] for column in range(7)), strict=True
+            )
+        ]
+        next_in_ms = None if next_in_us < 0 else next_in_us / 1000
+        return Claim(tasks, now, next_in_ms, self.last_known_paused)
+
+    def ack(self, tasks: Sequence[Task]) -> None:
+        """Remove tasks of one claim, because they are done.
+
+        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
+        """
+        self._settle("ack", None, [_shared_token(tasks)], [(task.id,) for task in tasks])
+
+    def retry(
+        self,
+        retries: Sequence[tuple[Task, float]],
+        put: Put = Put.AGAIN,
+        *,
+        now_ms: int | None = None,
+    ) -> None:
+        """Put tasks of one claim back, each due after its own delay in ms from now.
+
+        Raises LeaseLost as `ack` does.
+        """
+        head = [self.keys.wake, _shared_token([task for task, _ in retries])]
+        rows = [(task.id, math.ceil(delay_ms), put) for task, delay_ms in retries]
+        self._settle("retry", now_ms, head, rows)
+
+    def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
+        """Extend the lease on tasks of one claim to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        self._settle(
+            "extend", now_ms, [_shared_token(tasks), lease_ms], [(task.id,) for task in tasks]
+        )
+
+    def release(self, tasks: Sequence[Task]) -> None:
+        """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
+        head = [self.keys.wake, _shared_token(tasks)]
+        self._settle("release", None, head, [(task.id,) for task in tasks])
+
+    def dead_letter(
+        self,
+        burials: Sequence[tuple[Task, str, BaseException | None]],
+        *,
+        now_ms: int | None = None,
+    ) -> None:
+        """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
+        rows = [(task.id, _story(task, reason, error)) for task, reason, error in burials]
+        self._settle("dead_letter", now_ms, [_shared_token([task for task, _, _ in burials])], rows)
+
+    def _settle(
+        self, script: str, now_ms: int | None, head: list[Any], rows: list[tuple[Any, ...]]
+    ) -> None:
+        lost: list[bytes] = []
+        for part in slices(rows):
+            args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
+            lost += self._run(script, now_ms, *head, *args)
+        if lost:
+            raise LeaseLost(map(id_to_text, lost))
+
+    def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
+        """Record that a worker is alive, with details of what it is doing."""
+        self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
+
+    def sign_off(self, worker_id: str) -> None:
+        """Remove a worker that has stopped."""
+        self._redis.hdel(self.keys.workers, worker_id)
+
+    def restore(
+        self,
+        waiting: Sequence[Due],
+        *,
+        worker_id: str = "",
+        term_ms: int = 0,
+        look_only: bool = False,
+        now_ms: int | None = None,
+    ) -> Restored:
+        """Schedule the tasks that Redis does not have; leave leased and dead ones alone.
+
+        A task that is scheduled is moved only if its time is more than 100 ms too late, and not if it was
+        postponed after it was due. Does nothing while the queue is paused.
+
+        With a ``worker_id``, that worker gets the turn to sweep for ``term_ms`` from now. If it is
+        another worker's turn, nothing is done. With ``look_only``, lost tasks are returned but not
+        scheduled.
+        """
+        found, seen = Restored((), 0, 0, paused=False), 0
+        for part in slices(waiting) if waiting else [[]]:
+            rows = (
+                value
+                for due in part
+                for value in (checked_id(due.id), math.ceil(due.delay_ms), due.payload)
+            )
+            turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
+                "restore",
+                now_ms,
+                self.keys.wake,
+                worker_id,
+                term_ms,
+                "" if look_only else "1",
+                "1" if self.last_known_paused else "",
+                *rows,
+            )
+            found = Restored(
+                found.lost + tuple(map(id_to_text, lost)),
+                found.due + overdue,
+                found.parked + (parked if found.parked == seen else 0),
+                bool(paused),
+                turn > 0,
+                found.new_turn or turn == 2,  # noqa: PLR2004  see the script
+                turn_in_ms,
+            )
+            seen += len(part)
+        if found.turn:
+            self.last_known_paused = found.paused
+        return found
+
+    def seed(
+        self,
+        schedule: str,
+        started_at_ms: int,
+        upcoming: tuple[str, int],
+        expected: tuple[str, int] | None = None,
+        *,
+        now_ms: int | None = None,
+    ) -> Seeded:
+        """Schedule the ``upcoming`` occurrence of a recurring task, an (id, due_at_ms), once.
+
+        An occurrence is never scheduled a second time, unless Redis has lost everything. In that case
+        ``expected`` is scheduled too. Pass the last occurrence that the caller knows was scheduled, if its
+        time has come and the caller does not hold it.
+
+        If workers have different schedules, that of the worker that started last is in force;
+        ``started_at_ms`` is when the caller started, on the server's clock. Occurrences of the other
+        schedules that are not due yet are removed.
+        """
+        rows = [*upcoming, *(expected or ())]
+        in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
+        return Seeded(bool(in_force), tuple(map(id_to_text, ids)))
+
+    def resign(self, worker_id: str) -> None:
+        """Give up the turn to sweep, if it is this worker's."""
+        self._run("resign", None, worker_id)
+
+
+def _shared_token(tasks: Sequence[Task]) -> str:
+    """The token that tasks of one claim share."""
+    tokens = {task.token for task in tasks}
+    if len(tokens) > 1:
+        raise ValueError("tasks of several claims cannot be settled in one call")
+    return tokens.pop() if tokens else ""
+
+
+def _story(task: Task, reason: str, error: BaseException | None) -> str:
+    story = {
+        "reason": reason,
+        "error": described(error)[:2000] if error else None,
+        # The end matters most: what was raised, and where.
+        "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
+        "failures": task.failures,
+        "deliveries": task.deliveries,
+        "due_at_ms": task.due_at_ms,
+    }
+    return json.dumps(story)
