@@ -130,10 +130,10 @@ def own_postgres() -> Iterator[Postgres]:
 
 
 @contextmanager
-def empty_database(postgres: Postgres) -> Iterator[str]:
-    """The URL of an empty database, deleted afterwards."""
+def empty_database(postgres: Postgres, options: str = "") -> Iterator[str]:
+    """The URL of a new database, deleted afterwards; ``options`` are those of CREATE DATABASE."""
     name = f"test_{uuid4().hex}"
-    postgres.execute(f"CREATE DATABASE {name}")
+    postgres.execute(f"CREATE DATABASE {name} {options}")
     yield postgres.url(name)
     postgres.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -52,6 +52,7 @@ from tests.integration.hall import (
 from tests.integration.reads import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
 from tests.integration.workers import frozen
+from tests.length import rounds
 from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
@@ -445,7 +446,7 @@ def test_what_is_no_time_keeps_nothing_else_from_the_sweep(hall: Hall, due: str)
 
 
 def test_a_payment_and_an_expiry_at_the_deadline_have_one_winner(house: Theatre) -> None:
-    pairs = 1_000
+    pairs = rounds(100, 1_000)
     ids = house.hold_many(pairs, -60, -60, scheduled=False)
     flow = house.holds.flow()
     app = house.door().application

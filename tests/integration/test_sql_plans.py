@@ -8,7 +8,7 @@ statement reads is counted: in pages, by EXPLAIN. No clock is looked at.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any, NamedTuple
@@ -177,16 +177,20 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(postgres: Postgres) -> Iterator[Pair]:
     with ExitStack() as stack:
-        urls = [stack.enter_context(empty_database(postgres)) for _ in Pair._fields]
-        shops = [stack.enter_context(filled(url)) for url in urls]
-        with writing(shops[1].engine) as connection:
+        cold_url = stack.enter_context(empty_database(postgres))
+        fill_empty(cold_url)
+        cold_name = sa.make_url(cold_url).database
+        analysed_url = stack.enter_context(empty_database(postgres, f"TEMPLATE {cold_name}"))
+        cold, analysed = (
+            stack.enter_context(opened(url, **PATIENT)) for url in (cold_url, analysed_url)
+        )
+        with writing(analysed.engine) as connection:
             connection.execute(sa.text("ANALYZE"))
-        yield Pair(*shops)
+        yield Pair(cold, analysed)
 
 
-@contextmanager
-def filled(url: str) -> Iterator[Shop]:
-    """A shop with many orders, in tables that nothing analyses by itself."""
+def fill_empty(url: str) -> None:
+    """Make the tables, which nothing analyses by itself, and many orders in them."""
     upgrade(url)
     with opened(url, **PATIENT) as shop:
         with writing(shop.engine) as connection:
@@ -194,7 +198,6 @@ def filled(url: str) -> Iterator[Shop]:
                 off = f"ALTER TABLE {table} SET (autovacuum_enabled = off)"
                 connection.execute(sa.text(off))
         fill(shop)
-        yield shop
 
 
 def overdue(shop: Shop, count: int) -> list[str]:

@@ -1,0 +1,77 @@
+"""The database that tests share: each finds it empty, and as the migrations made it."""
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from orders.sql.tables import metadata
+from tests.conftest import ReusedDatabase, opened
+
+
+@pytest.fixture
+def database(reused_database: ReusedDatabase) -> Iterator[ReusedDatabase]:
+    yield reused_database
+    reused_database.restore()
+
+
+def run(url: str, *statements: str) -> None:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def first_event(url: str) -> int:
+    """The id of an event in this database, which must be empty."""
+    with opened(url) as shop:
+        shop.stock()
+        shop.place()
+        tables = shop.tables()
+    assert len(tables["orders"]) == 1
+    return int(tables["order_events"][0][0])
+
+
+def test_rows_and_sequences_begin_anew(database: ReusedDatabase) -> None:
+    before = database.url
+    found = []
+    for _ in range(2):
+        found.append(first_event(database.url))
+        database.restore()
+    assert (found, database.url) == ([1, 1], before)
+    engine = sa.create_engine(database.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        for table in metadata.sorted_tables:
+            assert connection.execute(sa.select(table)).all() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "DROP INDEX ix_orders_unpaid_expiry",
+        "ALTER TABLE orders ADD COLUMN note TEXT",
+        "ALTER TABLE orders RENAME TO elsewhere",
+        "ALTER TABLE orders SET (autovacuum_enabled = off)",
+        "CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "UPDATE alembic_version SET version_num = 'another'",
+        "DROP TABLE alembic_version",
+        "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET lock_timeout = 1'; END $$",
+    ],
+    ids=lambda change: change[:30],
+)
+def test_a_change_of_the_schema_costs_a_new_one(database: ReusedDatabase, change: str) -> None:
+    before = database.url
+    run(database.url, change)
+    database.restore()
+    assert database.url != before
+    assert first_event(database.url) == 1
+
+
+def test_whoever_is_connected_is_sent_away(database: ReusedDatabase) -> None:
+    engine = sa.create_engine(database.url)
+    with engine.connect() as left:
+        left.exec_driver_sql("LOCK TABLE orders")
+        database.restore()
+        with pytest.raises(sa.exc.OperationalError):
+            left.exec_driver_sql("SELECT 1")
+    engine.dispose()
