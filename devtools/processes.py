@@ -42,7 +42,8 @@ class Guard:
     def release(self) -> None:
         """The processes have ended: their id may soon be another's."""
         if self._child.returncode is None:
-            os.write(self._writer, b"\n")
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._writer, b"\n")
             os.close(self._writer)
             self._child.wait()
 

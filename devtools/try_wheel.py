@@ -111,11 +111,9 @@ def show(text: str) -> None:
 def try_queue(installed: Installed) -> None:
     """The queue alone: a flow in an otherwise empty folder, and the errors about missing extras."""
     installed.install()
-    for module, extra in (("worker.records", "records"), ("orders", "orders")):
-        installed.run(
-            *("python", "-c", f"import {module}"),
-            fails_with=f"pip install 'order-timeout[{extra}]'",
-        )
+    needed = {"worker.records": "sqlalchemy>=2.1", "orders": "order-timeout[orders]"}
+    for module, package in needed.items():
+        installed.run("python", "-c", f"import {module}", fails_with=f"pip install '{package}'")
     installed.run("order-timeout", "stats", fails_with="No flows were named")
     page = (ROOT / "docs" / "install.md").read_text()
     [flow] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -106,7 +106,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         webhooks=Webhooks(
             engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
         ),
-        queues=Queues(client, (QUEUE, WEBHOOK_QUEUE)),
+        queues=Queues(client),
     )
 
 

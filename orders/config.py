@@ -1,15 +1,17 @@
 """The environment's settings, validated once and frozen."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from orders.errors import SettingsInvalid
 
 #: How many arguments a Lua script can unpack.
 MAX_BATCH_SIZE = 2000
-MAX_PORT = 65_535
 #: What to do about a URL that is missing or malformed.
 DATABASE_URLS = (
     "set it to postgresql+psycopg://user:password@host/name, "
@@ -19,58 +21,56 @@ REDIS_URLS = "set it to redis://:password@host:6379/0"
 EXAMPLES = {"database_url": DATABASE_URLS, "redis_url": REDIS_URLS}
 
 
-def _at_least(minimum: float, default: Any) -> Any:
-    return field(default=default, metadata={"minimum": minimum})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One field for each environment variable, which has the field's name in capitals."""
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
     #: ``postgresql+psycopg://user:password@host/name``
     database_url: str = field(repr=False)
     #: ``redis://:password@host:6379/0``
     redis_url: str = field(repr=False)
     #: How long an order may stay unpaid: the default, and the bounds on what a request may ask for.
-    order_timeout_seconds: float = _at_least(0.001, 1800.0)
-    order_timeout_min_seconds: float = _at_least(0.001, 1.0)
-    order_timeout_max_seconds: float = _at_least(0.001, 86_400.0)
+    order_timeout_seconds: Annotated[float, Field(ge=0.001)] = 1800.0
+    order_timeout_min_seconds: Annotated[float, Field(ge=0.001)] = 1.0
+    order_timeout_max_seconds: Annotated[float, Field(ge=0.001)] = 86_400.0
     #: What one client may hold without paying: unpaid orders, and the pieces in them. 0 is no limit.
-    max_unpaid_orders: int = _at_least(0, 10_000)
-    max_held_pieces: int = _at_least(0, 100_000)
+    max_unpaid_orders: Annotated[int, Field(ge=0)] = 10_000
+    max_held_pieces: Annotated[int, Field(ge=0)] = 100_000
     #: How soon another worker takes over from a dead one. Must be longer than any statement may
     #: run.
-    lease_seconds: float = _at_least(0.1, 10.0)
-    sweep_seconds: float = _at_least(0.01, 1.0)
-    lookahead_seconds: float = _at_least(0.01, 30.0)
+    lease_seconds: Annotated[float, Field(ge=0.1)] = 10.0
+    sweep_seconds: Annotated[float, Field(ge=0.01)] = 1.0
+    lookahead_seconds: Annotated[float, Field(ge=0.01)] = 30.0
     #: Orders in one claim, one transaction and one ack.
-    batch_size: int = _at_least(1, 500)
+    batch_size: Annotated[int, Field(ge=1, le=MAX_BATCH_SIZE)] = 500
     #: After how many failures, or deaths of its worker, a check becomes a dead letter.
-    max_failures: int = _at_least(1, 5)
-    max_deliveries: int = _at_least(3, 5)
-    retry_base_seconds: float = _at_least(0.001, 1.0)
-    retry_cap_seconds: float = _at_least(0.001, 60.0)
+    max_failures: Annotated[int, Field(ge=1)] = 5
+    max_deliveries: Annotated[int, Field(ge=3)] = 5
+    retry_base_seconds: Annotated[float, Field(ge=0.001)] = 1.0
+    retry_cap_seconds: Annotated[float, Field(ge=0.001)] = 60.0
     #: SQL connections of one process. An API process needs no more threads than these.
-    database_pool_size: int = _at_least(1, 10)
-    statement_timeout_seconds: float = _at_least(0.1, 4.0)
-    lock_timeout_seconds: float = _at_least(0.1, 2.0)
+    database_pool_size: Annotated[int, Field(ge=1)] = 10
+    statement_timeout_seconds: Annotated[float, Field(ge=0.1)] = 4.0
+    lock_timeout_seconds: Annotated[float, Field(ge=0.1)] = 2.0
     #: Requests of one API key to one process, on average and at once.
-    rate_limit_per_second: int = _at_least(1, 1000)
-    rate_limit_burst: int = _at_least(1, 1000)
+    rate_limit_per_second: Annotated[int, Field(ge=1)] = 1000
+    rate_limit_burst: Annotated[int, Field(ge=1)] = 1000
     #: How many reverse proxies add a client's address to X-Forwarded-For. Without one, a client
     #: could choose its address.
-    trusted_proxies: int = _at_least(0, 0)
+    trusted_proxies: Annotated[int, Field(ge=0)] = 0
     #: How long sending a webhook may take in all, and how many a worker sends at a time.
-    webhook_timeout_seconds: float = _at_least(0.1, 5.0)
-    webhook_threads: int = _at_least(1, 8)
+    webhook_timeout_seconds: Annotated[float, Field(ge=0.1)] = 5.0
+    webhook_threads: Annotated[int, Field(ge=1)] = 8
     #: How long before an order's deadline `order.expiring` is sent; 0: never.
-    webhook_expiring_minutes: float = _at_least(0, 0.0)
+    webhook_expiring_minutes: Annotated[float, Field(ge=0)] = 0.0
     #: How long delivered and dead webhooks are kept; 0: forever.
-    webhook_keep_days: int = _at_least(0, 30)
+    webhook_keep_days: Annotated[int, Field(ge=0)] = 30
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: Where the API and the worker serve /metrics; None: nowhere.
-    metrics_port: int | None = _at_least(1, None)
+    metrics_port: Annotated[int | None, Field(ge=1, le=65_535)] = None
     metrics_host: str = "127.0.0.1"
     #: Where the API's processes share their counts; empty: a directory under /tmp, named after the
     #: port.
@@ -79,44 +79,38 @@ class Settings:
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
         """Read and validate. Raises SettingsInvalid, which names everything that is wrong."""
-        problems: list[str] = []
-        values: dict[str, Any] = {}
-        for setting in fields(cls):
-            name = setting.name.upper()
-            text = environ.get(name, "").strip()
-            if text:
-                try:
-                    values[setting.name] = _parsed(text, setting.type)
-                except ValueError:
-                    problems.append(f"{name} is not a number: {text!r}")
-                    continue
-                except KeyError:
-                    problems.append(f"{name} is 0 or 1, not {text!r}")
-                    continue
-                minimum = setting.metadata.get("minimum")
-                if minimum is not None and not minimum <= values[setting.name] < float("inf"):
-                    problems.append(f"{name} is at least {minimum:g}, not {text}")
-            elif setting.name in EXAMPLES:
-                problems.append(f"{name} is not set: {EXAMPLES[setting.name]}")
-        if not problems:
-            settings = _fitting_defaults(cls(**values), values)
-            problems = _contradictions(settings)
-            if not problems:
-                return settings
-        raise SettingsInvalid("; ".join(problems))
+        given = {
+            setting.name: text
+            for setting in fields(cls)
+            if (text := environ.get(setting.name.upper(), "").strip())
+        }
+        try:
+            settings = TypeAdapter(cls).validate_python(given)
+        except ValidationError as error:  # whose text has all values, secrets too
+            raise SettingsInvalid("; ".join(map(_problem, error.errors()))) from None
+        settings = _fitting_defaults(settings, given.keys())
+        if problems := _contradictions(settings):
+            raise SettingsInvalid("; ".join(problems))
+        return settings
 
 
-def _fitting_defaults(settings: Settings, given: Mapping[str, Any]) -> Settings:
+def _problem(error: ErrorDetails) -> str:
+    """What is wrong with a setting. Here any text is a valid URL, so no password is shown."""
+    name = str(error["loc"][0])
+    if error["type"] == "missing":
+        return f"{name.upper()} is not set: {EXAMPLES[name]}"
+    return f"{name.upper()} is {error['input']!r}: {error['msg']}"
+
+
+def _fitting_defaults(settings: Settings, names: Collection[str]) -> Settings:
     """Defaults that fit what was set: a short lease needs shorter timeouts."""
     least, most = settings.order_timeout_min_seconds, settings.order_timeout_max_seconds
-    timeout = given.get(
-        "order_timeout_seconds", max(least, min(settings.order_timeout_seconds, most))
-    )
-    statement = given.get(
-        "statement_timeout_seconds",
-        min(settings.statement_timeout_seconds, 0.8 * settings.lease_seconds),
-    )
-    derived = {
+    timeout, statement = settings.order_timeout_seconds, settings.statement_timeout_seconds
+    if "order_timeout_seconds" not in names:
+        timeout = max(least, min(timeout, most))
+    if "statement_timeout_seconds" not in names:
+        statement = min(statement, 0.8 * settings.lease_seconds)
+    derived: dict[str, Any] = {
         "order_timeout_seconds": timeout,
         "order_timeout_min_seconds": min(least, timeout),
         "order_timeout_max_seconds": max(most, timeout),
@@ -125,7 +119,9 @@ def _fitting_defaults(settings: Settings, given: Mapping[str, Any]) -> Settings:
         "retry_cap_seconds": max(settings.retry_cap_seconds, settings.retry_base_seconds),
         "rate_limit_burst": settings.rate_limit_per_second,
     }
-    return replace(settings, **{**derived, **given})
+    return replace(
+        settings, **{name: value for name, value in derived.items() if name not in names}
+    )
 
 
 def _contradictions(settings: Settings) -> list[str]:
@@ -146,8 +142,6 @@ def _contradictions(settings: Settings) -> list[str]:
             settings.retry_base_seconds <= settings.retry_cap_seconds,
             "RETRY_BASE_SECONDS <= RETRY_CAP_SECONDS",
         ),
-        ((settings.metrics_port or 1) <= MAX_PORT, f"METRICS_PORT <= {MAX_PORT}"),
-        (settings.batch_size <= MAX_BATCH_SIZE, f"BATCH_SIZE <= {MAX_BATCH_SIZE}"),
     ]
     if not settings.database_url.startswith("postgresql"):
         return [f"DATABASE_URL names no supported database: {DATABASE_URLS}"]
@@ -161,11 +155,3 @@ def _contradictions(settings: Settings) -> list[str]:
 def _filled(rule: str, settings: Settings) -> str:
     """A rule with the values in place of the settings' names."""
     return re.sub(r"[A-Z_]{2,}", lambda name: f"{getattr(settings, name[0].lower()):g}", rule)
-
-
-def _parsed(text: str, kind: Any) -> Any:
-    if kind is bool:
-        return {"0": False, "1": True}[text]
-    if kind == int | None:
-        return int(text)
-    return kind(text) if kind in (int, float) else text

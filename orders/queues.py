@@ -1,10 +1,11 @@
 """The service's queues, for the HTTP API and the operators' page: counts, dead letters, pauses."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Literal, get_args
 
 import redis
 
@@ -12,10 +13,10 @@ from orders.errors import DeadLetterNotFound, QueueUnavailable
 from worker import DelayQueue, Letter, Stats
 from worker.queue.operator_side import LETTERS
 
-#: The queue of the checks on unpaid orders. An order's id is its check's id.
-QUEUE = "order-timeout"
-#: The queue of webhook deliveries. A delivery's id is its task's id.
-WEBHOOK_QUEUE = "webhooks"
+#: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhook deliveries,
+#: whose ids are the deliveries'.
+QueueName = Literal["order-timeout", "webhooks"]
+QUEUE, WEBHOOK_QUEUE = QUEUES = get_args(QueueName)
 
 
 @contextmanager
@@ -47,8 +48,8 @@ class LetterSummary:
 class Queues:
     """Raises QueueUnavailable from every method while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis, names: Sequence[str]) -> None:
-        self._queues = {name: DelayQueue(client, name) for name in names}
+    def __init__(self, client: redis.Redis) -> None:
+        self._queues = {name: DelayQueue(client, name) for name in QUEUES}
 
     def stats(self) -> dict[str, Stats]:
         """How many tasks are in each place, by the name of the queue."""

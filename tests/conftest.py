@@ -190,13 +190,13 @@ class RecordingScheduler:
 
 @dataclass(frozen=True)
 class Shop:
-    """The order service on a migrated database, with two customers."""
+    """The order service on a migrated database, with two clients."""
 
     engine: sa.Engine
     service: OrderService
     stock_service: StockService
     scheduler: RecordingScheduler
-    customer: str
+    client: str
     other: str
 
     def stock(
@@ -204,17 +204,17 @@ class Shop:
     ) -> None:
         self.stock_service.set(sku, on_hand=on_hand, price_minor=price_minor, currency=currency)
 
-    def place(self, customer: str | None = None, *, key: str = "", **quantities: int) -> Order:
+    def place(self, client: str | None = None, *, key: str = "", **quantities: int) -> Order:
         """One tea, unless told otherwise."""
-        return self.basket(quantities or {"tea": 1}, customer or self.customer, key)
+        return self.basket(quantities or {"tea": 1}, client or self.client, key)
 
     def new(self, key: str = "", **values: Any) -> NewOrder:
         """An order for one tea, unless told otherwise."""
-        given = {"client_id": self.customer, "key": key or uuid4().hex, "fingerprint": "f"}
+        given = {"client_id": self.client, "key": key or uuid4().hex, "fingerprint": "f"}
         return NewOrder(**{**given, "quantities": {"tea": 1}, **values})
 
-    def basket(self, quantities: Mapping[str, int], customer: str = "", key: str = "") -> Order:
-        owner = customer or self.customer
+    def basket(self, quantities: Mapping[str, int], client: str = "", key: str = "") -> Order:
+        owner = client or self.client
         placed = self.service.place(
             NewOrder(
                 client_id=owner,
@@ -227,7 +227,7 @@ class Shop:
 
     def pay(self, order: Order, reference: str = "", amount_minor: int | None = None) -> Paid:
         return self.service.pay(
-            self.customer,
+            self.client,
             order.id,
             provider="bank",
             reference=reference or uuid4().hex,
@@ -254,7 +254,7 @@ class Shop:
             }
 
     def events(self, order: Order) -> list[str]:
-        found = self.service.events(self.customer, order.id, after_id=0, page_size=100)
+        found = self.service.events(self.client, order.id, after_id=0, page_size=100)
         return [event.type for event in found]
 
     def shelf(self, sku: str = "tea") -> tuple[int, int]:

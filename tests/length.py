@@ -17,7 +17,11 @@ def rounds(short: int, long: int) -> int:
     return long if LONG else short
 
 
-def quick_first(values: Iterable[Any]) -> list[Any]:
-    """Cases of one test: ``make test`` runs the first of them, ``make test-all`` every one."""
-    first, *others = values
-    return [first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
+def quick_first(cases: Iterable[Any]) -> list[Any]:
+    """Cases of one test: ``make test`` runs the first of them, ``make test-all`` every one.
+
+    A case of several arguments is a plain tuple.
+    """
+    first, *others = cases
+    arguments = [each if type(each) is tuple else (each,) for each in others]
+    return [first, *(pytest.param(*each, marks=pytest.mark.slow) for each in arguments)]

@@ -12,8 +12,11 @@ release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 html_title = f"Order timeout {release}"
 root_doc = "docs/index"
 # Pages keep the repository's layout, so that links between them work in both places.
-include_patterns = ["*.md", "docs/*.md", "docs/*.rst", "tests/README.md", "tests/faults/README.md"]
-exclude_patterns = [".*", "build", "node_modules", "data"]
+include_patterns = [
+    *("*.md", "docs/*.md", "docs/*.rst"),
+    *("tests/README.md", "tests/faults/README.md", ".github/SECURITY.md"),
+]
+exclude_patterns = [".git", ".venv*", "build", "node_modules", "data"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "site_pages"]
 navigation = {

@@ -358,6 +358,8 @@ class _Operation:
     def _parameter(self, made: Schema) -> Schema:
         name, place = made["name"], made["in"]
         schema = _path_schema(name) if place == "path" else _never_null(_tidy(made["schema"]))
+        if "$ref" in schema:  # APIFlask writes OrdersQuery.OrderStatus
+            schema["$ref"] = re.sub(r"\w+\.", "", schema["$ref"])
         return _parameter(name, place, schema, required=made["required"])
 
     def _taken(self) -> list[Schema]:

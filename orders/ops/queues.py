@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from orders.caches import SharedRead
-from orders.queues import QUEUE, WEBHOOK_QUEUE, LetterSummary, Queues, answering
+from orders.queues import QUEUE, LetterSummary, Queues, answering
 from worker import DelayQueue, WorkerStatus
 from worker.queue.operator_side import LETTERS
 
@@ -28,7 +28,7 @@ class ShownQueues(Queues):
     """Raises QueueUnavailable from every method but ``state`` while Redis does not answer."""
 
     def __init__(self, client: redis.Redis) -> None:
-        super().__init__(client, (QUEUE, WEBHOOK_QUEUE))
+        super().__init__(client)
         self._state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def state(self) -> Json:

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.http.schemas.paging import Query, cursor
-from orders.http.schemas.queue import MAX_TASK_ID, QueueName
+from orders.http.schemas.queue import MAX_TASK_ID
 from orders.http.schemas.types import In
+from orders.queues import QueueName
 from orders.sql.statements import Position
 
 #: Dead letters that one request requeues or purges.

@@ -227,7 +227,7 @@ def _event(
 ) -> sa.Select[Any]:
     """An event of each order."""
     pairs = (each for name, value in data.items() for each in (text_literal(name), value))
-    facts = sa.func.json_build_object(*pairs)
+    facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
     return sa.select(order_id, text_literal(kind), at, facts).where(*conditions)
 
 
@@ -255,18 +255,25 @@ REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that is available, and if its key is new.
 
-    An order that costs nothing is paid at once, and its stock sold. Returns the stock rows as they
-    were found, each with what it has to spare; and with the basket's total and why it is refused,
+    An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
+    that was found, with what it has to spare; and with the basket's total and why it is refused,
     the times when the order was placed and paid, or nulls, and the name of its client. Returns no
     rows if the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
     quantity = sa.cast(wanted.c.value, sa.Integer)
-    spare = stock_items.c.on_hand - stock_items.c.reserved - quantity
     lines = step(
         "lines",
-        sa.select(stock_items, quantity.label("quantity"), spare.label("spare"))
+        sa.select(
+            stock_items.c.sku,
+            stock_items.c.price_minor,
+            stock_items.c.currency,
+            quantity.label("quantity"),
+            (stock_items.c.on_hand - stock_items.c.reserved - quantity).label("spare"),
+            # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
+            (sa.cast(wanted.c.value, sa.Double) * stock_items.c.price_minor).label("amount"),
+        )
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
@@ -275,13 +282,14 @@ def place(step: Step) -> sa.Select[Any]:
         .order_by(_in_sku_order(stock_items))
         .with_for_update(key_share=True, of=stock_items),
     )
-    # As doubles, which are exact up to MAX_MINOR, and do not overflow beyond it.
-    price = sa.cast(lines.c.quantity, sa.Double) * lines.c.price_minor
-    total = sa.func.sum(price)
+    total = sa.func.sum(lines.c.amount)
     currency = sa.func.min(lines.c.currency)
+    zero = sa.literal_column("0", sa.Integer)
     refusal = sa.case(
-        (sa.func.count() != p("skus", type_=sa.Integer), text_literal("unknown_sku")),
-        (sa.func.min(lines.c.spare) < 0, text_literal("out_of_stock")),
+        (
+            (sa.func.count() != p("skus", type_=sa.Integer)) | (sa.func.min(lines.c.spare) < zero),
+            text_literal("unavailable"),
+        ),
         (currency != sa.func.max(lines.c.currency), text_literal("mixed_currencies")),
         (total > MAX_MINOR, text_literal("total_too_large")),
     )
@@ -295,7 +303,7 @@ def place(step: Step) -> sa.Select[Any]:
             clock().label("moment"),  # when the stock is locked, however long that took
         ),
     )
-    is_free = basket.c.total == 0
+    is_free = basket.c.total == zero
     row = {
         "id": "order_id",
         "client_id": "for_client",
@@ -342,10 +350,13 @@ def place(step: Step) -> sa.Select[Any]:
         lines,
         lambda all_, held: {"reserved": held, "on_hand": held - all_},
         is_placed,
-        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=sa.literal_column("0")),
+        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=zero),
     )
     return sa.select(
-        lines,
+        lines.c.sku,
+        lines.c.price_minor,
+        lines.c.currency,
+        lines.c.spare,
         basket.c.refusal,
         basket.c.total,
         placed.c.created_at,

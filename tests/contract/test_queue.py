@@ -44,9 +44,7 @@ def test_due_times_are_rounded_up_and_never_early(queue: DelayQueue) -> None:
 
 
 @pytest.mark.parametrize("due", [math.nan, math.inf, -math.inf, -1, -0.001, 2.0**53])
-def test_a_due_time_that_cannot_be_stored_is_refused_and_nothing_is_written(
-    queue: DelayQueue, due: float
-) -> None:
+def test_a_due_time_that_cannot_be_stored_is_refused(queue: DelayQueue, due: float) -> None:
     with pytest.raises(ValueError, match="due_at_ms"):
         queue.schedule_many([("good", 1, b""), ("bad", due, b"")])
     assert state(queue) == {}
@@ -95,9 +93,7 @@ def test_a_task_is_scheduled_at_a_time_or_after_a_delay(
 
 
 @pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, 2**52 + 1, -(2**52) - 1])
-def test_a_delay_that_cannot_be_stored_is_refused_and_nothing_is_written(
-    queue: DelayQueue, delay_ms: float
-) -> None:
+def test_a_delay_that_cannot_be_stored_is_refused(queue: DelayQueue, delay_ms: float) -> None:
     with pytest.raises(ValueError, match="delay_ms"):
         queue.schedule_many([("good", 1, b""), Due("bad", delay_ms)])
     assert state(queue) == {}
@@ -162,7 +158,7 @@ def test_rescheduling_a_leased_task_fences_its_holder(queue: DelayQueue) -> None
     assert state(queue) == rescheduled
 
 
-def test_only_if_absent_leaves_scheduled_leased_and_dead_tasks_alone(queue: DelayQueue) -> None:
+def test_only_if_absent_leaves_a_known_task_alone(queue: DelayQueue) -> None:
     bury(queue, "dead")
     queue.schedule("leased", 1000)
     queue.claim(1, 1000, now_ms=1000)
@@ -258,7 +254,7 @@ def test_a_due_time_of_never_pushed_by_others_is_never_claimed(
     assert [task.id for task in queue.claim(9, 1000, now_ms=NEVER).tasks] == ["a"]
 
 
-def test_a_server_that_has_forgotten_the_scripts_is_given_them_again(
+def test_a_server_without_the_scripts_is_given_them_again(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -293,7 +289,7 @@ def test_a_message_is_published_only_when_the_head_moves_earlier(
     assert messages.count() == 1
 
 
-def test_workers_are_woken_when_tasks_are_released_requeued_or_resumed(
+def test_a_release_a_requeue_and_a_resume_wake_workers(
     queue: DelayQueue, messages: Messages
 ) -> None:
     bury(queue, "a")

@@ -21,7 +21,7 @@ def test_a_cancelled_task_leaves_nothing_behind(queue: DelayQueue) -> None:
     assert state(queue) == {}
 
 
-def test_cancelling_a_leased_task_marks_it_and_changes_nothing_else(queue: DelayQueue) -> None:
+def test_cancelling_a_leased_task_only_marks_it(queue: DelayQueue) -> None:
     [task] = claimed_with_counts(queue)
     before = state(queue)
     counts = {"span": 10, "failures": 1, "deliveries": 1, "before": 2}
@@ -43,7 +43,7 @@ def test_cancelling_what_is_nowhere_says_missing(queue: DelayQueue) -> None:
     assert state(queue) == {}
 
 
-def test_many_are_cancelled_in_one_call_and_each_gets_its_own_answer(queue: DelayQueue) -> None:
+def test_many_are_cancelled_in_one_call_each_with_an_answer(queue: DelayQueue) -> None:
     queue.schedule("leased", 1000)
     queue.claim(1, 1000, now_ms=1000)
     ids = [f"task-{n}" for n in range(1001)]  # more than one slice
@@ -75,9 +75,7 @@ ENDS: dict[str, End] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_task_cancelled_while_it_was_leased_never_comes_again_and_leaves_nothing_behind(
-    queue: DelayQueue, end: End
-) -> None:
+def test_a_task_cancelled_while_leased_never_comes_again(queue: DelayQueue, end: End) -> None:
     [task] = claimed_with_counts(queue)
     assert queue.cancel("a") is Cancelled.CANCELLING
     end(queue, task)
@@ -99,7 +97,7 @@ def test_only_the_cancelled_ones_of_a_batch_are_dropped(queue: DelayQueue, end: 
     assert {*left["tokens"]} == {*"ac"}
 
 
-def test_suspects_that_were_cancelled_are_dropped_and_the_others_are_claimed(
+def test_cancelled_suspects_are_dropped_and_others_claimed(
     queue: DelayQueue,
 ) -> None:
     queue.schedule_many((f"{n}", 1000, b"x") for n in range(9))
@@ -127,7 +125,7 @@ def test_a_cancelled_task_can_still_be_extended_and_done(queue: DelayQueue) -> N
     assert state(queue) == {}
 
 
-def test_scheduling_a_cancelled_task_anew_takes_it_from_its_worker_and_it_comes(
+def test_a_cancelled_task_that_is_scheduled_again_comes(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("a", 1000, b"old")

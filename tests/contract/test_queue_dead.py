@@ -88,7 +88,7 @@ def test_a_letter_says_where_its_error_was_raised(queue: DelayQueue) -> None:
     assert letter.story["traceback"].endswith("ValueError: too much\n")
 
 
-def test_a_requeued_task_is_due_now_with_its_counts_reset_and_the_rest_kept(
+def test_a_requeued_task_is_due_now_with_its_counts_reset(
     queue: DelayQueue,
 ) -> None:
     [task] = claimed_with_counts(queue)
@@ -131,7 +131,7 @@ def test_a_requeued_task_can_die_again(queue: DelayQueue) -> None:
     assert queue.dead()[0].story["reason"] == "again"
 
 
-def test_all_dead_ids_come_oldest_first_in_slices_while_they_are_taken_away(
+def test_all_dead_ids_come_oldest_first_as_they_are_removed(
     queue: DelayQueue,
 ) -> None:
     bury(queue, *(f"{n:03}" for n in range(250)))
@@ -144,7 +144,7 @@ def test_all_dead_ids_come_oldest_first_in_slices_while_they_are_taken_away(
     assert state(queue) == {}
 
 
-def test_letters_that_come_while_all_are_taken_away_are_left_for_later(queue: DelayQueue) -> None:
+def test_letters_that_come_during_a_removal_are_left(queue: DelayQueue) -> None:
     bury(queue, *(f"{n:03}" for n in range(150)))
     for ids in queue.dead_ids():
         queue.purge(ids)
@@ -152,7 +152,7 @@ def test_letters_that_come_while_all_are_taken_away_are_left_for_later(queue: De
     assert [letter.id for letter in queue.dead()] == ["new after 100", "new after 000"]
 
 
-def test_all_dead_ids_come_once_each_when_they_are_left_where_they_are(queue: DelayQueue) -> None:
+def test_all_dead_ids_come_once_when_none_is_removed(queue: DelayQueue) -> None:
     ids = [f"{n:03}" for n in range(250)]
     bury(queue, *ids)
     before = state(queue)
@@ -160,7 +160,7 @@ def test_all_dead_ids_come_once_each_when_they_are_left_where_they_are(queue: De
     assert state(queue) == before
 
 
-def test_all_dead_ids_come_once_each_when_only_some_of_them_are_taken_away(
+def test_all_dead_ids_come_once_when_some_are_removed(
     queue: DelayQueue,
 ) -> None:
     ids = [f"{n:03}" for n in range(350)]
@@ -177,7 +177,7 @@ def test_there_are_no_dead_ids_in_an_empty_queue(queue: DelayQueue) -> None:
     assert list(queue.dead_ids()) == []
 
 
-def test_a_long_list_is_searched_only_near_its_ends_and_readers_skip_what_is_left(
+def test_a_long_list_is_searched_only_near_its_ends(
     queue: DelayQueue,
 ) -> None:
     ids = [f"{n:04}" for n in range(MANY)]

@@ -102,9 +102,7 @@ def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
 
 
 @pytest.mark.parametrize("limit", [-1, 0, MAX_BATCH_SIZE + 1, 4500])
-def test_a_claim_of_more_than_a_script_can_hold_is_refused_and_loses_nothing(
-    queue: DelayQueue, limit: int
-) -> None:
+def test_a_claim_larger_than_a_script_can_hold_is_refused(queue: DelayQueue, limit: int) -> None:
     queue.schedule_many((str(n), 0, b"") for n in range(4500))
     with pytest.raises(ValueError, match="a claim's limit is 1 to"):
         queue.claim(limit, 1000)
@@ -165,7 +163,7 @@ def test_the_time_to_wait_is_not_rounded_up_to_the_millisecond(queue: DelayQueue
     assert any(wait and wait % 1 for wait in waits)
 
 
-def test_an_expired_lease_is_claimed_before_due_tasks_and_without_them(
+def test_an_expired_lease_is_claimed_alone_before_due_tasks(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("orphan", 1000, b"x")
@@ -226,7 +224,7 @@ def test_counts_are_reset_by_an_ack(queue: DelayQueue) -> None:
     assert task == Task("a", due_at_ms=3000, token=task.token, appointment_ms=3000)
 
 
-def test_a_failed_task_comes_back_after_its_delay_with_a_failure_counted(
+def test_a_failed_task_comes_back_with_a_failure_counted(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("a", 1000, b"x")
@@ -241,7 +239,7 @@ def test_a_failed_task_comes_back_after_its_delay_with_a_failure_counted(
     }
 
 
-def test_a_task_that_asks_to_come_again_has_a_new_due_time_and_its_counts_reset(
+def test_a_retry_has_a_new_due_time_and_its_counts_reset(
     queue: DelayQueue,
 ) -> None:
     [task] = claimed_with_counts(queue)
@@ -287,7 +285,7 @@ def test_a_failure_does_not_hide_the_deliveries(queue: DelayQueue) -> None:
     assert (task.failures, task.deliveries) == (2, 1)
 
 
-def test_a_released_task_is_due_when_it_was_first_due_with_nothing_counted(
+def test_a_released_task_has_its_due_time_and_counts_back(
     queue: DelayQueue,
 ) -> None:
     [task] = claimed_with_counts(queue)
@@ -399,7 +397,7 @@ def test_an_expired_lease_nobody_has_taken_is_still_its_holders(
     assert "leased" not in state(queue)
 
 
-def test_those_whose_lease_is_lost_are_named_while_the_others_are_settled(
+def test_lost_leases_are_named_while_the_others_are_settled(
     queue: DelayQueue, settle: Settle
 ) -> None:
     queue.schedule_many((name, 1000, b"") for name in "abc")

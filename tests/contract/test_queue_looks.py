@@ -33,7 +33,7 @@ def test_a_forecast_is_bounded(queue: DelayQueue, intervals: int, interval_ms: i
         queue.forecast(intervals, interval_ms)
 
 
-def test_letters_are_read_by_id_in_that_order_without_those_that_are_not_dead(
+def test_letters_are_read_by_id_and_in_that_order(
     queue: DelayQueue,
 ) -> None:
     bury(queue, *(f"{n:03}" for n in range(250)))
@@ -88,9 +88,7 @@ def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
 
 
 @pytest.mark.parametrize("nth", [2, 10])
-def test_all_dead_ids_of_a_long_list_come_once_each_when_some_of_them_are_removed(
-    queue: DelayQueue, nth: int
-) -> None:
+def test_all_dead_ids_of_a_long_list_come_once_each(queue: DelayQueue, nth: int) -> None:
     ids = [f"{n:04}" for n in range(MANY)]
     bury(queue, *ids)
     seen: list[str] = []

@@ -39,7 +39,7 @@ def test_there_is_a_script_for_each_file_and_it_is_as_long() -> None:
 
 
 @every_script
-def test_every_key_is_declared_in_order_under_the_name_it_has_in_the_map(
+def test_every_key_is_declared_as_the_map_names_it(
     script: ScriptFile,
 ) -> None:
     text = (FOLDER / f"{script.name}.lua").read_text()
@@ -115,7 +115,7 @@ def test_an_error_names_the_line_of_the_file_it_is_on(
 @pytest.mark.parametrize(
     "server", [name for name in SERVERS if name != "fakeredis"], indirect=True, scope="session"
 )
-def test_an_error_of_a_command_names_the_line_of_the_file_it_is_on(
+def test_an_error_of_a_command_names_its_line_of_the_file(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     client.set(queue.keys.scheduled, "a string")

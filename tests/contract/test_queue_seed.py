@@ -62,7 +62,7 @@ def test_one_that_was_seeded_is_never_seeded_again(queue: DelayQueue, fate: str)
     assert stored(queue) == before
 
 
-def test_the_expected_one_is_left_alone_while_anything_is_recorded(queue: DelayQueue) -> None:
+def test_the_expected_one_is_left_while_anything_is_recorded(queue: DelayQueue) -> None:
     queue.seed("daily", 500, B, now_ms=1500)
     # Whoever looked last before 1000 and was frozen since does not know whether a is done. It is.
     assert queue.seed("daily", 500, C, A, now_ms=2500) == seeded("c")
@@ -92,7 +92,7 @@ def test_a_lost_reply_changes_nothing(queue: DelayQueue) -> None:
     assert stored(queue) == before
 
 
-def test_one_that_became_due_on_the_way_is_seeded_unless_a_later_one_was(
+def test_one_due_on_the_way_is_seeded_unless_a_later_one_was(
     queue: DelayQueue,
 ) -> None:
     queue.seed("daily", 500, A, now_ms=500)
@@ -151,7 +151,7 @@ def test_a_time_that_both_schedules_have_is_kept(queue: DelayQueue) -> None:
     assert stored(queue)["recurrence"] == "600 hourly"
 
 
-def test_a_schedule_that_is_no_longer_extended_gives_way_to_an_older_one(queue: DelayQueue) -> None:
+def test_a_schedule_that_lapsed_gives_way_to_an_older_one(queue: DelayQueue) -> None:
     in_a_year, tonight = ("year", 9_000_000), ("night", 1_000_000)
     queue.seed("yearly", 700, in_a_year, now_ms=700)
     assert queue.seed("daily", 500, tonight, now_ms=180_699) == QUIET
@@ -173,7 +173,7 @@ def test_what_is_due_or_was_claimed_is_kept(queue: DelayQueue) -> None:
     assert scheduled(queue) == {"a": 1000, "d": 4000}, "a was claimed, the others never"
 
 
-def test_of_two_that_started_in_the_same_millisecond_one_prevails(queue: DelayQueue) -> None:
+def test_of_two_started_in_one_millisecond_one_prevails(queue: DelayQueue) -> None:
     for first, second in (("daily", "hourly"), ("hourly", "daily")):
         queue.destroy()
         answers = {
@@ -184,7 +184,7 @@ def test_of_two_that_started_in_the_same_millisecond_one_prevails(queue: DelayQu
         assert again == {"daily": False, "hourly": True}
 
 
-def test_a_schedule_is_as_new_as_the_last_worker_that_started_with_it(queue: DelayQueue) -> None:
+def test_a_schedule_is_as_new_as_its_latest_worker(queue: DelayQueue) -> None:
     queue.seed("daily", 500, A, now_ms=500)
     queue.seed("daily", 700, A, now_ms=700)
     queue.seed("daily", 500, A, now_ms=800)
@@ -192,7 +192,7 @@ def test_a_schedule_is_as_new_as_the_last_worker_that_started_with_it(queue: Del
     assert queue.seed("hourly", 600, B, now_ms=800) == QUIET
 
 
-def test_the_old_schedule_returns_when_the_new_ones_workers_have_been_gone_for_long(
+def test_the_old_schedule_returns_when_new_workers_are_gone(
     queue: DelayQueue,
 ) -> None:
     later, much_later = ("b", 300_000), ("c", 900_000)

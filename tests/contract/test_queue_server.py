@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("server", REAL, indirect=True, scope="sessi
 # -- memory --------------------------------------------------------------------------------
 
 
-def test_a_hundred_thousand_waiting_tasks_cost_no_more_than_their_zset(
+def test_a_hundred_thousand_tasks_cost_only_their_zset(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     due_at = 1_700_000_000_000
@@ -64,7 +64,7 @@ def full(client: redis.Redis) -> Iterator[None]:
 
 
 @every_producer
-def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
+def test_with_memory_full_new_tasks_are_refused_and_old_kept(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -77,7 +77,7 @@ def test_a_server_whose_memory_is_full_refuses_new_tasks_and_keeps_the_old(
     assert state(queue) == before
 
 
-def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_sweeper(
+def test_with_memory_full_tasks_are_restored_by_one_sweeper(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     with full(client):
@@ -86,15 +86,13 @@ def test_a_server_whose_memory_is_full_takes_back_what_it_lost_and_elects_a_swee
         assert [task.payload for task in queue.claim(9, 10, now_ms=1000).tasks] == [b"x"]
 
 
-def test_a_server_whose_memory_is_full_lets_a_recurring_task_go_on(
-    client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_with_memory_full_a_recurring_task_goes_on(client: redis.Redis, queue: DelayQueue) -> None:
     with full(client):
         assert queue.seed("daily", 1, ("a", 1000), now_ms=500).ids == ("a",)
         assert [task.id for task in queue.claim(9, 10, now_ms=1000).tasks] == ["a"]
 
 
-def test_a_server_whose_memory_is_full_lets_due_and_orphaned_tasks_be_claimed(
+def test_with_memory_full_due_and_orphaned_tasks_are_claimed(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000, b"x")
@@ -115,7 +113,7 @@ def test_a_server_whose_memory_is_full_still_knows_its_workers(
 
 
 @every_producer
-def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_dropped(
+def test_with_memory_full_cancelled_tasks_are_dropped(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many((name, 1000, b"x") for name in "ab")
@@ -126,7 +124,7 @@ def test_a_server_whose_memory_is_full_lets_cancelled_tasks_be_marked_and_droppe
     assert state(queue) == {}
 
 
-def test_a_server_whose_memory_is_full_lets_leases_be_extended_and_shortened(
+def test_with_memory_full_leases_are_extended_and_shortened(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -160,7 +158,7 @@ SETTLE: dict[str, tuple[Callable[[DelayQueue, list[Task]], None], set[str]]] = {
 
 
 @pytest.mark.parametrize(("settle", "keys"), SETTLE.values(), ids=SETTLE)
-def test_a_server_whose_memory_is_full_lets_what_is_leased_be_settled(
+def test_with_memory_full_leased_tasks_are_settled(
     client: redis.Redis,
     queue: DelayQueue,
     settle: Callable[[DelayQueue, list[Task]], None],
@@ -173,7 +171,7 @@ def test_a_server_whose_memory_is_full_lets_what_is_leased_be_settled(
     assert set(state(queue)) == keys
 
 
-def test_a_server_whose_memory_is_full_lets_dead_letters_be_requeued_and_purged(
+def test_with_memory_full_letters_are_requeued_and_purged(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")

@@ -21,7 +21,7 @@ def other(client: redis.Redis, queue: DelayQueue) -> DelayQueue:
 # -- suspects ------------------------------------------------------------------------------
 
 
-def test_after_a_death_the_batch_comes_a_few_at_a_time_and_nothing_else_with_them(
+def test_after_a_death_the_batch_comes_a_few_at_a_time(
     queue: DelayQueue,
 ) -> None:
     batch = {f"{n:03}" for n in range(500)}
@@ -61,7 +61,7 @@ def test_after_a_second_death_each_comes_alone(queue: DelayQueue) -> None:
     assert queue.claim(9, 100, now_ms=1200).tasks == []
 
 
-def test_a_suspect_of_two_deaths_waits_while_another_one_is_alone(queue: DelayQueue) -> None:
+def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> None:
     queue.schedule_many([("1 killer", 1000, b""), ("2 innocent", 1001, b"")])
     queue.claim(9, 100, now_ms=1001)
     queue.claim(9, 100, now_ms=1101)
@@ -75,7 +75,7 @@ def test_a_suspect_of_two_deaths_waits_while_another_one_is_alone(queue: DelayQu
     assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
 
 
-def test_a_killer_buries_nobody_whom_other_threads_of_its_worker_hold(queue: DelayQueue) -> None:
+def test_a_killer_buries_no_task_of_its_workers_other_threads(queue: DelayQueue) -> None:
     """Four threads claim one task each, and all die with the killer as soon as it is claimed."""
     queue.schedule_many((name, 1000, b"") for name in ("killer", "i0", "i1", "i2"))
     now, most = 1000, 0
@@ -102,7 +102,7 @@ def test_a_suspect_that_was_put_back_comes_alone_too(queue: DelayQueue) -> None:
     assert [task.id for task in queue.claim(9, 100, now_ms=1200).tasks] == ["a", "b"]
 
 
-def test_a_suspect_that_was_put_back_is_passed_over_until_it_is_the_first(
+def test_a_suspect_put_back_is_passed_over_until_it_is_first(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("suspect", 1000)
@@ -114,7 +114,7 @@ def test_a_suspect_that_was_put_back_is_passed_over_until_it_is_the_first(
 
 
 @pytest.mark.parametrize(("lease_ms", "order"), [(101, ["twice", "once"]), (50, ["once", "twice"])])
-def test_a_suspect_of_two_deaths_is_not_claimed_with_one_of_a_single_death(
+def test_suspects_of_one_and_two_deaths_are_not_mixed(
     queue: DelayQueue, lease_ms: int, order: list[str]
 ) -> None:
     queue.schedule("twice", 1000)
@@ -126,7 +126,7 @@ def test_a_suspect_of_two_deaths_is_not_claimed_with_one_of_a_single_death(
 
 
 @pytest.mark.parametrize("killers", [{"250"}, {"000"}, {"499"}, {"100", "101", "400"}])
-def test_no_neighbor_of_a_task_that_kills_its_worker_gets_more_than_two_deliveries(
+def test_a_killers_neighbors_get_two_deliveries_at_most(
     queue: DelayQueue, killers: set[str]
 ) -> None:
     queue.schedule_many((f"{n:03}", 1000, b"") for n in range(500))
@@ -170,9 +170,7 @@ def test_a_claim_whose_reply_was_lost_counts_nothing(
     assert (task.deliveries, task.attempt) == (0, 1)
 
 
-def test_what_lost_claims_leased_is_given_back_as_it_was_and_nothing_else_is(
-    queue: DelayQueue, other: DelayQueue
-) -> None:
+def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: DelayQueue) -> None:
     queue.schedule_many((f"{n:04}", 900 + n, b"x") for n in range(2500))
     theirs = other.claim(500, 10_000, now_ms=9000).tasks
     with reply_lost(queue):
@@ -186,7 +184,7 @@ def test_what_lost_claims_leased_is_given_back_as_it_was_and_nothing_else_is(
     assert before["scheduled"] == {f"{n:04}": 900 + n for n in range(501, 2500)}
 
 
-def test_a_suspect_of_a_lost_claim_stays_one_and_one_that_was_cancelled_is_dropped(
+def test_a_suspect_of_a_lost_claim_stays_one_unless_cancelled(
     queue: DelayQueue,
 ) -> None:
     queue.schedule_many([("a", 1000, b"x"), ("b", 1001, b"x")])
@@ -207,9 +205,7 @@ def test_a_claim_that_redis_refused_was_not_lost(queue: DelayQueue) -> None:
     assert state(queue) == {}
 
 
-def test_replies_lost_for_long_count_nothing_even_when_another_worker_claims_after_them(
-    queue: DelayQueue, other: DelayQueue
-) -> None:
+def test_replies_lost_for_long_count_no_delivery(queue: DelayQueue, other: DelayQueue) -> None:
     queue.schedule("a", 1000)
     for now in range(1000, 3000, 100):
         with reply_lost(queue):
@@ -292,7 +288,7 @@ def test_a_claim_that_never_reached_the_server_does_no_harm(queue: DelayQueue) -
     assert one(queue, 1100).deliveries == 1
 
 
-def test_no_more_than_a_hundred_lost_replies_are_reported_and_the_latest_are(
+def test_only_the_latest_hundred_lost_replies_are_reported(
     queue: DelayQueue,
 ) -> None:
     with reply_lost(queue):
@@ -312,7 +308,7 @@ def test_no_more_than_a_hundred_lost_replies_are_reported_and_the_latest_are(
 # -- what resets the counts, and what goes on ----------------------------------------------
 
 
-def test_a_task_that_comes_again_and_again_never_collects_deliveries_on_the_way(
+def test_a_task_that_keeps_coming_collects_no_deliveries(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("a", 1000)
@@ -352,7 +348,7 @@ def test_success_resets_deliveries_and_failures(queue: DelayQueue) -> None:
     assert (task.failures, task.deliveries, task.attempt) == (0, 0, 1)
 
 
-def test_failures_lease_ends_and_retries_are_followed_by_another_attempt_a_release_is_not(
+def test_every_end_but_a_release_makes_another_attempt(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("a", 1000)
@@ -382,7 +378,7 @@ def test_failures_lease_ends_and_retries_are_followed_by_another_attempt_a_relea
     assert one(queue, 1200).attempt == 1
 
 
-def test_the_idempotency_key_is_the_same_for_every_attempt_of_one_appointment(
+def test_one_appointment_has_one_idempotency_key(
     queue: DelayQueue,
 ) -> None:
     queue.schedule("a", 1000)

@@ -44,7 +44,6 @@ NOT_RUN = {
     "ssh -L 8001:": "needs another machine",
     "def release(connection": "integration/test_records.py finds it in the example, and runs that",
     "pip install 'order-timeout[tracing]'": "needs a collector, and packages beyond the lock files'",
-    '"name": "process order-timeout"': "what the block before it makes the exporter print",
     "make install        #": "how tests are run",
     "pip install .  ": "make wheel installs the wheel, in .ci/run",
     'Path("reminded")': "make wheel runs it, in .ci/run",

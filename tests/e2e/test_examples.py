@@ -105,7 +105,7 @@ def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path) -> None:
+def test_make_run_prints_a_session_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "run.log"
     env = {"PORT": str(port), "DATA": str(tmp_path / "data")}
@@ -134,7 +134,7 @@ def test_make_run_prints_a_session_and_stops_everything_on_ctrl_c(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_make_run_shows_cancellations_and_with_a_console_exporter_their_traces(
+def test_make_run_shows_cancellations_and_their_traces(
     tmp_path: Path,
 ) -> None:
     """As docs/monitoring.md has it, on another port."""

@@ -22,6 +22,7 @@ from examples import (
     batches,
     fastapi_app,
     future_mail,
+    hold_with_mails,
     nightly_report,
     out_of_order,
     payment_notification,
@@ -37,6 +38,10 @@ from worker import DelayQueue
 PRINTED: dict[str, list[str | re.Pattern[str]]] = {
     "batches": ["100 in one call, 2 to be", "100 in one call, 1 to be", "5"],
     "future_mail": ["Message-ID: <soon@example.org>"],
+    "hold_with_mails": [
+        "Message-ID: <A1-reminder-1@example.org>",
+        "Message-ID: <A1-expired-1@example.org>",
+    ],
     "lock_conflict": ["first finds the account locked", "second done", "first done"],
     "nightly_report": ["next: ", "next: ", "next: ", "report for ", "report for "],
     "out_of_order": [
@@ -88,7 +93,7 @@ def test_an_example_plays_as_its_first_lines_say(name: str, valkey: Valkey) -> N
         assert any(begins.match(line) for line in lines), (expected, done.stdout)
 
 
-def test_batches_do_every_task_and_those_that_were_refused_once_more(
+def test_batches_do_every_task_and_repeat_refused_ones(
     valkey: Valkey, redis_client: redis.Redis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batches.play(valkey.url)
@@ -110,7 +115,7 @@ def test_most_examples_take_thirty_lines() -> None:
 
 
 @pytest.mark.slow
-def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
+def test_an_example_starts_its_server_and_unknown_ones_fail() -> None:
     command = [sys.executable, "-m", "examples"]
     done = subprocess.run(
         [*command, "redisson"], cwd=ROOT, env={}, capture_output=True, check=False
@@ -121,7 +126,7 @@ def test_an_example_brings_its_own_server_and_an_unknown_one_is_told() -> None:
     assert b"redisson, reminder" in done.stderr
 
 
-def test_a_reminder_comes_the_day_before_and_moves_with_its_appointment(
+def test_a_reminder_moves_with_its_appointment(
     redis_client: redis.Redis,
 ) -> None:
     queue = DelayQueue(redis_client, "reminders")
@@ -147,7 +152,7 @@ def test_an_order_is_reminded_of_ten_minutes_before_it_expires(redis_client: red
     ]
 
 
-def test_a_shop_is_told_fifteen_times_over_a_day_and_then_given_up() -> None:
+def test_a_shop_is_notified_fifteen_times_and_given_up() -> None:
     flow = payment_notification.flow(lambda *_: None)
     waits = [flow.backoff(failures) for failures in range(1, flow.max_failures)]
     assert waits[:5] == [15, 15, 30, 180, 600]
@@ -165,7 +170,7 @@ def test_a_report_is_due_at_two_on_the_nights_when_clocks_change() -> None:
     assert report.schedule.after(autumn.due_at_ms).id == "2027-11-01T02:00:00+01:00"
 
 
-def test_a_ttl_queue_holds_back_what_expires_behind_a_longer_delay() -> None:
+def test_a_ttl_queue_holds_tasks_behind_a_longer_delay() -> None:
     assert out_of_order.fired_by_a_ttl_queue([1, 2, 3]) == [1, 2, 3]
     assert out_of_order.fired_by_a_ttl_queue([10, 1]) == [10, 10]
 
@@ -237,6 +242,45 @@ def _unsent(engine: sa.Engine) -> int:
         return connection.scalar(sa.select(sa.func.count()).where(unsent)) or 0
 
 
+@pytest.mark.usefixtures("redis_client")
+def test_a_reminder_moves_with_the_end_of_its_hold(letters: sa.Engine, valkey: Valkey) -> None:
+    seats = hold_with_mails.Seats(letters, valkey.url)
+    with letters.begin() as connection:
+        seats.hold(connection, "A1", "ada@example.org", seconds=600)
+        seats.hold(connection, "A2", "ada@example.org", seconds=600)
+        seats.extend(connection, "A1", seconds=900)
+        seats.change(connection, "A2", status="paid")
+        with pytest.raises(sa.exc.NoResultFound):
+            seats.extend(connection, "A2", seconds=900)
+    waiting = {
+        due.id: due.delay_ms
+        for flow in (seats.holds.flow(), future_mail.flow(seats.letters))
+        if flow.sweep
+        for page in flow.sweep(None, 1e6)
+        for due in page
+    }
+    assert {*waiting} == {"A1", "A1-reminder-1"}
+    assert waiting["A1"] == pytest.approx(1_500_000, abs=60_000)
+    assert waiting["A1"] - waiting["A1-reminder-1"] == pytest.approx(300_000, abs=60_000)
+
+
+def test_a_hold_ends_with_one_mail_by_two_workers_when_redis_is_gone(
+    mailbox: Mailbox, letters: sa.Engine, tmp_path: Path
+) -> None:
+    with private_valkey(tmp_path / "redis") as server:
+        seats = hold_with_mails.Seats(letters, server.url)
+        flows = seats.holds.flow(), future_mail.flow(seats.letters)
+        with working(server.url, *flows), working(server.url, *flows):
+            server.kill()
+            with letters.begin() as connection:
+                for seat in "abc":
+                    seats.hold(connection, seat, "ada@example.org", seconds=0)
+            wait_until(lambda: len({*mailbox.ids}) == 6 and not _unsent(letters), "all mails")
+    kinds = ("expired", "reminder")
+    ids = [f"Message-ID: <{seat}-{kind}-0@example.org>" for seat in "abc" for kind in kinds]
+    assert sorted(mailbox.ids) == ids
+
+
 def test_a_fastapi_application_schedules_moves_and_cancels(
     redis_client: redis.Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +309,7 @@ def test_a_fastapi_application_schedules_moves_and_cancels(
 
 
 @pytest.mark.slow
-def test_the_fastapi_application_is_served_as_its_first_lines_say(
+def test_the_fastapi_application_runs_as_its_docstring_says(
     redis_client: redis.Redis, valkey: Valkey, tmp_path: Path
 ) -> None:
     serve, put = re.findall(r"^(?:granian|curl) [^#\n]*", fastapi_app.__doc__ or "", re.MULTILINE)

@@ -128,7 +128,7 @@ def test_the_generated_client_plays_the_story(shop: Shop) -> None:
     wait_until(is_cancelled, "the order to expire")
     too_late = shop.pay(late)
     assert (too_late.status_code, too_late.parsed.reason) == (202, "order_cancelled")
-    due = shop.call("list_payments", status=shop.model("ListPaymentsStatus", value="refund_due"))
+    due = shop.call("list_payments", status=shop.model("PaymentStatus", value="refund_due"))
     assert [each.id for each in due.parsed.data] == [too_late.parsed.id]
     body = shop.model("RefundIn", reference="re-1")
     refund = shop.call("refund_payment", too_late.parsed.id, body=body)

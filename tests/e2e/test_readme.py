@@ -70,7 +70,7 @@ def test_every_reason_for_not_running_a_block_is_about_one() -> None:
     assert [part for part in NOT_RUN if part not in texts] == []
 
 
-def test_the_chinese_readme_has_the_same_blocks_commands_sections_and_links() -> None:
+def test_the_chinese_readme_has_the_same_blocks_and_links() -> None:
     chinese = page("README.zh-CN.md")
     assert all_blocks(chinese) == all_blocks(README)
     in_line = re.compile("(?<!`)`([^`\n]+)`")
@@ -89,6 +89,8 @@ def test_every_target_that_a_page_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = {*re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE)}
     for path, text in PAGES.items():
+        if path.name == "CHANGELOG.md":  # names what is gone, too
+            continue
         assert {*re.findall(r"(?:^|`)make ([a-z-]+)", text, flags=re.MULTILINE)} <= targets, path
 
 

@@ -20,9 +20,7 @@ SCHEDULING = ("before_schedule_many", "after_schedule_many")
 
 
 @pytest.mark.parametrize("run", range(REPEAT))
-def test_a_retry_after_the_api_died_gives_one_order_that_is_cancelled_on_time(
-    build: Build, run: int
-) -> None:
+def test_a_retry_after_the_api_died_gives_one_order(build: Build, run: int) -> None:
     site = build()
     customer = Customer(site)
     doomed = {free_port(): moment for moment in (*API_MOMENTS, *SCHEDULING)}

@@ -25,7 +25,7 @@ def clock(worker: Process) -> float:
     return float(at)
 
 
-def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) -> None:
+def test_workers_with_clocks_an_hour_off_change_nothing(build: Build) -> None:
     site = build()
     fast = site.start_worker(CLOCK_OFFSET_SECONDS=str(HOUR))
     slow = site.start_worker(CLOCK_OFFSET_SECONDS=str(-HOUR))
@@ -47,9 +47,7 @@ def test_workers_whose_clocks_are_wrong_by_an_hour_change_nothing(build: Build) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [HOUR, -HOUR], ids=["ahead", "behind"])
-def test_a_redis_whose_clock_is_wrong_by_an_hour_matters_to_no_order_that_the_api_takes(
-    build: Build, wrong: int
-) -> None:
+def test_a_redis_clock_an_hour_off_affects_no_new_order(build: Build, wrong: int) -> None:
     site = build(SWEEP_SECONDS="3600", LOOKAHEAD_SECONDS="3600")  # the sweep would make good for it
     site.set_redis_clock(wrong)
     worker = site.start_worker()
@@ -67,7 +65,7 @@ def test_a_redis_whose_clock_is_wrong_by_an_hour_matters_to_no_order_that_the_ap
     assert sum(batch["retries"] for batch in handled) == 0
 
 
-def test_a_redis_whose_clock_is_ahead_makes_nothing_early_and_nobody_busy(build: Build) -> None:
+def test_a_fast_redis_clock_makes_nothing_early(build: Build) -> None:
     site = build()
     site.set_redis_clock(HOUR)
     worker = site.start_worker()
@@ -103,7 +101,7 @@ def test_a_redis_whose_clock_is_behind_is_made_good_by_the_sweep(build: Build) -
 
 
 @pytest.mark.slow
-def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_right(
+def test_what_a_fast_redis_clock_put_off_is_not_late(
     build: Build,
 ) -> None:
     site = build(**HURRIED)
@@ -123,9 +121,7 @@ def test_what_a_redis_put_off_while_its_clock_was_ahead_is_not_late_once_it_is_r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, HOUR], ids=["back from right", "back to right"])
-def test_a_redis_whose_clock_goes_back_after_a_worker_died_makes_its_orders_no_hour_late(
-    build: Build, before: int
-) -> None:
+def test_a_redis_clock_set_back_makes_no_order_an_hour_late(build: Build, before: int) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
     site.set_redis_clock(before)

@@ -23,7 +23,7 @@ WATCHED_SECONDS = 30
 MOST = 0.5
 
 
-def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: Build) -> None:
+def test_an_idle_worker_sends_a_command_in_two_seconds(build: Build) -> None:
     site = build()
     for _ in range(WORKERS):
         site.start_worker()
@@ -36,7 +36,7 @@ def test_an_idle_worker_sends_redis_a_command_every_two_seconds_at_most(build: B
     assert sent <= WORKERS * MOST * seconds + 4
 
 
-def test_an_idle_worker_with_two_recurring_tasks_and_a_consumer_sends_no_more(
+def test_idle_recurring_tasks_and_consumers_send_no_more(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     flows = [

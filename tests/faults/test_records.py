@@ -57,7 +57,7 @@ def test_after_a_flush_every_seat_is_freed_on_time(house: Theatre, valkey: Valke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_without_redis_for_good_two_workers_free_every_seat_on_time(
+def test_without_redis_two_workers_free_every_seat_on_time(
     house: Theatre, valkey: Valkey, fault: signal.Signals
 ) -> None:
     house.start_worker()

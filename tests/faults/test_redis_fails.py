@@ -28,7 +28,7 @@ def test_after_a_flush_every_order_is_cancelled_on_time(build: Build) -> None:
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_without_redis_for_good_two_workers_cancel_every_order_on_time(
+def test_without_redis_two_workers_cancel_every_order_on_time(
     build: Build, fault: signal.Signals
 ) -> None:
     site = build()

@@ -118,7 +118,7 @@ Fault = Callable[[Client], AbstractContextManager[None]]
         (full, "OOM"),
     ],
 )
-def test_a_refusal_counts_no_failure_and_claims_go_on_when_it_ends(
+def test_a_refusal_counts_no_failure_and_claims_go_on(
     refused: Refused, fault: Fault, prefix: str
 ) -> None:
     site, worker = refused
@@ -209,7 +209,7 @@ def _refuses(server: Client, prefix: str) -> bool:
 
 
 @pytest.mark.slow
-def test_with_its_memory_full_orders_are_placed_and_cancelled_on_time(build: Build) -> None:
+def test_with_memory_full_orders_are_placed_and_cancelled(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
     api = site.start_api(port)
@@ -274,7 +274,7 @@ def test_with_its_disk_full_every_order_is_cancelled_on_time(
 
 
 @pytest.mark.slow
-def test_while_it_is_frozen_orders_are_placed_and_leased_tasks_come_back(build: Build) -> None:
+def test_while_redis_is_frozen_orders_are_placed(build: Build) -> None:
     site = build(**HURRIED)
     port = free_port()
     site.start_api(port)

@@ -31,7 +31,7 @@ def assert_all_ended_on_time(site: Site, *ids: str) -> None:
 
 
 @pytest.mark.parametrize("fsync", quick_first(["off", "everysec", "always"]))
-def test_after_redis_was_killed_and_started_every_order_is_cancelled_on_time(
+def test_after_redis_restarted_every_order_is_cancelled(
     build: Build, tmp_path: Path, fsync: str
 ) -> None:
     append = () if fsync == "off" else ("--appendonly", "yes", "--appendfsync", fsync)
@@ -51,7 +51,7 @@ def test_after_redis_was_killed_and_started_every_order_is_cancelled_on_time(
 
 
 @pytest.mark.slow
-def test_after_an_old_snapshot_was_restored_every_order_is_cancelled_once_and_on_time(
+def test_after_an_old_snapshot_every_order_is_cancelled_once(
     build: Build,
 ) -> None:
     site = build(**SETTINGS)
@@ -84,7 +84,7 @@ def replica(tmp_path: Path) -> Iterator[Valkey]:
     server.stop()
 
 
-def test_after_a_failover_that_lost_checks_every_order_is_cancelled_on_time(
+def test_after_a_lossy_failover_every_order_is_cancelled(
     build: Build, tmp_path: Path, replica: Valkey
 ) -> None:
     primary = Valkey(tmp_path / "valkey", "--save", "", "--repl-diskless-sync-delay", "0")

@@ -89,7 +89,7 @@ def through(proxy: Proxy) -> str:
 @pytest.mark.parametrize(
     ("silent_ms", "handed_out"), [(1200, 0), (6000, 1)], ids=["a hiccup", "an outage"]
 )
-def test_a_sweep_runs_nothing_that_is_dead_put_off_or_running_while_redis_is_silent(
+def test_a_sweep_runs_no_settled_task_while_redis_is_silent(
     valkey: Valkey,
     redis_client: redis.Redis,
     silent_ms: int,
@@ -128,7 +128,7 @@ def test_a_sweep_runs_nothing_that_is_dead_put_off_or_running_while_redis_is_sil
     assert worker.counts["handled without Redis"] == handed_out
 
 
-def test_without_redis_a_flow_that_did_not_ask_for_more_waits_for_it(tmp_path: Path) -> None:
+def test_without_redis_a_flow_waits_unless_it_asked_to_run(tmp_path: Path) -> None:
     apps = [Application("a", "b") for _ in range(WORKERS)]
     with private_valkey(tmp_path, "--save", "") as server, ExitStack() as stack:
         workers = [Worker([app.flow("wait")], server.url) for app in apps]
@@ -156,7 +156,7 @@ def test_without_redis_no_worker_repeats_what_it_has_put_off(tmp_path: Path) -> 
     assert [app.runs["later"] for app in apps] == [1] * WORKERS
 
 
-def test_without_redis_for_good_what_failed_once_is_tried_again_after_its_backoff(
+def test_without_redis_a_failed_task_comes_after_its_backoff(
     tmp_path: Path,
 ) -> None:
     times: list[float] = []
@@ -205,7 +205,7 @@ def test_no_claim_whose_reply_is_lost_counts_as_a_delivery(
     assert queue.stats().dead == 0
 
 
-def test_what_lost_claims_leased_does_not_wait_for_the_lease_to_end(
+def test_what_lost_claims_leased_does_not_wait_for_its_lease(
     redis_client: redis.Redis, proxy: Proxy
 ) -> None:
     seen: list[Task] = []
@@ -227,7 +227,7 @@ def test_what_lost_claims_leased_does_not_wait_for_the_lease_to_end(
 
 
 @pytest.mark.parametrize("mode", [Mode.STALL, Mode.STALL_SCRIPTS], ids=["not sent", "no reply"])
-def test_an_ack_that_redis_did_not_confirm_is_made_again_and_the_handler_is_not_run_again(
+def test_an_unconfirmed_ack_is_repeated_without_the_handler(
     redis_client: redis.Redis, proxy: Proxy, mode: Mode
 ) -> None:
     runs: Counter[str] = Counter()
@@ -249,7 +249,7 @@ def test_an_ack_that_redis_did_not_confirm_is_made_again_and_the_handler_is_not_
     assert runs == {"a": 1}
 
 
-def test_an_ack_that_redis_was_too_slow_for_is_made_again_although_another_thread_waits(
+def test_a_slow_ack_is_repeated_while_another_thread_waits(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane, "SLOW_POLL_SECONDS", AGES)

@@ -63,14 +63,14 @@ def test_sentinel_promotes_another_and_claims_go_on(
         site.close()
 
 
-def test_a_consumer_behind_sentinels_is_woken_before_and_after_a_failover(
+def test_a_consumer_behind_sentinels_survives_a_failover(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, primary = _behind_sentinels(tmp_path, servers)
     _a_consumer_survives(url, primary, monkeypatch)
 
 
-def test_a_consumer_on_a_cluster_is_woken_before_and_after_a_failover(
+def test_a_consumer_on_a_cluster_survives_a_failover(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = _cluster(tmp_path, servers)

@@ -105,7 +105,7 @@ def test_sql_down_for_ten_times_all_retries_adds_no_dead_letter(
 
 
 @pytest.mark.slow
-def test_a_database_killed_and_started_under_load_breaks_no_promise(
+def test_a_database_restarted_under_load_breaks_no_promise(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
     with opened(own_postgres, tmp_path, "load", **HURRIED) as site:
@@ -197,9 +197,7 @@ def test_a_database_that_was_never_analysed_is_drained(
 
 
 @pytest.mark.slow
-def test_an_api_and_a_worker_that_come_before_the_migration_wait_for_it(
-    own_postgres: Postgres, tmp_path: Path
-) -> None:
+def test_the_api_and_workers_wait_for_the_migration(own_postgres: Postgres, tmp_path: Path) -> None:
     with opened(own_postgres, tmp_path, "migrated", **PATIENT) as site:
         processes.run(["alembic", "downgrade", "-1"], site.env)
         port = free_port()
@@ -256,7 +254,7 @@ def test_a_read_only_database_is_an_outage_and_passes(
 
 
 @pytest.mark.slow
-def test_a_standby_takes_over_and_no_order_that_was_confirmed_is_lost(tmp_path: Path) -> None:
+def test_a_standby_takes_over_and_loses_no_confirmed_order(tmp_path: Path) -> None:
     primary = Postgres()
     with ExitStack() as stack:
         stack.callback(primary.remove)

@@ -87,7 +87,7 @@ def place(
 
 
 @pytest.mark.slow
-def test_a_webhook_is_sent_when_its_event_is_committed_without_waiting_for_a_sweep(
+def test_a_webhook_is_sent_without_waiting_for_a_sweep(
     place: Place,
 ) -> None:
     """By the API's events and by the worker's own."""

@@ -51,7 +51,7 @@ def test_a_worker_killed_in_mid_cancel_is_made_good_by_another(build: Build, mom
 
 
 @pytest.mark.slow
-def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_them(
+def test_workers_killed_in_a_row_delay_orders_by_one_lease(
     build: Build,
 ) -> None:
     site = build(BATCH_SIZE="20", **HURRIED)
@@ -76,9 +76,7 @@ def test_workers_killed_again_and_again_make_no_order_later_than_the_last_of_the
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before_retry", "after_retry"] * REPEAT)
-def test_a_worker_killed_as_it_puts_off_what_is_not_due_yet_is_made_good(
-    build: Build, moment: str
-) -> None:
+def test_a_worker_killed_as_it_puts_tasks_off_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     doomed = site.start_worker(FAILPOINT=moment)
     ids = site.place(20, 3, 3, scheduled=False)
@@ -124,9 +122,7 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["in_update", "after_commit"] * REPEAT)
-def test_a_worker_killed_as_its_sweep_cancels_without_redis_is_made_good(
-    build: Build, moment: str
-) -> None:
+def test_a_worker_killed_cancelling_without_redis_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
     site.valkey.kill()
@@ -180,7 +176,7 @@ def test_sigterm_ends_an_idle_worker_at_once(build: Build) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_sigterm_ends_a_worker_whose_handler_hangs_at_once(build: Build) -> None:
+def test_a_second_sigterm_ends_a_worker_that_hangs_at_once(build: Build) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
     worker = site.start_worker(FAILPOINT="after_claim:hang")

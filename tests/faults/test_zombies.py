@@ -59,9 +59,7 @@ def test_a_zombie_changes_nothing_of_what_another_has_settled(build: Build, mome
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["after_claim", "after_commit"] * REPEAT)
-def test_a_zombie_leaves_to_another_what_that_one_holds_and_then_works_on(
-    build: Build, moment: str
-) -> None:
+def test_a_zombie_touches_nothing_that_another_holds(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(ORDERS, 0, 0)
     zombie = start_and_see_it_freeze(site, moment)

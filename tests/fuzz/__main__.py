@@ -3,8 +3,8 @@
     python -m tests.fuzz --examples 500
 
 All its checks and phases: the examples, the edges of every bound, random requests, and sequences of
-them along the links, by two clients. Exits with 1 when a response is not as documented. Needs the
-packages of requirements/fuzz.lock, which `make fuzz` installs.
+them that it infers from ids and Location, by two clients. Exits with 1 when a response is not as
+documented. Needs the packages of requirements/fuzz.lock, which `make fuzz` installs.
 """
 
 import argparse

@@ -347,7 +347,7 @@ def test_what_is_not_an_order_id_is_not_found(api: Api, order_id: str, text: str
 TOO_LARGE = b'{"items": "' + b"x" * (16 * 1024) + b'"}'
 
 
-def test_a_path_that_was_pasted_with_its_placeholder_is_told_what_an_id_is(api: Api) -> None:
+def test_a_pasted_placeholder_is_told_what_an_id_is(api: Api) -> None:
     response = api.send("GET", "/v1/orders/ID")
     assert response.status_code == 404
     assert response.get_json()["detail"].endswith("Ids in paths are complete UUIDs.")

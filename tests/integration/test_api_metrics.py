@@ -126,6 +126,7 @@ def test_processes_are_added_up_whichever_is_asked(site: Site) -> None:
     assert site.value("orders_database_readable") == 1
 
 
+@pytest.mark.slow
 def test_labels_do_not_grow_with_what_clients_send(site: Site) -> None:
     site.start(1)
     for n in range(20):
@@ -147,6 +148,7 @@ def test_labels_do_not_grow_with_what_clients_send(site: Site) -> None:
     }
 
 
+@pytest.mark.slow
 def test_metrics_are_not_on_the_public_port_and_no_pages_on_theirs(site: Site) -> None:
     site.start(1)
     assert site.get("/metrics") == 404
@@ -154,6 +156,7 @@ def test_metrics_are_not_on_the_public_port_and_no_pages_on_theirs(site: Site) -
     assert (status, text) == (404, "This port has /metrics.\n")
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_leaves_its_counts_and_nothing_else(site: Site) -> None:
     site.start()
     assert site.put_stock() == 200
@@ -167,6 +170,7 @@ def test_a_process_that_was_killed_leaves_its_counts_and_nothing_else(site: Site
     assert site.value("orders_created_total") == 20
 
 
+@pytest.mark.slow
 def test_a_start_finds_nothing_of_the_one_before(site: Site) -> None:
     site.start()
     site.put_stock()
@@ -178,6 +182,7 @@ def test_a_start_finds_nothing_of_the_one_before(site: Site) -> None:
     assert site.value("orders_created_total") == 0
 
 
+@pytest.mark.slow
 def test_a_flask_command_neither_counts_nor_serves(site: Site) -> None:
     site.start(1)
     before = site.pids()
@@ -185,6 +190,7 @@ def test_a_flask_command_neither_counts_nor_serves(site: Site) -> None:
     assert site.pids() == before
 
 
+@pytest.mark.slow
 def test_the_api_serves_although_its_metrics_cannot(
     site: Site, valkey: Valkey, tmp_path: Path
 ) -> None:

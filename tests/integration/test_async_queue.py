@@ -79,7 +79,7 @@ async def held_up(client: redis.Redis) -> AsyncIterator[Callable[[int], Awaitabl
 
 
 @pytest.mark.clock
-def test_a_consumer_that_waits_for_a_far_task_is_woken_by_an_earlier_one(
+def test_an_earlier_task_wakes_a_consumer_that_waits(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", threading.TIMEOUT_MAX)
@@ -111,7 +111,7 @@ def test_a_consumer_that_waits_for_a_far_task_is_woken_by_an_earlier_one(
     assert statistics.median(late) <= bound_of_waking(20)
 
 
-def test_a_worker_runs_what_was_scheduled_and_not_what_was_cancelled(
+def test_a_worker_runs_what_is_scheduled_and_not_cancelled(
     valkey: Valkey, queue: DelayQueue
 ) -> None:
     ran: list[str] = []
@@ -145,7 +145,7 @@ def test_a_queue_survives_client_kill_between_calls(
 
 
 @pytest.mark.parametrize("reconnect", [False, True])
-def test_a_call_whose_connection_is_killed_is_sent_once_more_with_reconnect(
+def test_with_reconnect_a_killed_connections_call_is_sent_again(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, *, reconnect: bool
 ) -> None:
     async def produce() -> None:
@@ -165,9 +165,7 @@ def test_a_call_whose_connection_is_killed_is_sent_once_more_with_reconnect(
     assert state(queue)["scheduled"] == ({"a": 1, "b": 1} if reconnect else {"b": 1})
 
 
-def test_a_call_without_a_reply_is_not_sent_again_and_may_be_repeated(
-    valkey: Valkey, queue: DelayQueue
-) -> None:
+def test_a_call_without_a_reply_is_not_sent_again(valkey: Valkey, queue: DelayQueue) -> None:
     proxy = Proxy(valkey.port)
 
     async def produce() -> None:
@@ -203,7 +201,7 @@ def test_a_queue_survives_a_restart_of_redis(tmp_path: Path) -> None:
 # -- cancelled tasks, many tasks, several loops ----------------------------------------------
 
 
-def test_a_cancelled_call_leaves_no_reply_to_another_and_no_connection_taken(
+def test_a_cancelled_call_leaves_no_reply_and_no_connection(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     async def produce() -> None:
@@ -223,7 +221,7 @@ def test_a_cancelled_call_leaves_no_reply_to_another_and_no_connection_taken(
     asyncio.run(produce())
 
 
-def test_calls_cancelled_at_any_moment_keep_every_reply_with_its_call(
+def test_cancelled_calls_keep_each_reply_with_its_call(
     valkey: Valkey,
 ) -> None:
     async def produce() -> None:

@@ -24,7 +24,6 @@ from orders.sql.expressions import now
 from orders.sql.tables import webhook_deliveries
 from orders.timeouts import flows as order_flows
 from tests.conftest import DURABLE, Api, serving, upgrade
-from tests.length import quick_first
 from tests.receiver import receiving
 from worker import DelayQueue, Flow, Task
 from worker.queue.delay_queue import WorkerStatus
@@ -267,7 +266,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", quick_first(BROKEN))
+@pytest.mark.slow  # each breaks an installation of its own
+@pytest.mark.parametrize("what", BROKEN)
 def test_doctor_says_which_of_these_was_broken(well: Installation, what: str) -> None:
     broken = BROKEN[what]
     assert well.doctor() == (0, []), "before it is broken"

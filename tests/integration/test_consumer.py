@@ -110,7 +110,7 @@ def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_slow_poll")
-def test_a_wait_ends_when_another_process_offers_something_earlier(
+def test_a_wait_ends_when_another_process_offers_earlier(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, waiting: Waiting
 ) -> None:
     queue.schedule("far", delay_ms=DAY)
@@ -168,7 +168,7 @@ def test_what_is_due_is_taken_without_a_wait_by_the_first_look(
 
 @pytest.mark.clock
 @pytest.mark.usefixtures("no_slow_poll")
-def test_an_offer_from_another_process_wakes_within_five_milliseconds(
+def test_an_offer_from_another_process_wakes_within_5_ms(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     offer = """
@@ -206,7 +206,7 @@ def test_a_wait_ends_when_the_consumer_is_closed(waiting: Waiting) -> None:
             taken.result(LONG)
 
 
-def test_the_queue_named_first_goes_first_as_long_as_it_has_anything_due(
+def test_the_queue_named_first_goes_first(
     redis_client: redis.Redis,
 ) -> None:
     names = ["high", "medium", "low"]
@@ -239,7 +239,7 @@ def test_a_task_is_done_when_its_block_ends_and_not_before(
     assert consumer.counts == {"done": 1}
 
 
-def test_a_task_whose_block_raises_has_failed_and_is_tried_after_its_backoff(
+def test_a_task_whose_block_raises_comes_after_its_backoff(
     queue: DelayQueue, consumer: Consumer
 ) -> None:
     queue.schedule("a", 1)
@@ -275,7 +275,7 @@ OUTCOMES: list[tuple[Outcome, dict[str, int], str]] = [
 
 
 @pytest.mark.parametrize(("outcome", "counts", "place"), OUTCOMES)
-def test_an_outcome_raised_in_a_block_means_what_it_means_in_a_handler_and_ends_there(
+def test_an_outcome_raised_in_a_block_settles_the_task(
     queue: DelayQueue, consumer: Consumer, outcome: Outcome, counts: dict[str, int], place: str
 ) -> None:
     queue.schedule("a", 1)
@@ -285,7 +285,7 @@ def test_an_outcome_raised_in_a_block_means_what_it_means_in_a_handler_and_ends_
     assert consumer.counts == counts
 
 
-def test_an_outage_counts_nothing_and_rests_the_queue_for_a_while(
+def test_an_outage_counts_nothing_and_rests_the_queue(
     queue: DelayQueue, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.outages.PROBE", Backoff(base_seconds=3, cap_seconds=3))
@@ -357,7 +357,7 @@ def test_a_lease_lasts_as_long_as_the_block(redis_client: redis.Redis, queue: De
     assert consumer.counts == {"done": 1}
 
 
-def test_a_block_that_runs_too_long_loses_its_lease_and_writes_nothing(
+def test_a_block_that_outlasts_its_lease_writes_nothing(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1)
@@ -377,7 +377,7 @@ def test_a_block_that_runs_too_long_loses_its_lease_and_writes_nothing(
     assert other.counts == {"done": 1}
 
 
-def test_a_task_that_was_delivered_too_often_becomes_a_dead_letter_and_the_next_one_is_taken(
+def test_a_task_delivered_too_often_becomes_a_dead_letter(
     queue: DelayQueue, consumer: Consumer
 ) -> None:
     queue.schedule_many([("killer", 1, b""), ("other", NEVER, b"")])
@@ -391,7 +391,7 @@ def test_a_task_that_was_delivered_too_often_becomes_a_dead_letter_and_the_next_
     assert letter.story["reason"] == "delivered 5 times and never settled"
 
 
-def test_a_task_whose_lease_may_have_ended_before_its_block_began_is_given_back(
+def test_a_task_whose_lease_may_have_ended_is_given_back(
     queue: DelayQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.schedule("a", 1)
@@ -416,7 +416,7 @@ def test_a_task_whose_lease_may_have_ended_before_its_block_began_is_given_back(
 # -- many at a time ------------------------------------------------------------------------
 
 
-def test_tasks_taken_together_are_settled_together_each_by_its_outcome(
+def test_tasks_taken_together_are_settled_each_by_its_outcome(
     queue: DelayQueue, consumer: Consumer
 ) -> None:
     queue.schedule_many((name, n, b"") for n, name in enumerate("abcde"))
@@ -431,7 +431,7 @@ def test_tasks_taken_together_are_settled_together_each_by_its_outcome(
 
 
 @pytest.mark.parametrize("error", [KeyError("b"), DeadLetter("b")])
-def test_a_block_of_several_that_raises_is_isolated_until_the_task_at_fault_is_alone(
+def test_a_failing_batch_is_isolated_to_the_task_at_fault(
     redis_client: redis.Redis, queue: DelayQueue, error: Exception
 ) -> None:
     ids = [str(n) for n in range(9)]
@@ -492,7 +492,7 @@ def test_in_a_loop_a_task_is_done_when_the_next_one_is_asked_for(
     assert consumer.counts == {"done": 2}
 
 
-def test_a_loop_that_is_left_in_the_middle_leaves_its_task_to_the_end_of_its_lease(
+def test_a_loop_that_is_left_keeps_its_task_leased(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("a", 1)
@@ -541,7 +541,7 @@ def test_a_wait_survives_client_kill(
     wait_until(lambda: stored(queue) == {}, "the ack")
 
 
-def test_a_task_is_settled_later_when_its_connection_was_killed_in_the_block(
+def test_a_task_is_settled_after_its_connection_was_killed(
     redis_client: redis.Redis, queue: DelayQueue, waiting: Waiting
 ) -> None:
     queue.schedule("a", 1)
@@ -551,7 +551,7 @@ def test_a_task_is_settled_later_when_its_connection_was_killed_in_the_block(
         assert stored(queue) == {}
 
 
-def test_what_redis_did_not_take_is_settled_when_the_consumer_is_closed(
+def test_closing_settles_what_redis_did_not_take(
     queue: DelayQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.schedule("a", 1)
@@ -593,7 +593,7 @@ def test_a_wait_survives_a_firewall(
 
 
 @pytest.mark.usefixtures("no_slow_poll")
-def test_a_wait_survives_a_firewall_that_forgets_idle_connections(
+def test_a_wait_survives_a_firewall_that_drops_idle_links(
     valkey: Valkey, redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.waker.LISTEN_SECONDS", 0.5)
@@ -609,7 +609,7 @@ def test_a_wait_survives_a_firewall_that_forgets_idle_connections(
     proxy.close()
 
 
-def test_three_queues_are_taken_from_in_strict_order_while_others_offer(
+def test_three_queues_are_taken_from_in_strict_order(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     """No task is taken while one that was offered before the claim waits in a queue named earlier."""
@@ -680,7 +680,7 @@ def test_a_server_that_may_delete_tasks_is_refused(tmp_path: Path) -> None:
         assert state(queue) == {"scheduled": {"a": 1}}
 
 
-def test_what_was_claimed_before_the_server_turned_out_unsafe_is_given_back(
+def test_what_an_unsafe_server_handed_out_is_given_back(
     tmp_path: Path,
 ) -> None:
     """It is checked again after an outage, once it answers a claim."""
@@ -727,7 +727,7 @@ def test_a_closed_consumer_leaves_no_thread_and_no_connection(
     assert [*consumer] == []
 
 
-def test_a_consumer_that_was_never_used_is_closed_without_asking_redis_anything() -> None:
+def test_closing_an_unused_consumer_asks_redis_nothing() -> None:
     Consumer("redis://127.0.0.1:1/0", "q").close()
 
 
@@ -753,7 +753,7 @@ def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
         assert [connection for connection in held._available_connections if connection._sock]
 
 
-def test_a_signal_handler_may_close_it_while_the_first_task_is_asked_for(valkey: Valkey) -> None:
+def test_a_signal_handler_may_close_it_during_the_first_take(valkey: Valkey) -> None:
     close = """
 import os, signal, sys, worker
 from worker.runtime.station import ServerCheck
@@ -772,7 +772,7 @@ except worker.ConsumerClosed:
     assert done.returncode == 7
 
 
-def test_a_block_that_is_open_while_the_consumer_is_closed_is_settled(
+def test_a_block_open_while_the_consumer_closes_is_settled(
     queue: DelayQueue, consumer: Consumer
 ) -> None:
     queue.schedule("a", 1)

@@ -11,7 +11,7 @@ from orders.sql.tables import stock_items
 from tests.conftest import Shop, opened
 
 
-def test_a_transaction_is_one_on_a_connection_that_the_service_used(shop: Shop) -> None:
+def test_a_connection_of_the_service_can_roll_back(shop: Shop) -> None:
     """The service commits each statement by itself; its pool's connections go on to others."""
     shop.stock()
     before = shop.shelf()
@@ -69,9 +69,7 @@ def placed(shop: Shop) -> bool:
 
 
 @pytest.mark.parametrize("query", ["SELECT 1 AS one, 'a' AS text", "SELECT", "SET jit = off"])
-def test_columns_are_described_by_the_names_and_types_that_the_driver_says(
-    shop: Shop, query: str
-) -> None:
+def test_columns_have_the_drivers_names_and_types(shop: Shop, query: str) -> None:
     with reading(shop.engine) as connection:
         driver = connection.connection.driver_connection
         assert driver is not None

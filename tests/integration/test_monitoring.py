@@ -79,7 +79,7 @@ def scraped(
             process.kill()
 
 
-def test_every_metric_that_a_rule_or_the_dashboard_reads_is_scraped(scraped: Scraped) -> None:
+def test_rules_and_dashboards_read_metrics_that_exist(scraped: Scraped) -> None:
     there = scraped.samples() | GIVEN | RECORDED
     for query in [*rules(), *queries()]:
         assert metrics_in(query) <= there, query

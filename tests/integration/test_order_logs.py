@@ -70,7 +70,7 @@ def all_due(api: Api, count: int) -> None:
 
 
 @pytest.mark.usefixtures("logger")
-def test_a_cancellation_is_a_line_that_names_the_request_of_half_an_hour_ago(shop: Api) -> None:
+def test_a_cancellations_line_names_the_orders_request(shop: Api) -> None:
     placed: Any = shop.place()
     flow = timeout_flow(shop.services.orders, shop.services.settings)
     [line] = handled(flow, placed.json["id"], attempt=2)
@@ -96,7 +96,7 @@ def test_a_request_id_that_would_break_a_line_is_replaced(shop: Api, given: str)
 
 
 @pytest.mark.usefixtures("logger")
-def test_an_order_of_a_version_that_noted_no_request_has_a_line_without_one(shop: Api) -> None:
+def test_an_order_without_an_origin_is_logged_without_one(shop: Api) -> None:
     placed: Any = shop.place()
     with shop.services.engine.begin() as connection:
         connection.execute(sa.text("UPDATE orders SET origin = NULL"))
@@ -123,7 +123,7 @@ def test_the_orders_of_a_backlog_have_lines_only_if_asked_for(
 
 
 @pytest.mark.usefixtures("logger")
-def test_a_webhook_that_fails_names_its_order_and_request_and_no_secret(shop: Api) -> None:
+def test_a_failed_webhooks_line_has_its_order_and_no_secret(shop: Api) -> None:
     with receiving() as receiver:
         receiver.status, receiver.text = 500, b"the body of an answer"
         wanted = {"url": f"{receiver.url}?token=hush", "events": ["order.created"]}
@@ -141,7 +141,7 @@ def test_a_webhook_that_fails_names_its_order_and_request_and_no_secret(shop: Ap
         assert secret not in repr(line)
 
 
-def test_an_error_of_sql_is_logged_without_what_the_statement_was_given(shop: Api) -> None:
+def test_an_sql_error_is_logged_without_its_parameters(shop: Api) -> None:
     with shop.services.engine.begin() as connection:
         connection.exec_driver_sql(REFUSE)
     with capture_logs() as lines:

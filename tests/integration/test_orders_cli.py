@@ -153,7 +153,7 @@ def test_a_provider_is_added_listed_rotated_and_revoked(bare: Api) -> None:
     assert (refused.exit_code, "is revoked" in refused.stderr) == (1, True)
 
 
-def test_a_provider_is_not_added_to_a_client_or_under_a_name_that_is_none(bare: Api) -> None:
+def test_a_provider_needs_a_client_and_a_valid_name(bare: Api) -> None:
     refused = run(bare, "providers", "add", "nobody", "bank")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "There is no client of that name." in refused.stderr

@@ -47,9 +47,9 @@ def busy(shop: Shop) -> Shop:
     paid, cancelled, expired = shop.place(tea=2), shop.place(cup=1), shop.place(tea=1)
     shop.pay(paid)
     shop.pay(paid)
-    shop.service.cancel(shop.customer, cancelled.id)
+    shop.service.cancel(shop.client, cancelled.id)
     late = shop.pay(cancelled).payment
-    shop.service.refund(shop.customer, late.id, reference="re-1")
+    shop.service.refund(shop.client, late.id, reference="re-1")
     shop.expire_in(-1, expired)
     shop.service.expire([expired.id])
     execute(shop.engine, "ANALYZE")

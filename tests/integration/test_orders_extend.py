@@ -39,7 +39,7 @@ MIN, MAX = timedelta(seconds=1), timedelta(days=1)
 
 def extend(shop: Shop, order: Order, to: datetime, *versions: int, customer: str = "") -> Order:
     return shop.service.extend(
-        customer or shop.customer,
+        customer or shop.client,
         order.id,
         expires_at=to,
         versions=frozenset(map(str, versions or (order.version,))),
@@ -47,7 +47,7 @@ def extend(shop: Shop, order: Order, to: datetime, *versions: int, customer: str
 
 
 def events(shop: Shop, order: Order) -> list[tuple[str, Any]]:
-    found = shop.service.events(shop.customer, order.id, after_id=0, page_size=100)
+    found = shop.service.events(shop.client, order.id, after_id=0, page_size=100)
     return [(event.type, event.data) for event in found]
 
 
@@ -66,7 +66,7 @@ def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
     placed = shop.place()
     deadline = placed.created_at + timedelta(minutes=minutes, milliseconds=7)
     after = extend(shop, placed, deadline)
-    assert after == shop.service.order(shop.customer, placed.id)
+    assert after == shop.service.order(shop.client, placed.id)
     assert (after.expires_at, after.version) == (deadline, 2)
     assert (after.status, after.items) == (OrderStatus.UNPAID, placed.items)
     assert events(shop, placed) == [
@@ -88,7 +88,7 @@ def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
     assert again == placed._replace(replayed=True)
 
 
-def test_an_extended_order_is_cancelled_at_its_new_deadline_and_not_before(shop: Shop) -> None:
+def test_an_extended_order_is_cancelled_at_its_new_deadline(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
@@ -108,18 +108,18 @@ def test_any_version_will_do_if_the_caller_says_so(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     deadline = order.created_at + timedelta(minutes=10)
-    after = shop.service.extend(shop.customer, order.id, expires_at=deadline, versions=None)
+    after = shop.service.extend(shop.client, order.id, expires_at=deadline, versions=None)
     assert extend(shop, order, deadline, 1, after.version, 12).version == 3
 
 
 # -- what it refuses -----------------------------------------------------------------------
 
 
-def test_a_refusal_to_move_a_deadline_says_why_and_changes_nothing(shop: Shop) -> None:
+def test_a_refused_extension_says_why_and_changes_nothing(shop: Shop) -> None:
     shop.stock()
     unpaid, paid, cancelled, expired = (shop.place() for _ in range(4))
     shop.pay(paid)
-    shop.service.cancel(shop.customer, cancelled.id)
+    shop.service.cancel(shop.client, cancelled.id)
     shop.expire_in(-1, expired)
     shop.service.expire([expired.id])
     before = shop.tables()
@@ -156,30 +156,30 @@ def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
     an_hour_ago = {"created_at": later(now(), "ms")}
     with shop.engine.begin() as connection:
         connection.execute(sa.update(orders).values(an_hour_ago), {"ms": -3_600_000})
-    aged = shop.service.order(shop.customer, order.id)
+    aged = shop.service.order(shop.client, order.id)
     with pytest.raises(TimeoutOutOfRange, match="not past"):
         extend(shop, order, aged.created_at + timedelta(minutes=59))
     assert extend(shop, order, aged.created_at + timedelta(minutes=61)).version == 2
 
 
-def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -> None:
+def test_an_extension_is_decided_when_it_has_the_lock(shop: Shop) -> None:
     shop.stock()
     deadline = shop.place().created_at + timedelta(minutes=10)
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
-        assert OrderRepository(other).cancel(order.id, shop.customer)
+        assert OrderRepository(other).cancel(order.id, shop.client)
     assert isinstance(found[0], OrderCancelled)
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline)) as (other, found):
         both = {"versions": " 1 ", "bounds_ms": (0, 10**9)}
-        assert OrderRepository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+        assert OrderRepository(other).extend(order.id, shop.client, expires_at=deadline, **both)  # type: ignore[arg-type]
     assert isinstance(found[0], PreconditionFailed)
 
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, deadline, 1, 2)) as (other, found):
-        OrderRepository(other).extend(order.id, shop.customer, expires_at=deadline, **both)  # type: ignore[arg-type]
+        OrderRepository(other).extend(order.id, shop.client, expires_at=deadline, **both)  # type: ignore[arg-type]
     assert found[0].version == 3
     assert [kind for kind, _ in events(shop, order)] == ["order.created", *["order.extended"] * 2]
 
@@ -189,7 +189,7 @@ def test_what_waited_for_the_lock_is_decided_by_what_it_finds_then(shop: Shop) -
     assert isinstance(found[0], TimeoutOutOfRange)
 
 
-def test_a_deadline_that_waited_for_its_lock_is_scheduled_from_then(shop: Shop) -> None:
+def test_an_extension_that_waited_is_scheduled_from_then(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, order.created_at + MAX)) as (other, found):

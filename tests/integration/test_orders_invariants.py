@@ -104,9 +104,9 @@ class OrdersMachine(RuleBasedStateMachine):
     def cancel(self, order: Order) -> None:
         if self.statuses[order.id] == "paid":
             with pytest.raises(AlreadyPaid):
-                self.shop.service.cancel(self.shop.customer, order.id)
+                self.shop.service.cancel(self.shop.client, order.id)
             return
-        self.shop.service.cancel(self.shop.customer, order.id)
+        self.shop.service.cancel(self.shop.client, order.id)
         if self.statuses[order.id] == "unpaid":
             self.end(order, "cancelled")
 
@@ -137,7 +137,7 @@ class OrdersMachine(RuleBasedStateMachine):
     def adjust(self, sku: str, delta: int, key: str) -> None:
         def adjust() -> bool:
             return self.shop.stock_service.adjust(
-                sku, client_id=self.shop.customer, key=key, delta=delta, reason="counted"
+                sku, client_id=self.shop.client, key=key, delta=delta, reason="counted"
             ).replayed
 
         known = self.keys.get(key)
@@ -192,7 +192,7 @@ class OrdersMachine(RuleBasedStateMachine):
     def stock_is_conserved_and_endings_are_final(self) -> None:
         for sku in SKUS:
             assert self.shop.shelf(sku) == (self.on_hand[sku], self.reserved[sku])
-        found = self.shop.service.orders(self.shop.customer, page_size=1000)
+        found = self.shop.service.orders(self.shop.client, page_size=1000)
         assert {order.id: str(order.status) for order in found} == self.statuses
         self.shop.check()
 

@@ -41,7 +41,7 @@ def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdings, "PATIENCE_SECONDS", 60)
 
 
-def test_orders_beyond_the_limit_are_refused_until_others_have_ended(migrated_url: str) -> None:
+def test_orders_beyond_the_limit_wait_until_others_end(migrated_url: str) -> None:
     with limited(migrated_url, max_orders=3) as shop:
         shop.stock()
         first, second, _ = (shop.place() for _ in range(3))
@@ -53,7 +53,7 @@ def test_orders_beyond_the_limit_are_refused_until_others_have_ended(migrated_ur
         shop.place()
         with pytest.raises(TooManyUnpaidOrders):
             shop.place()
-        shop.service.cancel(shop.customer, second.id)
+        shop.service.cancel(shop.client, second.id)
         shop.place()
         with pytest.raises(TooManyUnpaidOrders):
             shop.place()
@@ -69,7 +69,7 @@ def test_pieces_beyond_the_limit_are_refused(migrated_url: str) -> None:
             shop.place(tea=4)
         assert refused.value.facts == {"limit": 10}
         shop.place(tea=2, cup=1)
-        shop.service.cancel(shop.customer, order.id)
+        shop.service.cancel(shop.client, order.id)
         with pytest.raises(TooManyHeldPieces):
             shop.place(tea=8)
         shop.place(tea=7)
@@ -138,7 +138,7 @@ def placed_or_refused(shop: Shop, **quantities: int) -> Order | OrderError:
 
 
 @pytest.mark.parametrize("limits", [{"max_orders": 37}, {"max_pieces": 2 * 37 + 1}])
-def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
+def test_many_threads_place_exactly_what_the_limit_allows(
     migrated_url: str, limits: dict[str, int]
 ) -> None:
     """Some of what they ask for is not in stock, and whoever is refused is refused rightly."""
@@ -159,12 +159,12 @@ def test_many_threads_place_exactly_as_many_orders_as_the_limit_allows(
             for answer in answers
         ]
         assert sum(isinstance(answer, Order) for answer in answers) == 27
-        unpaid = fresh.service.orders(shop.customer, page_size=100, status="unpaid")
+        unpaid = fresh.service.orders(shop.client, page_size=100, status="unpaid")
         assert len(unpaid) == 37
         shop.check(tea=100, cup=5)
 
 
-def test_two_processes_exceed_a_limit_by_what_they_place_between_counts(migrated_url: str) -> None:
+def test_two_processes_exceed_a_limit_only_between_counts(migrated_url: str) -> None:
     with limited(migrated_url, max_orders=10) as shop:
         shop.stock()
         other = another_process(shop, max_orders=10)
@@ -184,7 +184,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
         hanging, go_on = threading.Event(), threading.Event()
 
         def hang() -> None:
-            with shop.service._holdings.placing(shop.customer, 1) as refusal:
+            with shop.service._holdings.placing(shop.client, 1) as refusal:
                 assert refusal is None
                 hanging.set()
                 assert go_on.wait(60)
@@ -199,7 +199,7 @@ def test_a_create_that_hangs_keeps_nobody_else_waiting(migrated_url: str) -> Non
             waiter: list[Order | OrderError] = []
             last = threading.Thread(target=lambda: waiter.append(placed_or_refused(shop)))
             last.start()
-            changed = shop.service._holdings._accounts[shop.customer].changed
+            changed = shop.service._holdings._accounts[shop.client].changed
             wait_until(lambda: changed._waiters or waiter, "the last one to wait")  # type: ignore[attr-defined]
             assert waiter == []
         finally:

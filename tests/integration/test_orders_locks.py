@@ -38,7 +38,7 @@ def bounded() -> Iterator[None]:
     assert LOCK_SECONDS * 0.9 <= time.monotonic() - began < bound(LOCK_SECONDS + 2)
 
 
-def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) -> None:
+def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
     shop.stock("tea", 100)
     placed = [shop.place() for _ in range(3)]
     shop.expire_in(-1, *placed)
@@ -52,7 +52,7 @@ def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) 
         again = shop.service.expire([order.id for order in placed])
         assert again == {busy.id: LOOK_AGAIN_MS}
         payer.rollback()
-    statuses = {order.id: order.status for order in shop.service.orders(shop.customer, page_size=9)}
+    statuses = {order.id: order.status for order in shop.service.orders(shop.client, page_size=9)}
     assert statuses == {
         placed[0].id: "cancelled",
         busy.id: "unpaid",
@@ -63,7 +63,7 @@ def test_an_order_that_is_being_paid_is_skipped_and_looked_at_again(shop: Shop) 
     assert shop.shelf() == (100, 0)
 
 
-def test_a_batch_does_not_wait_for_a_reader_or_a_new_payment_of_its_orders(shop: Shop) -> None:
+def test_a_batch_waits_for_no_reader_and_no_new_payment(shop: Shop) -> None:
     """A foreign key's lock, which a payment takes first, is no reason to skip."""
     shop.stock()
     order = shop.place()
@@ -91,7 +91,7 @@ def test_a_key_in_flight_is_a_conflict_after_a_bounded_wait(hurried: Shop) -> No
 
 
 @pytest.mark.clock
-def test_stock_that_stays_locked_makes_placing_unavailable_after_a_bounded_wait(
+def test_placing_waits_a_bounded_time_for_locked_stock(
     hurried: Shop,
 ) -> None:
     hurried.stock()
@@ -102,7 +102,7 @@ def test_stock_that_stays_locked_makes_placing_unavailable_after_a_bounded_wait(
 
 
 @pytest.mark.clock
-def test_a_locked_order_makes_a_payment_unavailable_after_a_bounded_wait(hurried: Shop) -> None:
+def test_a_payment_waits_a_bounded_time_for_a_locked_order(hurried: Shop) -> None:
     hurried.stock()
     order = hurried.place()
     before = hurried.tables()
@@ -153,7 +153,7 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_connection_that_answered_lately_is_asked_again_only_when_its_server_hung_up(
+def test_a_fresh_connection_is_pinged_only_after_a_hang_up(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> None:
     connection: Any = shop.engine.raw_connection()

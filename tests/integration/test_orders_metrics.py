@@ -55,7 +55,7 @@ def test_each_payment_counts_once_by_what_became_of_it(shop: Shop, counted: Coun
     counted.clear()
     twice = shop.pay(order, "second").payment
     for _ in range(2):
-        shop.service.refund(shop.customer, twice.id, reference="back")
+        shop.service.refund(shop.client, twice.id, reference="back")
     assert counted == [("payment.refund_due", "", 1), ("payment.refunded", "", 1)]
 
 
@@ -64,11 +64,11 @@ def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted
     requested, paid, *expired = (shop.place() for _ in range(5))
     counted.clear()
     for _ in range(2):
-        shop.service.cancel(shop.customer, requested.id)
+        shop.service.cancel(shop.client, requested.id)
     assert counted == [("order.cancelled", "requested", 1)]
     shop.pay(paid)
     with pytest.raises(AlreadyPaid):
-        shop.service.cancel(shop.customer, paid.id)
+        shop.service.cancel(shop.client, paid.id)
     shop.expire_in(-1000, *expired[:2], requested, paid)
     counted.clear()
     batch = [order.id for order in (requested, paid, *expired)]
@@ -112,19 +112,19 @@ def test_what_is_due_back_is_summed_by_currency_over_all_clients(shop: Shop) -> 
     assert refunds_due(shop) == {}
     for n in range(3):
         shop.pay(order, f"again {n}", amount_minor=100 + n)
-    due = shop.service.payments(shop.customer, status="refund_due", page_size=10)
+    due = shop.service.payments(shop.client, status="refund_due", page_size=10)
     add_refunds_due(shop, shop.other, "USD", 7, 8)
     found = refunds_due(shop)
     assert found["EUR"][:3] == ("EUR", 3, 303)
     assert found["USD"][:3] == ("USD", 2, 15)
     assert found["EUR"].oldest_ms >= 0
-    shop.service.refund(shop.customer, due[0].id, reference="back")
+    shop.service.refund(shop.client, due[0].id, reference="back")
     assert refunds_due(shop)["EUR"].payments == 2
 
 
 def test_the_sum_of_what_is_due_back_is_bounded(shop: Shop) -> None:
     shop.stock()
-    add_refunds_due(shop, shop.customer, "EUR", *[1] * 30)
+    add_refunds_due(shop, shop.client, "EUR", *[1] * 30)
     add_refunds_due(shop, shop.other, "EUR", *[1] * 30)
     assert refunds_due(shop, most=20)["EUR"].payments == 20
     assert refunds_due(shop, most=100)["EUR"].payments == 60

@@ -57,7 +57,7 @@ def pay(shop: Shop, order: Order) -> bool:
 def cancel(shop: Shop, order: Order) -> bool:
     """Whether it was cancelled on request, by whomever: two requests are both told so."""
     try:
-        return shop.service.cancel(shop.customer, order.id).cancel_reason == "requested"
+        return shop.service.cancel(shop.client, order.id).cancel_reason == "requested"
     except AlreadyPaid:
         return False
 
@@ -65,7 +65,7 @@ def cancel(shop: Shop, order: Order) -> bool:
 def expire(shop: Shop, order: Order) -> bool:
     """Whether the order has expired. One that was skipped is being ended by somebody else."""
     shop.service.expire([order.id])
-    return shop.service.order(shop.customer, order.id).cancel_reason == "expired"
+    return shop.service.order(shop.client, order.id).cancel_reason == "expired"
 
 
 def repeat(shop: Shop, order: Order) -> bool:
@@ -127,7 +127,7 @@ def test_twins_make_one_order_and_share_its_answer(shop: Shop) -> None:
     shop.check(**{f"sku-{n}": 1 for n in range(RACES)})
 
 
-def test_two_payments_of_one_order_make_one_applied_and_one_due_back(shop: Shop) -> None:
+def test_of_two_payments_one_is_applied_and_one_due_back(shop: Shop) -> None:
     shop.stock("tea", 100)
     placed = place_overdue(shop, [{"tea": 1}] * 20)
 
@@ -148,7 +148,7 @@ def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
     shop.check(tea=100)
 
 
-def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop) -> None:
+def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
     rng = random.Random(20_240_229)
     skus = [f"sku-{n}" for n in range(6)]
     for sku in skus:
@@ -188,14 +188,14 @@ def test_overlapping_batches_payments_and_new_orders_do_not_deadlock(shop: Shop)
         lambda: place(2),
     )
     shop.service.expire(ids)
-    counts = [str(order.status) for order in shop.service.orders(shop.customer, page_size=1000)]
+    counts = [str(order.status) for order in shop.service.orders(shop.client, page_size=1000)]
     assert counts.count("unpaid") == 80
     assert counts.count("paid") > 0
     assert counts.count("cancelled") > 0
     shop.check(**dict.fromkeys(skus, 10_000))
 
 
-def test_orders_for_the_same_skus_in_any_order_share_out_the_stock(shop: Shop) -> None:
+def test_orders_for_the_same_skus_share_out_the_stock(shop: Shop) -> None:
     skus = ["a", "b", "c", "d"]
     for sku in skus:
         shop.stock(sku, 24)
@@ -261,7 +261,7 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
     operations: dict[str, Callable[[], Any]] = {
         "place": lambda: shop.place(a=1, B=1),
         "pay": lambda: shop.pay(paid),
-        "cancel": lambda: shop.service.cancel(shop.customer, cancelled.id),
+        "cancel": lambda: shop.service.cancel(shop.client, cancelled.id),
         "expire": lambda: shop.service.expire([expired.id]),
     }
     taken: dict[str, bool] = {}
@@ -342,7 +342,7 @@ def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> 
     with conflicts(shop.engine) as states, ThreadPoolExecutor(1) as pool:
         with shop.engine.begin() as stranger:
             stranger.execute(sa.update(orders).values(version=orders.c.version + 1))
-            cancelling = pool.submit(shop.service.cancel, shop.customer, order.id)
+            cancelling = pool.submit(shop.service.cancel, shop.client, order.id)
             wait_until(lambda: blocked(shop.engine), "the cancellation to wait")
         assert cancelling.result().version == 3
     assert states == ["40001"]

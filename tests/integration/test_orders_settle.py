@@ -29,7 +29,7 @@ MINUTE_MS = 60_000
 
 
 def current(shop: Shop, order: Order) -> Order:
-    return shop.service.order(shop.customer, order.id)
+    return shop.service.order(shop.client, order.id)
 
 
 def money(payment: Payment) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_a_payment_sells_what_the_order_held(shop: Shop) -> None:
     assert after.paid_at.utcoffset() == timedelta(0)
     assert (after.cancelled_at, after.cancel_reason) == (None, None)
     assert shop.shelf("tea") == (7, 0)
-    [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+    [_, event] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)
     assert (event.type, event.data) == ("order.paid", money(paid.payment))
     assert shop.scheduler.cancelled == [order.id]
 
@@ -74,7 +74,7 @@ def test_the_same_reference_replays_the_payment(shop: Shop) -> None:
 def test_a_replayed_refund_is_still_due(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
-    shop.service.cancel(shop.customer, order.id)
+    shop.service.cancel(shop.client, order.id)
     first = shop.pay(order, "r-1")
     before = shop.tables()
     assert shop.pay(order, "r-1") == (first.payment, True)
@@ -92,7 +92,7 @@ def refund(shop: Shop, order: Order, reason: str, **payment: Any) -> None:
         reason,
     )
     assert (current(shop, order), shop.shelf(), shop.scheduler.cancelled) == (before, shelf, told)
-    event = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)[-1]
+    event = shop.service.events(shop.client, order.id, after_id=0, page_size=9)[-1]
     assert event.type == "payment.refund_due"
     assert event.data == {**money(paid.payment), "reason": reason}
     assert [row[6] for row in shop.tables()["payments"] if row[3] == "late"] == ["refund_due"]
@@ -101,7 +101,7 @@ def refund(shop: Shop, order: Order, reason: str, **payment: Any) -> None:
 def test_money_that_comes_after_the_cancellation_is_due_back(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
-    shop.service.cancel(shop.customer, order.id)
+    shop.service.cancel(shop.client, order.id)
     refund(shop, order, "order_cancelled")
 
 
@@ -133,7 +133,7 @@ def test_another_currency_is_a_wrong_amount(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     paid = shop.service.pay(
-        shop.customer,
+        shop.client,
         order.id,
         provider="bank",
         reference="r",
@@ -155,7 +155,7 @@ def test_a_reference_belongs_to_one_order_and_one_amount(shop: Shop) -> None:
         shop.pay(first, "r-1", amount_minor=first.total_minor + 1)
     with pytest.raises(ReferenceReused):
         shop.service.pay(
-            shop.customer,
+            shop.client,
             first.id,
             provider="bank",
             reference="r-1",
@@ -170,7 +170,7 @@ def test_providers_name_their_payments_independently(shop: Shop) -> None:
     first, second = shop.place(), shop.place()
     shop.pay(first, "r-1")
     paid = shop.service.pay(
-        shop.customer,
+        shop.client,
         second.id,
         provider="card",
         reference="r-1",
@@ -180,7 +180,7 @@ def test_providers_name_their_payments_independently(shop: Shop) -> None:
     assert (paid.replayed, paid.payment.status) == (False, "applied")
 
 
-def test_a_payment_after_the_deadline_is_good_until_the_cancellation(shop: Shop) -> None:
+def test_a_late_payment_is_good_until_the_cancellation(shop: Shop) -> None:
     shop.stock("tea", 10)
     order = shop.place(tea=2)
     shop.expire_in(-MINUTE_MS, order)
@@ -197,26 +197,26 @@ def due(shop: Shop, reference: str = "late") -> Payment:
     """Money that came after the cancellation."""
     shop.stock()
     order = shop.place()
-    shop.service.cancel(shop.customer, order.id)
+    shop.service.cancel(shop.client, order.id)
     return shop.pay(order, reference).payment
 
 
 def test_a_refund_is_noted_once_with_its_reference_and_an_event(shop: Shop) -> None:
     payment = due(shop)
-    refunded = shop.service.refund(shop.customer, payment.id, reference="re-1")
+    refunded = shop.service.refund(shop.client, payment.id, reference="re-1")
     told = refunded.payment
     assert (refunded.replayed, told.status, told.refund_reference) == (False, "refunded", "re-1")
     assert told.refunded_at is not None
     assert told.refunded_at >= payment.created_at
     assert told.reason == "order_cancelled"
-    *_, event = shop.service.events(shop.customer, payment.order_id, after_id=0, page_size=9)
+    *_, event = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
     assert (event.type, event.at) == ("payment.refunded", told.refunded_at)
     assert event.data == {**money(payment), "refund_reference": "re-1"}
     before = shop.tables()
-    again = shop.service.refund(shop.customer, payment.id, reference="re-1")
+    again = shop.service.refund(shop.client, payment.id, reference="re-1")
     assert again == (told, True)
     with pytest.raises(AlreadyRefunded):
-        shop.service.refund(shop.customer, payment.id, reference="re-2")
+        shop.service.refund(shop.client, payment.id, reference="re-2")
     assert shop.tables() == before
 
 
@@ -225,7 +225,7 @@ def test_only_money_that_is_due_back_is_refunded(shop: Shop) -> None:
     applied = shop.pay(shop.place()).payment
     before = shop.tables()
     with pytest.raises(NotRefundable):
-        shop.service.refund(shop.customer, applied.id, reference="re-1")
+        shop.service.refund(shop.client, applied.id, reference="re-1")
     for payment_id in (due(shop).id, new_id()):
         with pytest.raises(PaymentNotFound):
             shop.service.refund(shop.other, payment_id, reference="re-1")
@@ -234,10 +234,10 @@ def test_only_money_that_is_due_back_is_refunded(shop: Shop) -> None:
 
 def test_one_refund_is_for_one_payment(shop: Shop) -> None:
     first, second = due(shop, "late-1"), due(shop, "late-2")
-    shop.service.refund(shop.customer, first.id, reference="re-1")
+    shop.service.refund(shop.client, first.id, reference="re-1")
     before = shop.tables()
     with pytest.raises(ReferenceReused):
-        shop.service.refund(shop.customer, second.id, reference="re-1")
+        shop.service.refund(shop.client, second.id, reference="re-1")
     assert shop.tables() == before
 
 
@@ -249,7 +249,7 @@ def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
         for payment in payments:
             try:
                 done = shop.service.refund(
-                    shop.customer, payment.id, reference=f"{reference}-{payment.reference}"
+                    shop.client, payment.id, reference=f"{reference}-{payment.reference}"
                 )
             except AlreadyRefunded:
                 noted.append(False)
@@ -265,13 +265,13 @@ def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
 
 def test_payments_are_listed_by_status_and_by_order_oldest_first(shop: Shop) -> None:
     dues = [due(shop, f"late-{n}") for n in range(5)]
-    shop.service.refund(shop.customer, dues[1].id, reference="re")
+    shop.service.refund(shop.client, dues[1].id, reference="re")
 
     def pages(**which: Any) -> list[list[str]]:
         found: list[list[str]] = []
         after = None
         while True:
-            page = shop.service.payments(shop.customer, page_size=2, after=after, **which)
+            page = shop.service.payments(shop.client, page_size=2, after=after, **which)
             found.append([payment.reference for payment in page])
             if len(page) < 2:
                 return found
@@ -282,11 +282,11 @@ def test_payments_are_listed_by_status_and_by_order_oldest_first(shop: Shop) -> 
     assert pages(status="applied") == [[]]
     assert shop.service.payments(shop.other, status="refund_due", page_size=9) == []
     order_id = dues[0].order_id
-    [only] = shop.service.payments_of_order(shop.customer, order_id, page_size=9)
+    [only] = shop.service.payments_of_order(shop.client, order_id, page_size=9)
     assert only == dues[0]
     with pytest.raises(OrderNotFound):
         shop.service.payments_of_order(shop.other, order_id, page_size=9)
-    assert shop.service.payments_of_order(shop.customer, shop.place().id, page_size=9) == []
+    assert shop.service.payments_of_order(shop.client, shop.place().id, page_size=9) == []
 
 
 # -- cancelling on request -----------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_payments_are_listed_by_status_and_by_order_oldest_first(shop: Shop) -> 
 def test_a_cancellation_gives_the_stock_back(shop: Shop) -> None:
     shop.stock("tea", 10)
     order = shop.place(tea=3)
-    cancelled = shop.service.cancel(shop.customer, order.id)
+    cancelled = shop.service.cancel(shop.client, order.id)
     assert (cancelled.status, cancelled.cancel_reason, cancelled.version) == (
         "cancelled",
         "requested",
@@ -303,7 +303,7 @@ def test_a_cancellation_gives_the_stock_back(shop: Shop) -> None:
     )
     assert cancelled == current(shop, order)
     assert shop.shelf("tea") == (10, 0)
-    [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+    [_, event] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)
     assert (event.type, event.data) == ("order.cancelled", {"reason": "requested"})
     assert shop.scheduler.cancelled == [order.id]
 
@@ -312,9 +312,9 @@ def test_cancelling_again_changes_nothing(shop: Shop) -> None:
     shop.stock("tea", 10)
     order = shop.place(tea=3)
     shop.place(tea=5)
-    first = shop.service.cancel(shop.customer, order.id)
+    first = shop.service.cancel(shop.client, order.id)
     before = shop.tables()
-    assert shop.service.cancel(shop.customer, order.id) == first
+    assert shop.service.cancel(shop.client, order.id) == first
     assert shop.tables() == before
 
 
@@ -324,17 +324,17 @@ def test_a_paid_order_is_not_cancelled(shop: Shop) -> None:
     shop.pay(order)
     before = shop.tables()
     with pytest.raises(AlreadyPaid):
-        shop.service.cancel(shop.customer, order.id)
+        shop.service.cancel(shop.client, order.id)
     assert shop.tables() == before
 
 
 def test_an_order_that_does_not_exist_is_not_found(shop: Shop) -> None:
     with pytest.raises(OrderNotFound):
-        shop.service.cancel(shop.customer, new_id())
+        shop.service.cancel(shop.client, new_id())
     with pytest.raises(OrderNotFound):
-        shop.service.order(shop.customer, new_id())
+        shop.service.order(shop.client, new_id())
     with pytest.raises(OrderNotFound):
-        shop.service.events(shop.customer, new_id(), after_id=0, page_size=1)
+        shop.service.events(shop.client, new_id(), after_id=0, page_size=1)
 
 
 # -- the clock -----------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_expiry_cancels_only_unpaid_orders_past_their_deadline(shop: Shop) -> No
     paid, cancelled, early = shop.place(tea=8), shop.place(tea=16), shop.place(tea=32)
     bystander = shop.place(cup=5)
     shop.pay(paid)
-    shop.service.cancel(shop.customer, cancelled.id)
+    shop.service.cancel(shop.client, cancelled.id)
     shop.expire_in(-1, first, second, paid, cancelled, bystander)
     absent = new_id()
     batch = [first.id, second.id, paid.id, cancelled.id, early.id, absent, first.id]
@@ -360,7 +360,7 @@ def test_expiry_cancels_only_unpaid_orders_past_their_deadline(shop: Shop) -> No
         assert (after.status, after.cancel_reason, after.version) == ("cancelled", "expired", 2)
         assert after.cancelled_at is not None
         assert after.cancelled_at >= after.expires_at
-        [_, event] = shop.service.events(shop.customer, order.id, after_id=0, page_size=9)
+        [_, event] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)
         assert (event.type, event.data) == ("order.cancelled", {"reason": "expired"})
     assert current(shop, paid).status == "paid"
     assert current(shop, cancelled).cancel_reason == "requested"
@@ -447,7 +447,7 @@ def test_waiting_looks_within_its_bounds(shop: Shop) -> None:
     overdue, due, soon, late = (shop.place() for _ in range(4))
     paid, cancelled = shop.place(), shop.place()
     shop.pay(paid)
-    shop.service.cancel(shop.customer, cancelled.id)
+    shop.service.cancel(shop.client, cancelled.id)
     shop.expire_in(-10 * MINUTE_MS, overdue, paid, cancelled)
     shop.expire_in(-MINUTE_MS, due)
     shop.expire_in(MINUTE_MS, soon)
@@ -496,11 +496,11 @@ def test_an_order_of_another_status_is_left_alone(shop: Shop) -> None:
     assert [*shop.service.waiting(None, 0, 9)] == []
     with reading(shop.engine) as connection:
         repository = OrderRepository(connection)
-        assert repository.cancel(order.id, shop.customer) is None
+        assert repository.cancel(order.id, shop.client) is None
         deadline = order.created_at + timedelta(hours=1)
         bounds: Any = {"versions": "*", "expires_at": deadline, "bounds_ms": (1, 86_400_000)}
-        assert repository.extend(order.id, shop.customer, **bounds) is None
-        assert repository.held(shop.customer, 9) == Holding(0, 0)
+        assert repository.extend(order.id, shop.client, **bounds) is None
+        assert repository.held(shop.client, 9) == Holding(0, 0)
         assert repository.oldest_overdue_ms() == 0
     assert shop.tables() == before
     assert shop.pay(order).payment.status == "refund_due"

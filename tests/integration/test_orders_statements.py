@@ -40,13 +40,13 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
     return {
         "place": lambda: replay(shop, "new"),
         "extend": lambda: shop.service.extend(
-            shop.customer,
+            shop.client,
             order.id,
             expires_at=order.created_at + timedelta(hours=1),
             versions=None,
         ),
         "pay": lambda: shop.pay(order),
-        "cancel": lambda: shop.service.cancel(shop.customer, order.id),
+        "cancel": lambda: shop.service.cancel(shop.client, order.id),
         "expire": lambda: shop.service.expire([order.id]),
         "expire_in_detail": lambda: shop.service.expire([order.id], lambda _: None),
     }[name]
@@ -74,16 +74,14 @@ def test_an_operation_is_one_statement_in_autocommit(shop: Shop, name: str) -> N
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_statement_is_short_enough_for_the_driver_to_parse_it_once(name: str) -> None:
+def test_the_driver_caches_each_operations_statement(name: str) -> None:
     engine = sa.create_engine("postgresql+psycopg://")
     text = str(getattr(operations, name).statement.compile(engine))
     assert len(text) < MAX_CACHED_STATEMENT_LENGTH
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_client_that_freezes_while_its_statement_is_at_work_holds_no_lock(
-    shop: Shop, name: str
-) -> None:
+def test_a_client_that_freezes_in_a_statement_holds_no_lock(shop: Shop, name: str) -> None:
     run = operation(shop, name)
     sent, thaw = threading.Event(), threading.Event()
 
@@ -151,7 +149,7 @@ def blocked(shop: Shop, count: int = 1) -> bool:
         return bool(connection.scalar(query) == count)
 
 
-def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop: Shop) -> None:
+def test_an_order_has_the_stock_and_price_it_waited_for(shop: Shop) -> None:
     shop.stock("tea", 100, 250)
     with waiting(shop, lambda: shop.place(tea=10)) as (other, found):
         other.execute(sa.update(stock_items).values(reserved=90, price_minor=300))
@@ -163,7 +161,7 @@ def test_an_order_is_placed_for_the_stock_and_the_price_that_it_waited_for(shop:
     assert found[0].facts == {"sku": "tea", "available": 0}
 
 
-def test_a_twin_that_finds_the_stock_gone_replays_the_order_that_has_it(shop: Shop) -> None:
+def test_a_twin_that_finds_no_stock_replays_the_order(shop: Shop) -> None:
     shop.stock("tea", 1)
     with waiting(shop, lambda: replay(shop, "one")) as (other, found):
         order = OrderRepository(other).place(shop.new("one"), timeout_ms=1000)
@@ -179,13 +177,13 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
         assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
-def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_it(
+def test_a_payment_that_waited_for_a_cancellation_is_due_back(
     shop: Shop,
 ) -> None:
     shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order)) as (other, found):
-        assert OrderRepository(other).cancel(order.id, shop.customer)
+        assert OrderRepository(other).cancel(order.id, shop.client)
     assert found[0].payment.reason == "order_cancelled"
     assert shop.events(order) == ["order.created", "order.cancelled", "payment.refund_due"]
     assert shop.shelf() == (100, 0)
@@ -194,7 +192,7 @@ def test_a_payment_that_waited_for_a_cancellation_is_due_back_and_written_after_
 def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> Any:
     return OrderRepository(connection).pay(
         order.id,
-        shop.customer,
+        shop.client,
         provider="bank",
         reference=reference,
         amount_minor=order.total_minor,
@@ -215,13 +213,13 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     assert found[0] == Paid(payment, replayed=True)
 
     kept = shop.place()
-    with waiting(shop, lambda: shop.service.cancel(shop.customer, kept.id)) as (other, found):
+    with waiting(shop, lambda: shop.service.cancel(shop.client, kept.id)) as (other, found):
         pay(other, shop, kept, "r-4")
     assert isinstance(found[0], AlreadyPaid)
     assert shop.shelf() == (97, 0)
 
 
-def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop: Shop) -> None:
+def test_a_twin_and_a_payment_in_a_deadlock_both_end(shop: Shop) -> None:
     """The one circle there is: the twin has the stock, and waits for the order that is paid."""
     for sku in ("a", "b", "c"):
         shop.stock(sku)
@@ -252,21 +250,21 @@ def test_a_twin_and_a_payment_that_wait_for_each_other_both_come_to_an_end(shop:
 # -- what a replay and a reference rest on -------------------------------------------------
 
 
-def test_a_replay_and_the_first_event_need_no_event_that_tells_them(shop: Shop) -> None:
+def test_a_replay_needs_no_event(shop: Shop) -> None:
     shop.stock()
     placed = replay(shop, "one")
-    [created] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    [created] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     shop.expire_in(-1, placed.order)
     assert shop.service.expire([placed.order.id]) == {}
-    [created, _] = shop.service.events(shop.customer, placed.order.id, after_id=0, page_size=9)
+    [created, _] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     with shop.engine.begin() as connection:
         connection.execute(sa.delete(order_events))
     assert replay(shop, "one") == Placed(placed.order, replayed=True)
 
 
-def test_a_key_whose_fingerprint_another_version_made_is_compared_by_its_items(shop: Shop) -> None:
+def test_another_versions_fingerprint_is_compared_by_items(shop: Shop) -> None:
     shop.stock()
     order = replay(shop, "one", tea=2).order
     same = shop.new("one", fingerprint="3:x", quantities={"tea": 2})
@@ -282,7 +280,7 @@ def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
     payment: dict[str, Any] = {"provider": "bank", "reference": "pi_42", "currency": "EUR"}
     cent = shop.service.pay(shop.other, theirs.id, amount_minor=1, **payment)
     assert cent.payment.reason == "wrong_amount"
-    paid = shop.service.pay(shop.customer, mine.id, amount_minor=mine.total_minor, **payment)
+    paid = shop.service.pay(shop.client, mine.id, amount_minor=mine.total_minor, **payment)
     assert (paid.payment.status, paid.replayed) == ("applied", False)
 
 

@@ -134,7 +134,7 @@ def test_what_is_internal_is_not_found(site: Site, path: str) -> None:
     }
 
 
-def test_the_operators_page_is_on_a_port_of_its_own_and_alone_there(site: Site) -> None:
+def test_the_operators_page_has_a_port_of_its_own(site: Site) -> None:
     refused = site.ops.request("GET /ops/state")
     assert (refused.status, refused.body["code"]) == (401, "login_required")
     with urlopen(f"http://127.0.0.1:{site.ops.port}/ops") as page:
@@ -188,7 +188,7 @@ def test_the_apis_own_errors_pass(site: Site) -> None:
     assert refused.headers["retry-after"] == "2"
 
 
-def test_without_the_api_there_is_a_problem_and_a_restart_is_bridged(site: Site) -> None:
+def test_a_restart_of_the_api_is_bridged(site: Site) -> None:
     assert site.api.stop() == 0
     refused = site.place()
     assert (refused.status, refused.body["code"]) == (502, "bad_gateway")

@@ -171,7 +171,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_without_a_thread_nothing_is_raised_and_the_next_change_tries_again(
+def test_without_a_thread_the_next_change_tries_again(
     scheduler: BatchScheduler, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with no_threads(monkeypatch):
@@ -193,7 +193,7 @@ def due_at_ms(client: redis.Redis, queue: DelayQueue, task_id: str) -> float:
     return float(str(client.zscore(queue.keys.scheduled, task_id)))
 
 
-def test_a_delay_counts_from_the_call_and_not_from_when_it_is_sent(
+def test_a_delay_counts_from_the_call(
     scheduler: BatchScheduler,
     queue: DelayQueue,
     redis_client: redis.Redis,
@@ -238,7 +238,7 @@ def test_none_is_early_and_none_later_than_it_took_to_send_it(
 # -- what a batch must not suffer from -----------------------------------------------------
 
 
-def test_a_payload_is_sent_and_what_cannot_be_stored_is_refused_at_once(
+def test_a_payload_that_cannot_be_stored_is_refused_at_once(
     scheduler: BatchScheduler, queue: DelayQueue
 ) -> None:
     wrong: list[tuple[type[Exception], Callable[[], None]]] = [
@@ -260,7 +260,7 @@ def test_a_payload_is_sent_and_what_cannot_be_stored_is_refused_at_once(
     assert (task.id, task.payload) == ("good", b"\x00\xff")
 
 
-def test_a_server_whose_memory_is_full_takes_no_new_tasks_and_still_cancels(
+def test_a_full_server_takes_no_tasks_and_still_cancels(
     scheduler: BatchScheduler, queue: DelayQueue, redis_client: redis.Redis
 ) -> None:
     queue.schedule("paid", DUE_AT_MS)
@@ -350,7 +350,7 @@ def test_what_has_piled_up_is_sent_at_once_a_slice_in_a_call(
 
 
 @pytest.mark.clock
-def test_closing_waits_a_second_at_most_for_a_redis_that_is_silent() -> None:
+def test_closing_waits_a_second_at_most_for_a_silent_redis() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", timeout_seconds=60)
         scheduler = BatchScheduler(DelayQueue(client, QUEUE))
@@ -382,7 +382,7 @@ def test_a_closed_scheduler_is_forgotten(queue: DelayQueue) -> None:
     assert queue.stats().scheduled == 1
 
 
-def test_a_process_that_is_forked_amid_a_change_sends_its_own_changes_only(
+def test_a_forked_process_sends_only_its_own_changes(
     queue: DelayQueue, redis_client: redis.Redis, valkey: Valkey
 ) -> None:
     program = f"""
@@ -410,7 +410,7 @@ assert status == 0, status
     assert sorted(found) == [b"child", b"parent"]
 
 
-def test_a_dead_task_stays_dead_unless_it_is_to_be_scheduled_even_so(
+def test_a_dead_task_stays_dead_unless_told_otherwise(
     queue: DelayQueue, scheduler: BatchScheduler
 ) -> None:
     queue.schedule_many([("a", 1, b""), ("b", 1, b"")])

@@ -70,7 +70,7 @@ def works(shop: Shop) -> bool:
     return shop.shelf() == (99, 0)
 
 
-def test_a_later_schema_that_only_adds_is_served_with_one_warning(
+def test_a_later_schema_that_only_adds_is_served(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     migrated_further(database_url, tmp_path / "later", ADDITIVE, monkeypatch)
@@ -119,7 +119,7 @@ def test_a_later_schema_that_demands_a_column_is_refused(
         shop.service.check_ready()
 
 
-def test_the_package_migrates_an_empty_database_and_then_has_nothing_to_do(
+def test_the_package_migrates_an_empty_database_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database_url)
@@ -143,7 +143,7 @@ def test_an_older_schema_is_refused_with_what_to_run(
         shop.service.check_ready()
 
 
-def test_a_table_that_is_missing_is_an_outage_that_says_what_to_run(database_url: str) -> None:
+def test_a_missing_table_is_an_outage_that_says_what_to_run(database_url: str) -> None:
     engine = create_engine(Settings(database_url=database_url, redis_url="redis://nowhere"))
     with pytest.raises(SchemaOutdated, match="run python -m orders migrate"):
         Clients(engine).list_keys(None)

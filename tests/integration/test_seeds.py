@@ -63,7 +63,7 @@ def queue(redis_client: redis.Redis) -> DelayQueue:
 # -- a plain queue -------------------------------------------------------------------------
 
 
-def test_without_a_delay_tasks_come_in_the_order_in_which_they_were_offered(
+def test_without_a_delay_tasks_come_in_the_order_offered(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     fruits = ["pear", "apple", "banana"]
@@ -79,7 +79,7 @@ def test_without_a_delay_tasks_come_in_the_order_in_which_they_were_offered(
             assert nothing is None
 
 
-def test_a_consumer_blocks_on_an_empty_queue_until_something_is_offered(
+def test_a_consumer_blocks_until_something_is_offered(
     redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -93,7 +93,7 @@ def test_a_consumer_blocks_on_an_empty_queue_until_something_is_offered(
         assert ids.result(LONG) == "a"
 
 
-def test_a_connection_that_the_server_closes_for_being_idle_does_not_end_the_loop(
+def test_an_idle_connection_that_is_closed_ends_no_loop(
     tmp_path: Path,
 ) -> None:
     heard = Heard()
@@ -159,9 +159,7 @@ def test_one_task_that_fails_does_not_end_the_loop(
 # -- at a time, and after a delay ----------------------------------------------------------
 
 
-def test_what_is_due_sooner_comes_sooner_whatever_was_offered_first(
-    redis_client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_what_is_due_sooner_comes_sooner(redis_client: redis.Redis, queue: DelayQueue) -> None:
     seconds, _ = redis_client.time()
     for n in (5, 4, 3, 2, 1):  # at a time: on a busy machine delays would begin too far apart
         queue.schedule(f"hello, {n}", seconds * 1000 + 1000 + 20 * n)
@@ -173,7 +171,7 @@ def test_what_is_due_sooner_comes_sooner_whatever_was_offered_first(
     assert got == [f"hello, {n}" for n in (1, 2, 3, 4, 5)]
 
 
-def test_a_mail_to_the_future_is_sent_on_its_date_also_after_a_restart_of_redis(
+def test_a_mail_to_the_future_survives_a_restart_of_redis(
     tmp_path: Path,
 ) -> None:
     with (
@@ -205,7 +203,7 @@ def test_a_device_works_at_the_time_its_user_set_last(queue: DelayQueue) -> None
     assert task.due_at_ms == at_ms + MINUTE_MS
 
 
-def test_a_text_message_is_put_off_by_two_minutes_while_there_is_a_rush(
+def test_a_text_message_is_put_off_during_a_rush(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("text to ada", 1)
@@ -225,7 +223,7 @@ def test_a_job_runs_each_day_by_scheduling_itself_again(
     assert second.idempotency_key != first.idempotency_key
 
 
-def test_a_customer_whose_payment_failed_is_reminded_until_it_succeeds(
+def test_a_failed_payment_is_reminded_of_until_it_succeeds(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("order-1", 1)
@@ -241,7 +239,7 @@ def test_a_customer_whose_payment_failed_is_reminded_until_it_succeeds(
     assert queue.stats().scheduled == 0
 
 
-def test_a_message_is_unique_by_its_id_and_carries_what_it_is_about(
+def test_a_message_is_unique_by_its_id_and_has_a_payload(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     for action in ("cancel", "cancel"):
@@ -250,7 +248,7 @@ def test_a_message_is_unique_by_its_id_and_carries_what_it_is_about(
         assert [json.loads(task.payload)["order"] for task in tasks] == ["12345", "12345"]
 
 
-def test_messages_are_offered_after_different_delays_and_the_queue_is_destroyed(
+def test_a_queue_with_different_delays_is_destroyed(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("msg1", delay_ms=10_000)
@@ -263,7 +261,7 @@ def test_messages_are_offered_after_different_delays_and_the_queue_is_destroyed(
 # -- retries and crashes -------------------------------------------------------------------
 
 
-def test_a_request_that_finds_a_lock_taken_is_put_off_while_the_others_go_on(
+def test_a_request_that_finds_a_lock_taken_is_put_off(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many([("locked", 1, b""), ("other", 2, b""), ("locked too", 3, b"")])
@@ -291,7 +289,7 @@ def test_a_request_that_finds_a_lock_taken_is_put_off_while_the_others_go_on(
     assert queue.stats().dead == 0
 
 
-def test_a_call_that_fails_is_tried_after_5_then_10_then_30_then_60_seconds(
+def test_a_failed_call_is_tried_after_5_10_30_and_60_seconds(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     waits = []
@@ -327,9 +325,7 @@ def test_delays_may_grow_or_shrink_geometrically(
             _make_due(redis_client, queue)
 
 
-def test_a_task_that_fails_too_often_is_a_dead_letter_that_can_be_sent_again(
-    redis_client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_a_dead_letter_can_be_sent_again(redis_client: redis.Redis, queue: DelayQueue) -> None:
     queue.schedule("order-1", 1, b"payload")
     quick = Backoff(base_seconds=0.001, cap_seconds=0.01)
     with Consumer(redis_client, "q", max_failures=3, backoff=quick) as consumer:
@@ -359,7 +355,7 @@ with worker.Consumer(sys.argv[1], "q", lease_seconds=0.2).take():
         assert (task.id, task.deliveries) == ("a", 1)
 
 
-def test_a_task_that_takes_longer_than_its_lease_is_not_taken_twice(
+def test_a_task_longer_than_its_lease_is_not_taken_twice(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule("slow", 1)
@@ -381,7 +377,7 @@ def _now_ms(client: redis.Redis) -> float:
 # -- orders --------------------------------------------------------------------------------
 
 
-def test_of_two_orders_the_one_that_was_not_paid_is_cancelled_when_its_time_is_up(
+def test_of_two_orders_the_unpaid_one_is_cancelled(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     orders = {"ORDER001": "unpaid", "ORDER002": "unpaid"}
@@ -396,7 +392,7 @@ def test_of_two_orders_the_one_that_was_not_paid_is_cancelled_when_its_time_is_u
     assert orders == {"ORDER001": "paid", "ORDER002": "cancelled"}
 
 
-def test_the_check_of_an_order_that_was_paid_need_not_come_at_all(
+def test_the_check_of_a_paid_order_need_not_come(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many([("paid", 1, b""), ("unpaid", 2, b"")])
@@ -420,7 +416,7 @@ def test_three_queues_are_served_in_the_order_of_their_priority(
     assert came == ["high", "high", "medium", "low", "low"]
 
 
-def test_a_hundred_tasks_are_taken_together_and_handled_by_ten_threads(
+def test_a_hundred_tasks_are_handled_by_ten_threads(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many((str(n), n, b"") for n in range(250))
@@ -464,7 +460,7 @@ def test_a_pool_of_threads_stops_gracefully(redis_client: redis.Redis, queue: De
     assert queue.stats().due == 1
 
 
-def test_the_queue_tells_what_waits_what_is_due_what_is_taken_and_when_the_next_is_due(
+def test_the_queue_counts_what_waits_is_due_and_is_taken(
     redis_client: redis.Redis, queue: DelayQueue
 ) -> None:
     queue.schedule_many([("taken", 1, b""), ("due", 2, b"")])

@@ -82,7 +82,7 @@ def fill(shop: Shop) -> None:
         placed.append(
             {
                 "id": order_id,
-                "client_id": shop.customer,
+                "client_id": shop.client,
                 "status": "paid" if paid else "cancelled" if cancelled else "unpaid",
                 "currency": "EUR",
                 "total_minor": 750,
@@ -114,7 +114,7 @@ def fill(shop: Shop) -> None:
         {
             "id": new_id(),
             "order_id": row["id"],
-            "client_id": shop.customer,
+            "client_id": shop.client,
             "provider": "bank",
             "reference": row["id"],
             "amount_minor": 750,
@@ -132,7 +132,7 @@ def fill(shop: Shop) -> None:
     adjustments = [
         {
             "sku": row["sku"],
-            "client_id": shop.customer,
+            "client_id": shop.client,
             "delta": 1,
             "reason": "counted",
             "on_hand": number,
@@ -148,7 +148,7 @@ def fill(shop: Shop) -> None:
         connection.execute(
             sa.insert(provider_endpoints),
             [
-                {"id": each, "client_id": shop.customer, "provider": "bank", "created_at": NOW}
+                {"id": each, "client_id": shop.client, "provider": "bank", "created_at": NOW}
                 for each in endpoints
             ],
         )
@@ -244,7 +244,7 @@ def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
     assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
 
 
-def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) -> None:
+def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
     one = {"sku-000": 1}
     hundred = {f"sku-{number:03}": 1 for number in range(100)}
 
@@ -253,31 +253,31 @@ def test_an_order_is_placed_paid_and_cancelled_without_statistics(pair: Pair) ->
         assert shop.basket(one, key="paid") == paid
         with pytest.raises(OutOfStock):
             shop.basket({"sku-001": 2 * 10**8})
-        for customer in (shop.customer, None):
+        for customer in (shop.client, None):
             shop.service.order(customer, paid.id)
         later = paid.created_at + TIMEOUT + TIMEOUT
         for versions in (frozenset({"1", "2"}), None):
             moved: dict[str, Any] = {"expires_at": later, "versions": versions}
-            shop.service.extend(shop.customer, paid.id, **moved)
+            shop.service.extend(shop.client, paid.id, **moved)
         with pytest.raises(TimeoutOutOfRange):
-            shop.service.extend(shop.customer, paid.id, expires_at=OLDEST, versions=None)
+            shop.service.extend(shop.client, paid.id, expires_at=OLDEST, versions=None)
         shop.pay(paid, "r-1")
         shop.pay(paid, "r-1")
         shop.pay(paid, "r-2")
         with pytest.raises(ReferenceReused):
             shop.pay(cancelled, "r-1")
-        shop.service.cancel(shop.customer, cancelled.id)
+        shop.service.cancel(shop.client, cancelled.id)
         late = shop.pay(cancelled, "r-3").payment
         for status in ("refund_due", "applied"):
-            shop.service.payments(shop.customer, status=status, page_size=PAGE)
-        shop.service.payments_of_order(shop.customer, cancelled.id, page_size=PAGE)
-        shop.service.refund(shop.customer, late.id, reference="re-1")
+            shop.service.payments(shop.client, status=status, page_size=PAGE)
+        shop.service.payments_of_order(shop.client, cancelled.id, page_size=PAGE)
+        shop.service.refund(shop.client, late.id, reference="re-1")
         shop.events(paid)
 
     assert_alike(pair, use)
 
 
-def test_a_provider_is_added_looked_up_rotated_and_revoked_without_statistics(pair: Pair) -> None:
+def test_providers_are_managed_without_statistics(pair: Pair) -> None:
     # Of another client: one that has most endpoints is listed by reading most.
     def use(shop: Shop) -> None:
         providers = Providers(shop.engine)
@@ -296,8 +296,8 @@ def test_a_provider_is_added_looked_up_rotated_and_revoked_without_statistics(pa
 def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         stock = shop.stock_service
-        change: dict[str, Any] = {"client_id": shop.customer, "reason": "counted"}
-        price: dict[str, Any] = {"price_minor": 250, "currency": "EUR", "client_id": shop.customer}
+        change: dict[str, Any] = {"client_id": shop.client, "reason": "counted"}
+        price: dict[str, Any] = {"price_minor": 250, "currency": "EUR", "client_id": shop.client}
         read = Expected(frozenset([stock.get("sku-000").version]), exists=True)
         stock.set("sku-000", on_hand=2 * 10**8, **price, expected=read)
         with pytest.raises(PreconditionFailed):
@@ -312,16 +312,16 @@ def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None
     assert_alike(pair, use)
 
 
-def test_a_payment_is_refunded_by_its_reference_without_statistics(pair: Pair) -> None:
+def test_a_refund_by_reference_needs_no_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         order = shop.basket({"sku-000": 1})
         shop.pay(order, "by-reference", amount_minor=1)
-        shop.service.refund_by_reference(shop.customer, "bank", "by-reference", reference="re-9")
+        shop.service.refund_by_reference(shop.client, "bank", "by-reference", reference="re-9")
 
     assert_alike(pair, use)
 
 
-def test_a_page_of_stock_or_of_its_adjustments_reads_no_more_than_it_shows(pair: Pair) -> None:
+def test_a_page_of_stock_reads_no_more_than_it_shows(pair: Pair) -> None:
     costs: dict[Any, int] = {}
     for shop in pair:
         stock = shop.stock_service
@@ -350,7 +350,7 @@ def make_due_soon(shop: Shop, count: int) -> None:
         connection.execute(moved, {"ms": 50_000})
 
 
-def test_the_sweep_pages_through_overdue_orders_without_statistics(pair: Pair) -> None:
+def test_the_sweep_needs_no_statistics(pair: Pair) -> None:
     for shop in pair:
         make_due_soon(shop, 20)
 
@@ -387,7 +387,7 @@ def counted(shop: Shop, customer: str, most: int) -> tuple[Holding, int]:
 @pytest.mark.parametrize("most", [10, 1000])
 def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -> None:
     for shop in pair:
-        held, cost = counted(shop, shop.customer, most)
+        held, cost = counted(shop, shop.client, most)
         assert held == Holding(most, ITEMS * most)
         # A row, and for some the items of an order from before pieces were counted.
         assert cost <= 20 * most + 100
@@ -408,7 +408,7 @@ def hooked(pair: Pair) -> Iterator[dict[int, str]]:
     ids = {}
     for shop in pair:
         ids[id(shop)] = (
-            webhooks(shop).subscribe(shop.customer, url="https://a.example", events=None)[0].id
+            webhooks(shop).subscribe(shop.client, url="https://a.example", events=None)[0].id
         )
         fill_deliveries(shop, ids[id(shop)])
     with writing(pair.analysed.engine) as connection:
@@ -475,9 +475,9 @@ def test_webhooks_are_written_with_events_without_statistics(
         shop.service.expire(batches[id(shop)])
         paid, cancelled = shop.basket({"sku-000": 1}), shop.basket({"sku-001": 1})
         shop.pay(paid, "hooked")
-        shop.service.cancel(shop.customer, cancelled.id)
+        shop.service.cancel(shop.client, cancelled.id)
         late = shop.pay(cancelled, "hooked and late").payment
-        shop.service.refund(shop.customer, late.id, reference="hooked")
+        shop.service.refund(shop.client, late.id, reference="hooked")
 
     assert_alike(pair, use)
     for shop in pair:
@@ -501,7 +501,7 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
             assert isinstance(message, Message)
             service.record(message, Answer(status, None, "thanks"))
             service.claim(delivery_id)
-        service.resume(shop.customer, hooked[id(shop)])
+        service.resume(shop.client, hooked[id(shop)])
         message = service.claim(due[3])
         assert isinstance(message, Message)
         service.put_off(message, 1000)
@@ -511,24 +511,22 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
     assert_alike(pair, use)
 
 
-def test_subscriptions_and_their_deliveries_are_managed_without_statistics(
-    pair: Pair, hooked: dict[int, str]
-) -> None:
+def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         service, one = webhooks(shop), hooked[id(shop)]
         for status in (None, "pending", "delivered", "dead"):
             after = None
             for _ in range(2):
                 page = service.deliveries(
-                    shop.customer, one, status=status, page_size=PAGE, after=after
+                    shop.client, one, status=status, page_size=PAGE, after=after
                 )
                 assert len(page) == PAGE
                 after = Position(page[-1].created_at, page[-1].id)
-        service.subscriptions(shop.customer, page_size=PAGE)
-        service.rotate_secret(shop.customer, one)
-        service.pause(shop.customer, one)
-        service.subscribe(shop.customer, url="https://b.example", events=["order.expiring"])
-        service.unsubscribe(shop.customer, one)
+        service.subscriptions(shop.client, page_size=PAGE)
+        service.rotate_secret(shop.client, one)
+        service.pause(shop.client, one)
+        service.subscribe(shop.client, url="https://b.example", events=["order.expiring"])
+        service.unsubscribe(shop.client, one)
 
     assert_alike(pair, use)
 
@@ -572,7 +570,7 @@ def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> No
             [money] = repository.refunds_due(200)
             assert money.payments == 200
             some = repository.list_refunds_due(1)[0]
-            assert repository.payer(some.id) == shop.customer
+            assert repository.payer(some.id) == shop.client
             assert len(repository.with_reference("old", most_clients=1000, most=20)) == 20
             assert repository.with_reference("none", most_clients=1000, most=20) == []
             repository.list_deliveries(some.order_id, 100)
@@ -658,7 +656,7 @@ def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) ->
             for _ in range(2):
                 with watched(shop.engine) as reads:
                     page = shop.service.orders(
-                        shop.customer,
+                        shop.client,
                         page_size=PAGE,
                         status=status,
                         created_after=MOMENTS[after],
@@ -690,7 +688,7 @@ def pages(shop: Shop, **filters: Any) -> tuple[int, int]:
     return max(costs), shown
 
 
-def test_a_page_of_all_clients_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
+def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
     for shop in pair:
         cost, shown = pages(shop)
         assert shown == 2 * PAGE
@@ -700,12 +698,10 @@ def test_a_page_of_all_clients_orders_reads_no_more_than_it_shows(pair: Pair) ->
 
 @pytest.mark.parametrize("reference", ["old", "unknown"])
 @pytest.mark.parametrize("status", STATUSES)
-def test_a_page_of_orders_by_reference_reads_no_more_than_it_shows(
+def test_a_page_by_reference_reads_no_more_than_it_shows(
     pair: Pair, status: str | None, reference: str
 ) -> None:
     for shop in pair:
-        cost, shown = pages(
-            shop, client_id=shop.customer, status=status, client_reference=reference
-        )
+        cost, shown = pages(shop, client_id=shop.client, status=status, client_reference=reference)
         assert bool(shown) == (reference == "old")
         assert cost <= PAGES

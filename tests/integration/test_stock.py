@@ -44,7 +44,7 @@ def shop(migrated_url: str) -> Iterator[Shop]:
 
 def adjust(shop: Shop, delta: int, key: str = "", sku: str = "tea") -> Adjusted:
     return shop.stock_service.adjust(
-        sku, client_id=shop.customer, key=key or new_id(), delta=delta, reason="counted"
+        sku, client_id=shop.client, key=key or new_id(), delta=delta, reason="counted"
     )
 
 
@@ -89,7 +89,7 @@ def test_a_change_of_stock_is_one_statement_in_autocommit(shop: Shop, name: str)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_its_statement_is_short_enough_for_the_driver_to_parse_it_once(name: str) -> None:
+def test_the_driver_caches_its_statement(name: str) -> None:
     engine = sa.create_engine("postgresql+psycopg://")
     text = str(getattr(stock_repository, name).statement.compile(engine))
     assert len(text) < MAX_CACHED_STATEMENT_LENGTH
@@ -157,7 +157,7 @@ def test_who_creates_a_sku_second_finds_it_there(
 def test_a_twin_that_waits_replays_the_adjustment(shop: Shop) -> None:
     shop.stock()
     shop.stock("cup")
-    same: dict[str, Any] = {"key": "one", "client_id": shop.customer, "reason": "counted"}
+    same: dict[str, Any] = {"key": "one", "client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: adjust(shop, -1, "one")) as (other, found):
         made = StockRepository(other).adjust("tea", delta=-1, **same)
     assert found[0] == Adjusted(made, replayed=True)
@@ -178,7 +178,7 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
 
 def test_an_order_is_placed_for_what_an_adjustment_left(shop: Shop) -> None:
     shop.stock("tea", 10)
-    change: dict[str, Any] = {"client_id": shop.customer, "reason": "counted"}
+    change: dict[str, Any] = {"client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: shop.place(tea=2)) as (other, found):
         StockRepository(other).adjust("tea", key="a", delta=-9, **change)
     assert isinstance(found[0], OutOfStock)
@@ -196,7 +196,7 @@ def end_by_payment(shop: Shop, order: Order) -> None:
 
 
 def end_by_request(shop: Shop, order: Order) -> None:
-    shop.service.cancel(shop.customer, order.id)
+    shop.service.cancel(shop.client, order.id)
 
 
 def end_by_time(shop: Shop, order: Order) -> None:
@@ -287,7 +287,7 @@ def test_one_key_sent_by_many_is_one_adjustment(shop: Shop) -> None:
     assert shop.shelf() == (0, 0)
 
 
-def test_of_many_who_create_a_sku_or_read_the_same_version_one_wins(shop: Shop) -> None:
+def test_of_many_writers_of_one_version_one_wins(shop: Shop) -> None:
     created = together(*(lambda n=n: succeeds(lambda: put(shop, n, IS_NEW)) for n in range(8)))
     assert created.count(True) == 1
     read = Expected(frozenset([shop.stock_service.get("tea").version]), exists=True)
@@ -308,7 +308,7 @@ def test_the_order_of_the_list_is_the_same_in_every_locale() -> None:
     assert 'ORDER BY stock_items.sku COLLATE "C"' in sql
 
 
-def test_skus_are_listed_by_bytes_in_a_database_that_sorts_otherwise(postgres: Postgres) -> None:
+def test_skus_are_listed_by_bytes_in_any_locale(postgres: Postgres) -> None:
     name = f"sorted_{new_id().replace('-', '')}"
     try:
         postgres.execute(

@@ -95,7 +95,7 @@ def linked(span: ReadableSpan) -> list[str]:
     return [format_span_id(link.context.span_id) for link in span.links]
 
 
-def test_one_trace_leads_from_the_request_through_the_delay_to_the_webhook(site: Traced) -> None:
+def test_one_trace_leads_from_the_request_to_the_webhook(site: Traced) -> None:
     with receiving() as receiver:
         wanted = {"url": receiver.url, "events": ["order.cancelled"]}
         assert site.api.send("POST", "/v1/webhooks", wanted).status_code == 201
@@ -181,7 +181,7 @@ def test_what_the_caller_does_not_sample_is_not_traced(site: Traced) -> None:
     assert {span.name for span in site.exporter.get_finished_spans()} == {"process order-timeout"}
 
 
-def test_an_order_that_was_placed_without_traces_is_cancelled_all_the_same(site: Traced) -> None:
+def test_an_order_placed_without_traces_is_cancelled(site: Traced) -> None:
     site.api.app.before_request_funcs[None].pop(0)
     order_id = site.place()
     handle(traced(site.timeouts, site.provider), [order_id])
@@ -203,7 +203,7 @@ def test_a_traceparent_that_is_none_begins_a_new_trace(site: Traced, header: str
     assert place_of(span)[1] == ("" if header != f"{INCOMING}\t" else PARENT)
 
 
-def test_the_health_of_a_process_is_not_traced_and_an_unknown_path_has_no_name(
+def test_health_is_not_traced_and_unknown_paths_have_no_name(
     site: Traced,
 ) -> None:
     site.api.http.get("/healthz")
@@ -303,7 +303,7 @@ def imported(program: str = IMPORTS, **env: str) -> set[str]:
     return {*done.stdout.split()}
 
 
-def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_only_when_asked_for() -> None:
     assert imported() == {"False"}
     assert imported(OTEL_TRACES_EXPORTER="none") == {"False"}
     asked = {"OTEL_TRACES_EXPORTER": "console"}

@@ -155,7 +155,7 @@ def test_every_event_of_an_order_is_sent_once_and_signed(hooked: Hooked) -> None
     assert hooked.send_due() == 0
 
 
-def test_a_message_has_the_order_as_it_is_and_the_facts_of_the_event(hooked: Hooked) -> None:
+def test_a_message_has_the_order_and_the_facts_of_its_event(hooked: Hooked) -> None:
     order = hooked.place()
     hooked.api.pay(order["id"])
     hooked.drain()
@@ -188,7 +188,7 @@ def test_the_largest_order_fits_into_a_message(hooked: Hooked) -> None:
     assert len(message.body) <= 20_000
 
 
-def test_an_order_that_costs_nothing_is_created_and_paid_in_that_order(hooked: Hooked) -> None:
+def test_a_free_order_is_created_and_then_paid(hooked: Hooked) -> None:
     hooked.api.stock("gift", 10, 0)
     hooked.place(items=[{"sku": "gift", "quantity": 1}])
     assert hooked.drain() == ["order.created", "order.paid"]
@@ -204,7 +204,7 @@ def test_only_the_events_that_were_asked_for_are_sent(hooked: Hooked) -> None:
     assert hooked.receiver.types() == ["order.created", "order.cancelled"]
 
 
-def test_a_batch_is_sent_to_every_subscription_of_each_client_and_to_nobody_else(
+def test_a_batch_is_sent_to_its_clients_subscriptions_alone(
     hooked: Hooked,
 ) -> None:
     with receiving() as second, receiving() as others:
@@ -237,7 +237,7 @@ def test_a_replay_and_a_payment_that_is_known_send_nothing_again(hooked: Hooked)
     assert hooked.drain() == ["order.created", "order.paid"]
 
 
-def test_an_order_of_a_client_without_subscriptions_makes_no_delivery(hooked: Hooked) -> None:
+def test_without_subscriptions_an_order_makes_no_delivery(hooked: Hooked) -> None:
     headers = {"Idempotency-Key": "theirs"}
     basket = {"items": [{"sku": "tea", "quantity": 1}]}
     hooked.api.send("POST", "/v1/orders", basket, key="other", headers=headers)
@@ -257,7 +257,7 @@ def test_after_the_commit_redis_knows_the_delivery(hooked: Hooked) -> None:
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-def test_a_failure_is_tried_again_for_a_day_and_then_dead_with_the_response(
+def test_a_failure_is_tried_for_a_day_and_then_dead(
     hooked: Hooked,
 ) -> None:
     hooked.receiver.status, hooked.receiver.text = 500, b"out of order"
@@ -315,9 +315,7 @@ def next_in_seconds(hooked: Hooked) -> float:
 
 
 @pytest.mark.parametrize("key", ["customer", "ops"])
-def test_a_dead_delivery_is_sent_again_by_its_owner_and_by_operators(
-    hooked: Hooked, key: str
-) -> None:
+def test_owners_and_operators_send_a_dead_delivery_again(hooked: Hooked, key: str) -> None:
     hooked.place()
     [delivery] = hooked.deliveries()
     set_delivery(hooked, status="dead", attempts=11)
@@ -331,7 +329,7 @@ def test_a_dead_delivery_is_sent_again_by_its_owner_and_by_operators(
     assert [message.id for message in hooked.receiver.messages] == [delivery["id"]]
 
 
-def test_a_delivery_that_killed_its_workers_is_sent_again_when_it_is_asked_for(
+def test_a_delivery_that_killed_workers_is_sent_on_request(
     hooked: Hooked,
 ) -> None:
     """Its task is a dead letter, and SQL knows nothing of that."""
@@ -346,7 +344,7 @@ def test_a_delivery_that_killed_its_workers_is_sent_again_when_it_is_asked_for(
     assert [task.id for task in queue.claim(9, 1000).tasks] == [delivery["id"]]
 
 
-def test_old_deliveries_are_deleted_when_later_ones_are_sent_unless_they_wait(
+def test_old_deliveries_are_deleted_unless_they_wait(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are more of them than are deleted at once."""
@@ -556,7 +554,7 @@ def test_first_attempts_are_in_the_order_of_events(hooked: Hooked) -> None:
     assert hooked.receiver.types() == ["order.created", "order.paid"]
 
 
-def test_an_event_that_nobody_tries_to_send_holds_up_later_ones_for_a_day(hooked: Hooked) -> None:
+def test_an_unsent_event_holds_up_later_ones_for_a_day(hooked: Hooked) -> None:
     order = hooked.place()
     hooked.api.pay(order["id"])
     created, paid = hooked.deliveries()
@@ -594,7 +592,7 @@ def test_what_is_no_delivery_and_what_is_settled_end_their_tasks(hooked: Hooked)
 # -- a slow endpoint -----------------------------------------------------------------------
 
 
-def test_a_slow_endpoint_has_a_share_of_the_threads_and_its_backlog_queues() -> None:
+def test_a_slow_endpoint_has_only_a_share_of_the_threads() -> None:
     turns = Turns(2)
     assert [turns.begin("slow", 0.0) for _ in range(4)] == [0] * 4  # nobody knows yet
     for _ in range(4):
@@ -633,7 +631,7 @@ def remind(hooked: Hooked, order_id: str, minutes: float) -> None:
 
 
 @reminding
-def test_an_order_is_reminded_of_once_some_minutes_before_its_deadline(hooked: Hooked) -> None:
+def test_an_order_is_reminded_of_once_before_its_deadline(hooked: Hooked) -> None:
     order = hooked.place(timeout_seconds=1800)
     assert hooked.drain() == ["order.created"]
     assert 1_400 < next_in_seconds(hooked) <= 1_500

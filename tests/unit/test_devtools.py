@@ -37,7 +37,7 @@ def test_a_chosen_valkey_is_a_path_or_a_name_on_the_path(
     assert valkey.valkey_server() == made
 
 
-def test_a_chosen_valkey_that_is_none_is_an_error_and_no_other_is_taken(
+def test_a_chosen_valkey_that_is_none_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VALKEY_SERVER", "/nowhere/redis-server")

@@ -83,7 +83,7 @@ def test_promtool_accepts_the_configuration_and_the_rules() -> None:
     promtool("check", "rules", "--lint-fatal", "rules/alerts.yml", "rules/recording.yml")
 
 
-def test_promtool_finds_each_alert_when_it_should_and_else_silence() -> None:
+def test_promtool_finds_each_alert_only_when_it_should() -> None:
     promtool("test", "rules", "tests.yml")
 
 
@@ -110,7 +110,7 @@ def test_every_alert_is_tested_documented_and_complete() -> None:
         assert f"runbook: docs/runbook.md#{name.lower()}\n" in block
 
 
-def test_every_section_of_the_page_is_about_an_alert_and_says_something() -> None:
+def test_every_section_of_the_page_is_about_an_alert() -> None:
     _, _, last = PAGE.partition("## If you see this, do that\n")
     sections = re.split(r"^### ", last, flags=re.MULTILINE)[1:]
     assert [section.split("\n", 1)[0] for section in sections] == NAMES, "in the same order"
@@ -122,7 +122,7 @@ def test_every_section_of_the_page_is_about_an_alert_and_says_something() -> Non
 # -- the dashboard -------------------------------------------------------------------------
 
 
-def test_the_dashboard_reads_what_rules_record_and_shows_every_recorded_metric() -> None:
+def test_the_dashboard_shows_every_recorded_metric() -> None:
     used = {name for query in queries() for name in metrics_in(query)}
     assert {name for name in used if ":" in name} == RECORDED
 

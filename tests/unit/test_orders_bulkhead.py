@@ -72,7 +72,7 @@ def test_whoever_leaves_lets_the_next_one_in() -> None:
         entered.result(timeout=60)
 
 
-def test_patience_counts_from_when_the_first_came_if_nobody_has_left() -> None:
+def test_patience_counts_from_the_first_if_nobody_has_left() -> None:
     clock = Clock()
     bulkhead = Bulkhead(1, StockBusy, patience_seconds=5, clock=clock)
     clock.now = 3

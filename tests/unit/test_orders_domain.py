@@ -49,7 +49,7 @@ def test_an_order_id_is_written_in_one_way_only(text: str) -> None:
     assert not is_uuid(text)
 
 
-def test_a_timeout_is_the_default_or_what_was_asked_within_bounds() -> None:
+def test_a_timeout_is_the_default_or_asked_within_bounds() -> None:
     timeouts = Timeouts(default_seconds=1800, min_seconds=1, max_seconds=86_400)
     assert timeouts.ms(None) == 1_800_000
     assert timeouts.ms(1) == 1000
@@ -62,7 +62,7 @@ def test_a_timeout_is_the_default_or_what_was_asked_within_bounds() -> None:
 # -- errors --------------------------------------------------------------------------------
 
 
-def test_an_errors_docstring_is_its_message_and_its_name_is_its_code() -> None:
+def test_an_error_is_its_docstring_and_its_code_its_name() -> None:
     error = OutOfStock("tea", sku="tea", available=7)
     assert str(error) == "There is too little stock. tea"
     assert str(OutOfStock()) == "There is too little stock."

@@ -99,7 +99,7 @@ def test_a_librarys_error_has_the_code_and_title_of_its_status(status: int) -> N
         assert (body["code"], body["title"]) == problems.NAMES[status]
 
 
-def test_a_status_that_nobody_has_named_is_a_problem_all_the_same() -> None:
+def test_an_unnamed_status_is_a_problem_all_the_same() -> None:
     body = answered(Unheard("what is this"))
     assert body == {
         "type": "about:blank",

@@ -183,9 +183,7 @@ def test_bodies_that_say_the_same_have_one_fingerprint() -> None:
         assert fingerprint(other) != one
 
 
-def test_an_option_that_a_later_version_adds_changes_no_fingerprint_of_requests_without_it() -> (
-    None
-):
+def test_a_later_option_changes_no_earlier_fingerprint() -> None:
     class Later(OrderIn):
         note: str | None = None
 
@@ -195,7 +193,7 @@ def test_an_option_that_a_later_version_adds_changes_no_fingerprint_of_requests_
     assert Later.model_validate({**body, "note": "x"}).fingerprint() != now.fingerprint()
 
 
-def test_a_fingerprint_says_which_version_made_it_and_never_changes() -> None:
+def test_a_fingerprint_names_its_version_and_never_changes() -> None:
     assert (
         fingerprint('{"items": [{"sku": "tea", "quantity": 1}]}')
         == "2:9e20e61aa8d64559ccfabc90f996321b"
@@ -225,7 +223,7 @@ def test_a_cursor_comes_back_as_the_position_it_was() -> None:
 
 def test_a_cursor_belongs_to_lists_of_one_order() -> None:
     cursor = OrdersQuery().cursor_after(ORDER)
-    assert OrdersQuery(status="paid", cursor=cursor).after == Position(CREATED, ORDER_ID)
+    assert OrdersQuery(status=OrderStatus.PAID, cursor=cursor).after == Position(CREATED, ORDER_ID)
     with pytest.raises(BadRequest, match="not from a list with these filters"):
         _ = OrdersQuery(expires_before=EXPIRES, cursor=cursor).after
 

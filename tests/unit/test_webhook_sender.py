@@ -88,7 +88,7 @@ def test_what_is_no_plain_url_is_refused_whatever_is_allowed(
         *("http://10.0.0.1.:80/", "http://[64:ff9b::7f00:1]/"),
     ],
 )
-def test_what_is_private_by_its_name_is_refused_at_once_unless_configured(url: str) -> None:
+def test_a_private_name_is_refused_at_once_unless_configured(url: str) -> None:
     with pytest.raises(WebhookUrlNotAllowed):
         parsed(url, allow_private=False)
     parsed(url, allow_private=True)
@@ -150,7 +150,7 @@ def test_one_private_address_among_public_ones_is_enough(
     assert connections == []
 
 
-def test_a_name_that_changes_its_address_is_connected_to_where_it_was_checked(
+def test_a_name_is_connected_to_the_address_that_was_checked(
     connections: list[tuple[str, int]],
 ) -> None:
     """DNS rebinding: public when it is looked at, private a moment later."""
@@ -162,7 +162,7 @@ def test_a_name_that_changes_its_address_is_connected_to_where_it_was_checked(
     assert connections == [("8.8.8.8", 80)]
 
 
-def test_the_next_address_is_tried_when_the_first_takes_no_connection(
+def test_the_next_address_is_tried_when_the_first_fails(
     connections: list[tuple[str, int]],
 ) -> None:
     answer = sender(resolve=lambda *_: ["8.8.8.8", "1.1.1.1"]).post("https://a.example/", {}, BODY)
@@ -170,7 +170,7 @@ def test_the_next_address_is_tried_when_the_first_takes_no_connection(
     assert (answer.status, answer.error) == (None, "not from here")
 
 
-def test_a_receiver_on_this_machine_gets_nothing_unless_configured(receiver: Receiver) -> None:
+def test_a_local_receiver_gets_nothing_unless_configured(receiver: Receiver) -> None:
     port = receiver.port
     for url in (f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"):
         assert WebhookSender(PATIENCE).post(url, {}, BODY).status is None
@@ -287,7 +287,7 @@ def silent(peer: socket.socket) -> None:
     ],
     ids=["silence", "headers", "body", "chunks", "1xx"],
 )
-def test_one_that_drips_holds_a_thread_no_longer_than_the_deadline(
+def test_a_slow_drip_holds_a_thread_until_the_deadline_at_most(
     serve: Callable[[socket.socket], None],
 ) -> None:
     with endpoint(serve) as url:
@@ -330,7 +330,7 @@ def test_an_answer_that_is_none_is_a_failure(garbage: bytes) -> None:
     assert answer.error
 
 
-def test_a_name_without_an_address_and_a_closed_port_are_failures() -> None:
+def test_a_missing_address_and_a_closed_port_are_failures() -> None:
     def unknown(*_: object) -> list[str]:
         raise socket.gaierror("no such name")
 
@@ -341,7 +341,7 @@ def test_a_name_without_an_address_and_a_closed_port_are_failures() -> None:
     assert "refused" in (sender().post(f"http://127.0.0.1:{port}/", {}, BODY).error or "")
 
 
-def test_a_certificate_is_checked_for_the_name_not_for_the_address(
+def test_a_certificate_is_checked_for_the_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names: list[str | None] = []

@@ -54,7 +54,7 @@ def test_the_wheel_has_every_file_of_both_packages_and_no_other(wheel: Path) -> 
     assert "orders/migrations/versions/0001_first_tables.py" in packed
 
 
-def test_the_queue_alone_asks_for_four_packages_and_the_rest_are_extras(wheel: Path) -> None:
+def test_the_queue_alone_asks_for_four_packages(wheel: Path) -> None:
     assert required(wheel, "") == QUEUE_ALONE
     assert required(wheel, "records") == {"sqlalchemy"}
     assert required(wheel, "rich") == {"rich"}
@@ -88,7 +88,7 @@ def test_without_a_package_an_import_says_which_to_install(
     ],
     ids=["installed", "module"],
 )
-def test_without_its_extra_the_command_of_the_service_says_so_in_one_line(start: str) -> None:
+def test_without_its_extra_the_services_command_says_so(start: str) -> None:
     code = f"import runpy, sys; sys.modules['apiflask'] = None; {start}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

@@ -54,9 +54,12 @@ class PostgreSQL:
         self.ms = sa.cast(sa.extract("epoch", since) * 1000, sa.Double)
         self.read_only = sa.func.current_setting("transaction_read_only") == "on"
 
-    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """A time ``seconds`` from now."""
-        return self.now + seconds * sa.literal_column("interval '1 second'", sa.Interval)
+    def after(
+        self, seconds: sa.ColumnElement[float], since: sa.Column[Any] | None = None
+    ) -> sa.ColumnElement[Any]:
+        """A time ``seconds`` from now, or after another."""
+        start = self.now if since is None else sa.type_coerce(since, self.now.type)
+        return start + seconds * sa.literal_column("interval '1 second'", sa.Interval)
 
     def among(self, ids: str) -> sa.ColumnElement[bool]:
         """Whether the id is in the list that is passed as the parameter ``ids``."""
@@ -131,9 +134,12 @@ class SQLite:
         self.is_time = self.ms.is_not(None)
         self.read_only = sa.false()  # not known before a write fails
 
-    def after(self, seconds: sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
+    def after(
+        self, seconds: sa.ColumnElement[float], since: sa.Column[Any] | None = None
+    ) -> sa.ColumnElement[Any]:
+        start = "now" if since is None else sa.type_coerce(since, sa.String())
         shift = sa.func.printf("%+.3f seconds", seconds)
-        return sa.func.strftime(_SQLITE_TIME, "now", shift, type_=sa.String())
+        return sa.func.strftime(_SQLITE_TIME, start, shift, type_=sa.String())
 
     def among(self, ids: str) -> sa.ColumnElement[bool]:
         return self.id.in_(sa.bindparam(ids, type_=self.id.type, expanding=True))

@@ -150,11 +150,17 @@ class Records:
             **settings,
         )
 
-    def after(self, seconds: float | sa.ColumnElement[float]) -> sa.ColumnElement[Any]:
-        """A value for the due column: ``seconds`` from now, by the database's clock."""
+    def after(
+        self, seconds: float | sa.ColumnElement[float], *, since: Column | None = None
+    ) -> sa.ColumnElement[Any]:
+        """A value for the due column: ``seconds`` from now, by the database's clock.
+
+        With ``since``, a column with times, such as the due column itself: ``seconds`` after that time.
+        """
         if not isinstance(seconds, sa.ColumnElement):
             seconds = sa.literal(seconds, sa.Double)
-        return sa.type_coerce(self._sql.after(seconds), self._due.type)
+        start = None if since is None else _column(since)
+        return sa.type_coerce(self._sql.after(seconds, start), self._due.type)
 
     def schedule(
         self, connection: sa.Connection | Session | scoped_session[Any], *ids: Any

@@ -81,10 +81,8 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         key=header.idempotency_key,
         fingerprint=body.fingerprint(),
         quantities={item.sku: item.quantity for item in body.items},
-        timeout_seconds=body.timeout_seconds,
-        client_reference=body.client_reference,
-        metadata=body.metadata,
         origin=origin(),
+        **body.model_dump(exclude={"items"}),
     )
     placed = services().orders.place(new)
     headers = {

@@ -168,7 +168,7 @@ class OrdersQuery(Query):
     """Which of a client's orders."""
 
     status: Annotated[
-        Literal["unpaid", "paid", "cancelled"] | None,
+        OrderStatus | None,
         Field(description="Only those with this status.", examples=["unpaid"]),
     ] = None
     created_after: Annotated[

@@ -1,6 +1,6 @@
 """Payments and refunds."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
@@ -65,7 +65,7 @@ class PaymentsQuery(PaymentsOfOrderQuery):
     """Which of a client's payments."""
 
     status: Annotated[
-        Literal["applied", "refund_due", "refunded"],
+        PaymentStatus,
         Field(description="Only those with this status.", examples=["refund_due"]),
     ]
 

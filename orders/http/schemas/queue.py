@@ -1,11 +1,12 @@
 """The service's queues and their dead letters."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from orders.http.schemas.paging import NextCursor, Page, Query, encoded
 from orders.http.schemas.types import Moment, Out, Shown
+from orders.queues import QUEUE, QueueName
 
 MAX_TASK_ID = 1000
 #: More than any clock of Redis shows, or any queue holds.
@@ -13,13 +14,11 @@ MOST = 2**53 - 1
 #: Of a reason or an error. The queue shortens errors; reasons can be of any length.
 MAX_TEXT = 100_000
 
-#: See `orders.bootstrap`.
-QueueName = Literal["order-timeout", "webhooks"]
 OfQueue = Annotated[
     QueueName,
     Field(
         description="order-timeout checks unpaid orders, webhooks sends webhooks.",
-        examples=["order-timeout"],
+        examples=[QUEUE],
     ),
 ]
 #: Ids that fit in a path: without a slash, and neither "." nor "..", which clients resolve.
