@@ -387,7 +387,8 @@ def test_a_forked_process_sends_only_its_own_changes(
 ) -> None:
     program = f"""
 import os, signal, time
-from worker import BatchScheduler, DelayQueue, connect, scheduler
+from worker import BatchScheduler, DelayQueue, connect
+from worker.queue import scheduler
 
 client = connect({valkey.url!r})
 scheduler.LINGER_SECONDS = 0.5
