@@ -55,8 +55,8 @@ test: $(VENV)/installed ## Run the tests for every promise, in minutes; TESTS=te
 	$(PYTEST) -m 'not slow' $(TESTS)
 
 test-all: $(VENV)/fuzz ## Run all tests, at length: every fault, the browser, long races, generated requests
-	LONG=1 $(PYTEST) $(TESTS)
 	$(MAKE) fuzz EXAMPLES=25 SEED=1
+	LONG=1 $(PYTEST) $(TESTS)
 
 check: $(VENV)/installed ## Check lint, format and types
 	$(BIN)/ruff check .
