@@ -16,7 +16,8 @@ from worker.queue.operator_side import LETTERS
 #: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhook deliveries,
 #: whose ids are the deliveries'.
 QueueName = Literal["order-timeout", "webhooks"]
-QUEUE, WEBHOOK_QUEUE = QUEUES = get_args(QueueName)
+QUEUES: tuple[str, ...] = get_args(QueueName)
+QUEUE, WEBHOOK_QUEUE = QUEUES
 
 
 @contextmanager
