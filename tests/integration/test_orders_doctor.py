@@ -105,11 +105,16 @@ def test_a_database_that_is_read_only(own_postgres: Postgres) -> None:
     assert "target_session_attrs" in finding.advice
 
 
-def test_a_schema_that_is_older_or_missing(busy: Shop, database_url: str) -> None:
+def test_a_schema_that_is_older_or_missing(
+    busy: Shop, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert database_url
-    execute(busy.engine, "UPDATE alembic_version SET version_num = '0001_first_tables'")
-    finding = found(busy.engine)["sql.schema"]
+    with monkeypatch.context() as later:
+        for module in ("sql.schema", "watch.doctor"):
+            later.setattr(f"orders.{module}.SCHEMA_VERSION", "0002_of_tomorrow")
+        finding = found(busy.engine)["sql.schema"]
     assert finding.level == "failure"
+    assert finding.summary == "revision 0001_first_tables, not 0002_of_tomorrow: nothing is served"
     assert "alembic upgrade head" in finding.advice
     execute(busy.engine, "DROP TABLE alembic_version")
     assert "revision none" in found(busy.engine)["sql.schema"].summary
