@@ -11,6 +11,7 @@ from tests.faults.failpoints import REPEAT
 from tests.faults.site import HURRIED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(REPEAT))
 def test_a_check_pushed_a_hundred_times_cancels_once(build: Build, seed: int) -> None:
     chance = random.Random(seed)

@@ -84,6 +84,7 @@ def replica(tmp_path: Path) -> Iterator[Valkey]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_after_a_lossy_failover_every_order_is_cancelled(
     build: Build, tmp_path: Path, replica: Valkey
 ) -> None:

@@ -688,6 +688,7 @@ WITHOUT_RICH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("queue")
 def test_without_rich_a_terminal_shows_plain_text(valkey: Valkey) -> None:
     for command, expected in (
