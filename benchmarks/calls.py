@@ -21,7 +21,7 @@ from benchmarks import bare
 from benchmarks.http import Baskets
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, Scene, scene
-from devtools.processes import create_key
+from devtools.accounts import create_key
 from orders.app import create_app
 
 WARM_UP = 50

@@ -22,7 +22,8 @@ from benchmarks import raw
 from benchmarks.load import Measured, load, request
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, ON_HAND, SKUS, Scene, scene
-from devtools.processes import GRANIAN, api, create_key, free_port, wait_until
+from devtools.accounts import create_key
+from devtools.processes import GRANIAN, api, free_port, wait_until
 
 WARM_UP_SECONDS = 1.0
 CONNECTIONS = 4

@@ -19,7 +19,8 @@ from uuid_utils import uuid7
 from benchmarks.dead import bury
 from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
-from devtools.processes import api, create_key, free_port, wait_until
+from devtools.accounts import create_key
+from devtools.processes import api, free_port, wait_until
 from orders.queues import QUEUE
 
 FEW_ORDERS, FEW_LETTERS = 1000, 10

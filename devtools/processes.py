@@ -124,19 +124,6 @@ def migrate(env: Mapping[str, str]) -> None:
     run(["alembic", "upgrade", "head"], env)
 
 
-def create_key(env: Mapping[str, str], name: str, *scopes: str) -> str:
-    """Create an API key and return it."""
-    options = [option for scope in scopes for option in ("--scope", scope)]
-    return run(["flask", "--app", "orders.app", "keys", "create", name, *options], env).strip()
-
-
-def add_provider(env: Mapping[str, str], client: str, provider: str) -> tuple[str, str]:
-    """Create an endpoint for a provider's webhooks; return its path and secret."""
-    command = ["flask", "--app", "orders.app", "providers", "add", client, provider]
-    path, secret = run(command, env).split()
-    return path, secret
-
-
 def run(module: list[str], env: Mapping[str, str]) -> str:
     """Run ``python -m module`` to its end; return its output. Raises RuntimeError on failure."""
     done = subprocess.run(

@@ -86,10 +86,7 @@ def repository(name: str, target: Path) -> None:
 
 
 def _renamed(text: str, package: str) -> str:
-    """Cut what is about the clients of orders, and name the new service's modules."""
-    text = re.sub(
-        r"^def (?:create_key|add_provider)\(.*?(?=^\S)", "", text, flags=re.MULTILINE | re.DOTALL
-    )
+    """Name the new service's modules."""
     for ours, theirs in (
         ("orders.app", f"{package}.app"),
         ("orders.timeouts", f"{package}.models"),

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.postgres import Postgres
 from devtools.processes import Tail
 from devtools.service import Service
@@ -56,7 +56,7 @@ def main() -> int:
         postgres = Postgres(folder / "postgres")
         settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
         with Service(folder, port, settings, postgres=postgres) as service:
-            key = processes.create_key(
+            key = accounts.create_key(
                 service.env, f"demo-{time.time_ns() // 10**9}", "orders", "payments", "ops"
             )
             print(

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from devtools import processes
+from devtools import accounts
 from devtools.chromium import Browser, Page, chromium
 from devtools.processes import ROOT, free_port
 from devtools.service import Service
@@ -34,7 +34,7 @@ def main() -> int:
         return 1
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory() as data, Service(Path(data), free_port()) as service:
-        key = processes.create_key(service.env, "anna", "ops")
+        key = accounts.create_key(service.env, "anna", "ops")
         fill(service)
         with Browser(program) as browser:
             url = f"{service.base_url}/ops"

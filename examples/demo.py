@@ -26,7 +26,7 @@ from uuid import uuid4
 import psycopg
 import redis
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.processes import wait_until
 from devtools.service import Service
 from examples.provider import PaymentProvider
@@ -312,8 +312,8 @@ def _play_with_a_service(story: Story, patience: float) -> None:
         tempfile.TemporaryDirectory() as folder,
         Service(Path(folder), processes.free_port(), SETTINGS) as service,
     ):
-        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
-        endpoint = processes.add_provider(service.env, "demo", "demo")
+        key = accounts.create_key(service.env, "demo", "orders", "payments", "ops")
+        endpoint = accounts.add_provider(service.env, "demo", "demo")
         shop = Shop(service.base_url, key, patience)
         story.tell("API, worker and Valkey run as separate processes; orders are in PostgreSQL")
         play(shop, story, _provider(service.base_url, *endpoint))

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 import httpx
 import pytest
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.processes import ROOT, Process, free_port, wait_until
 from devtools.service import Service
 from examples.provider import DELAYS, PaymentProvider
@@ -54,7 +54,7 @@ def without_figures(text: str) -> list[str]:
 def test_the_demo_fails_when_an_outcome_is_wrong(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
         processes.run(["worker", "pause"], service.env)
-        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
+        key = accounts.create_key(service.env, "demo", "orders", "payments", "ops")
         command = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
         demo = processes.python(command, {}, tmp_path / "demo.log")
         assert demo.wait(120) == 1
@@ -95,8 +95,8 @@ def test_a_provider_goes_on_until_it_is_acknowledged(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_the_demo_pays_with_its_key_where_it_has_no_provider(tmp_path: Path) -> None:
     with Service(tmp_path, free_port()) as service:
-        key = processes.create_key(service.env, "demo", "orders", "payments", "ops")
-        path, secret = processes.add_provider(service.env, "demo", "bank")
+        key = accounts.create_key(service.env, "demo", "orders", "payments", "ops")
+        path, secret = accounts.add_provider(service.env, "demo", "bank")
         demo = ["examples.demo", "--base-url", service.base_url, "--api-key", key]
         plain = processes.run([*demo, "--patience", str(bound(1))], {})
         signed = processes.run([*demo, "--patience", str(bound(1)), "--provider", path, secret], {})

@@ -13,7 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from devtools import processes
+from devtools import accounts
 from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
 
@@ -56,7 +56,7 @@ class Shop:
 
     def __init__(self, package: str, service: Service) -> None:
         self._package = package
-        key = processes.create_key(service.env, "generated", "orders", "payments", "ops")
+        key = accounts.create_key(service.env, "generated", "orders", "payments", "ops")
         client: Any = self._module("").AuthenticatedClient
         self.client = client(
             base_url=service.base_url,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.processes import ROOT, free_port, wait_until
 from devtools.service import Service
 from devtools.valkey import Valkey
@@ -122,7 +122,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.mark.slow
 def test_the_curl_session_works_as_it_is_pasted(service: Service) -> None:
-    key = processes.create_key(service.env, "readme", "orders", "payments", "ops")
+    key = accounts.create_key(service.env, "readme", "orders", "payments", "ops")
     block = the_block("sh", "curl -X PUT", INDEX)
     # However slow the machine, it is paid in time.
     *session, payment = re.split(r"\n\n", block.strip().replace(":15}", ":900}"))
@@ -153,7 +153,7 @@ def test_the_commands_for_keys_work_as_they_are_pasted(service: Service) -> None
 
 @pytest.mark.slow
 def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: Path) -> None:
-    key = processes.create_key(service.env, "shop", "orders", "payments", "ops")
+    key = accounts.create_key(service.env, "shop", "orders", "payments", "ops")
     local = service.base_url.removeprefix("http://")
     session = re.split(r"\n\n", the_block("sh", "curl -X PUT", INDEX).strip())
     number = iter(range(9))
@@ -393,7 +393,7 @@ def test_webhooks_are_received_as_the_page_says(tmp_path: Path) -> None:
     stock, place, *_ = the_block("sh", "curl -X PUT", INDEX).split("\n\n")
     settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
     with Service(tmp_path, free_port(), settings) as service, receiving() as endpoint:
-        key = processes.create_key(service.env, "page", "orders", "payments", "ops")
+        key = accounts.create_key(service.env, "page", "orders", "payments", "ops")
         script = "\n".join([subscribe, stock, place.replace(":15}", ":1}")])
         script = script.replace("localhost:8000", service.base_url.removeprefix("http://"))
         output = bash(script.replace("https://shop.example/hooks", endpoint.url), {"KEY": key})
@@ -414,7 +414,7 @@ def test_the_page_about_the_api_works_as_it_is_pasted(tmp_path: Path) -> None:
     session = [block for block in blocks("sh", HTTP_API) if block != keys]
     settings = {"WEBHOOK_ALLOW_PRIVATE": "1"}
     with Service(tmp_path / "service", free_port(), settings) as service:
-        key = processes.create_key(service.env, "page", "orders", "payments", "ops")
+        key = accounts.create_key(service.env, "page", "orders", "payments", "ops")
         script = "\n".join(session).replace("kill %1;", "kill $!;")
         # However slow the machine, the deadline is moved before it has passed.
         script = script.replace('"timeout_seconds":2}', '"timeout_seconds":60}')

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.processes import ROOT, free_port
 from devtools.service import Service
 from tests.fuzz import SKUS
@@ -53,7 +53,7 @@ def fuzz(service: Service, examples: int, seed: int | None) -> int:
 
 
 def _client(service: Service, name: str) -> dict[str, object]:
-    key = processes.create_key(service.env, name, *CLIENTS[name])
+    key = accounts.create_key(service.env, name, *CLIENTS[name])
     return {"name": name, "fixedHeaders": [{"name": "Authorization", "value": f"Bearer {key}"}]}
 
 

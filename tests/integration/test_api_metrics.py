@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from devtools import processes
+from devtools import accounts, processes
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from orders.errors import SettingsInvalid
@@ -38,7 +38,7 @@ class Site:
             "METRICS_DIR": str(self.directory),
         }
         upgrade(self.env["DATABASE_URL"])
-        self.key = processes.create_key(self.env, "shop", "orders", "ops")
+        self.key = accounts.create_key(self.env, "shop", "orders", "ops")
         self.process: Process | None = None
 
     def start(self, count: int = 2) -> None:
