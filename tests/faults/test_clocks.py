@@ -25,6 +25,7 @@ def clock(worker: Process) -> float:
     return float(at)
 
 
+@pytest.mark.slow
 def test_workers_with_clocks_an_hour_off_change_nothing(build: Build) -> None:
     site = build()
     fast = site.start_worker(CLOCK_OFFSET_SECONDS=str(HOUR))

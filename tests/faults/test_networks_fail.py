@@ -89,6 +89,7 @@ def test_a_failing_network_to_redis_makes_no_order_late(remote: Remote, fault: F
 
 
 @pytest.mark.parametrize("fault", quick_first([stalled, cut]))
+@pytest.mark.slow
 def test_workers_go_on_after_the_network_to_sql_failed(
     build: Build, migrated_url: str, fault: Fault
 ) -> None:

@@ -84,6 +84,7 @@ def test_two_workers_free_each_seat_once(house: Theatre) -> None:
 
 
 @on_postgresql
+@pytest.mark.slow
 def test_a_worker_that_dies_in_a_batch_changes_nothing(house: Theatre) -> None:
     worker = house.start_worker()
     with frozen(worker):

@@ -119,6 +119,7 @@ def test_a_database_restarted_under_load_breaks_no_promise(
         assert_nothing_is_broken(site, worker, load)
 
 
+@pytest.mark.slow
 def test_frozen_backends_hold_nobody_up_for_long(own_postgres: Postgres, tmp_path: Path) -> None:
     with opened(own_postgres, tmp_path, "frozen") as site:
         port = free_port()

@@ -112,6 +112,7 @@ def site(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Site]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_processes_are_added_up_whichever_is_asked(site: Site) -> None:
     site.start()
     assert site.put_stock() == 200

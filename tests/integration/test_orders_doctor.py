@@ -240,6 +240,7 @@ def doctor(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Comm
     return Command(migrated_url, valkey.url)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_the_service_finds(doctor: Command, busy: Shop) -> None:
     assert doctor() == {}
     with writing(busy.engine) as connection:

@@ -266,6 +266,7 @@ def deadlines(api: Api) -> dict[str, Any]:
 
 
 @pytest.mark.clock
+@pytest.mark.slow
 def test_a_worker_cancels_at_the_deadline_that_is_in_force(
     api: Api, migrated_url: str, valkey: Valkey, tmp_path: Path
 ) -> None:

@@ -204,7 +204,7 @@ def database(shared_url: str) -> None:
 
 TestOrders = OrdersMachine.TestCase
 TestOrders.settings = settings(
-    max_examples=rounds(10, 40),
+    max_examples=rounds(4, 40),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -537,6 +537,7 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
 # -- the doctor ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_doctor_reads_no_table_from_end_to_end(
     pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,6 +559,7 @@ def test_the_doctor_reads_no_table_from_end_to_end(
 
 
 @pytest.mark.usefixtures("hooked")
+@pytest.mark.slow
 def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
@@ -648,6 +650,7 @@ PAGES = 100
 
 
 @pytest.mark.parametrize("after", MOMENTS)
+@pytest.mark.slow
 def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) -> None:
     costs: dict[Any, int] = {}
     for shop, status, (name, before) in product(pair, STATUSES, MOMENTS.items()):
@@ -701,6 +704,7 @@ def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
 
 @pytest.mark.parametrize("reference", ["old", "unknown"])
 @pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.slow
 def test_a_page_by_reference_reads_no_more_than_it_shows(
     pair: Pair, status: str | None, reference: str
 ) -> None:

@@ -303,6 +303,7 @@ def imported(program: str = IMPORTS, **env: str) -> set[str]:
     return {*done.stdout.split()}
 
 
+@pytest.mark.slow
 def test_opentelemetry_is_imported_only_when_asked_for() -> None:
     assert imported() == {"False"}
     assert imported(OTEL_TRACES_EXPORTER="none") == {"False"}

@@ -226,6 +226,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_worker_whose_redis_is_away_cancels_from_sql_and_is_not_restarted(site: Site) -> None:
     port = free_port()
     site.start_worker(METRICS_PORT=str(port))
@@ -246,6 +247,7 @@ def test_a_worker_whose_redis_is_away_cancels_from_sql_and_is_not_restarted(site
     wait_for_state(port, 200, "ok")
 
 
+@pytest.mark.slow
 def test_a_worker_whose_sql_is_away_waits_for_it_and_is_not_restarted(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -161,6 +161,7 @@ def _ends(worker: Process) -> bool:
 # -- taking long ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_slow_tasks_are_each_done_once_by_workers_that_share_them(
     redis_client: redis.Redis, start: Start
 ) -> None:

@@ -48,6 +48,7 @@ def more(client: redis.Redis, seconds: int) -> None:
     wait_until(lambda: client.llen(HANDLED) >= before + seconds, f"{seconds} seconds")
 
 
+@pytest.mark.slow
 def test_each_second_is_written_down_once_by_any_of_three_workers_though_one_is_killed(
     redis_client: redis.Redis, clocks: list[Process]
 ) -> None:
@@ -72,6 +73,7 @@ def ids_of(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["id"] for row in rows)
 
 
+@pytest.mark.slow
 def test_no_second_is_written_down_twice_though_redis_is_flushed(
     redis_client: redis.Redis, clocks: list[Process]
 ) -> None:
