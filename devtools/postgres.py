@@ -10,6 +10,7 @@
 import argparse
 import atexit
 import functools
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -45,13 +46,14 @@ class Postgres:
         # Not in pytest's folder: only its owner may enter that, and the server runs as another user.
         self.folder = folder or Path(tempfile.mkdtemp(prefix="postgres-"))
         self.folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            self.folder = _enterable(self.folder)
         self.log = self.folder / "postgres.log"
         LOGS.add(self.log)
         self._child: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._as: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
         if os.geteuid() == 0:
-            _check_others_may_enter(self.folder)
             os.chown(self.folder, UNPRIVILEGED, UNPRIVILEGED)
             self._as |= {"user": UNPRIVILEGED, "group": UNPRIVILEGED, "extra_groups": []}
 
@@ -173,14 +175,19 @@ class Postgres:
         return psycopg.connect(url, autocommit=True, connect_timeout=20)
 
 
-def _check_others_may_enter(folder: Path) -> None:
-    """Raises RuntimeError if the unprivileged user cannot reach this folder."""
-    for each in folder.resolve().parents:
-        if not each.stat().st_mode & stat.S_IXOTH:
-            raise RuntimeError(
-                f"PostgreSQL refuses to run as root, and the user nobody may not enter {each}: "
-                f"run this as another user, or choose another folder than {folder}"
-            )
+def _enterable(folder: Path) -> Path:
+    """This folder, or for root, if the unprivileged user may not enter it, one of its own in /var/tmp.
+
+    Raises RuntimeError if somebody else made that one.
+    """
+    if all(each.stat().st_mode & stat.S_IXOTH for each in folder.resolve().parents):
+        return folder
+    digest = hashlib.sha256(bytes(folder.resolve())).hexdigest()[:16]
+    instead = Path("/var/tmp") / f"postgres-{digest}"  # noqa: S108  its owner is checked
+    instead.mkdir(mode=0o700, exist_ok=True)
+    if instead.is_symlink() or instead.stat().st_uid not in (0, UNPRIVILEGED):
+        raise RuntimeError(f"{instead} belongs to another user")
+    return instead
 
 
 def binary(name: str) -> str:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The log of every process that was started here. When a test fails, the ends of these are shown.
@@ -26,7 +26,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Guard:
     """Ends a session of processes if this process ends without having done so, even by kill -9."""
 
+    #: Those that are not released: each goes on even if its process is forgotten.
+    _on_duty: ClassVar[set["Guard"]] = set()
+
     def __init__(self, session: int, number: signal.Signals) -> None:
+        self._on_duty.add(self)
         reader, self._writer = os.pipe()
         # It reads until the pipe's other end is closed, which the system does for a dead process.
         script = 'read -r _ || kill -s "$0" -- "-$1"'
@@ -46,6 +50,7 @@ class Guard:
                 os.write(self._writer, b"\n")
             os.close(self._writer)
             self._child.wait()
+            self._on_duty.discard(self)
 
 
 class Process:

@@ -17,7 +17,7 @@ from orders.timeouts import MOST_LINES
 from worker.cli.text import duration
 
 SESSION = """
-The service is running. Ctrl-C stops it; its data stays under {folder}.
+The service is running. Ctrl-C stops it; its data stays under {data}.
 
   API           {url}
   reference     {url}/docs
@@ -25,7 +25,7 @@ The service is running. Ctrl-C stops it; its data stays under {folder}.
   logs          {folder}/api.log
                 {folder}/worker.log
                 {folder}/valkey/valkey.log
-                {folder}/postgres/postgres.log
+                {postgres_log}
 
 Paste this into another terminal. It places an order that is not paid, so it is cancelled after 15 seconds.
 
@@ -64,6 +64,8 @@ def main() -> int:
                     url=f"http://localhost:{port}",
                     key=key,
                     folder=_shown(folder),
+                    data=" and ".join(map(_shown, _folders(folder, postgres.folder))),
+                    postgres_log=_shown(postgres.log),
                     redis_url=service.env["REDIS_URL"],
                     database_url=service.env["DATABASE_URL"],
                     python=_shown(Path(sys.executable)),
@@ -98,6 +100,11 @@ def line_of(event: Mapping[str, Any]) -> str | None:
             return None
     at = datetime.fromisoformat(event["timestamp"]).astimezone()
     return f"{at:%H:%M:%S}  {said}"
+
+
+def _folders(folder: Path, database: Path) -> list[Path]:
+    """Where the data are: for root PostgreSQL's may be elsewhere."""
+    return [folder] if database.is_relative_to(folder) else [folder, database]
 
 
 def _shown(path: Path) -> str:

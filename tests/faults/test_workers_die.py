@@ -209,14 +209,14 @@ def test_a_worker_that_starts_before_the_schema_waits_for_it(build: Build) -> No
     site = build()
     ids = site.place(10, 0, 0)
     with site.services.engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0009_webhooks'")
+        connection.exec_driver_sql("DELETE FROM alembic_version")
     worker = site.start_worker(ready=False)
     wait_until(lambda: "unavailable" in site.log(worker), "the worker to look")
     assert site.queue.stats().leased == 0
 
     with site.services.engine.begin() as connection:
         connection.execute(
-            sa.text("UPDATE alembic_version SET version_num = :newest"), {"newest": SCHEMA_VERSION}
+            sa.text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": SCHEMA_VERSION}
         )
     site.wait_until_drained()
     assert site.violations(drained=True) == []

@@ -62,7 +62,7 @@ ROWS = [
         "The database does not answer. connection failed: ",
         {"DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/shop"},
     ),
-    Row(KEYS, f"It answers 'no such table: api_keys': {MIGRATE}"),
+    Row(KEYS, f"""It answers 'relation "api_keys" does not exist': {MIGRATE}"""),
     Row("alembic upgrade head", f"DATABASE_URL is not set: {SET_DATABASE}", {"DATABASE_URL": None}),
     Row("alembic upgrade head", "DATABASE_URL is malformed", {"DATABASE_URL": MALFORMED}),
     Row(

@@ -54,7 +54,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_new_repository_passes_its_checks_and_plays_its_demo(repository: Path) -> None:
     run(repository, "make", "check")
     played = run(repository, "make", "demo")
-    assert played.endswith("first: expired\nsecond: finished\n")
+    assert "first: expired\nsecond: finished\n" in played  # make may say more
 
 
 def test_its_tests_take_less_than_a_minute(repository: Path) -> None:
