@@ -1,13 +1,15 @@
 """Translates database errors into the service's own. The engine knows which of them are transient."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orders.errors import SchemaOutdated, StorageUnavailable
-from worker.records.outages import READ_ONLY, is_transient, retried, sqlstate
+from worker.records import outages
+from worker.records.outages import READ_ONLY, is_transient, sqlstate
 
 __all__ = [
     "LOCK_NOT_AVAILABLE",
@@ -19,6 +21,9 @@ __all__ = [
     "translated",
     "waited_for",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: What to do about a schema that is missing or older.
 MIGRATE = "run python -m orders migrate, or alembic upgrade head"
@@ -37,6 +42,11 @@ def translated() -> Iterator[None]:
         if sqlstate(error) in _NO_SCHEMA:
             raise SchemaOutdated(f"It answers {first_line(error)!r}: {MIGRATE}.") from error
         raise
+
+
+def retried(transaction: Callable[P, R]) -> Callable[P, R]:
+    """Run a method that is one transaction again if it lost a conflict with another one."""
+    return outages.retried(transaction, StorageUnavailable)
 
 
 def first_line(error: DBAPIError | PoolTimeout) -> str:

@@ -7,8 +7,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orders.errors import StorageUnavailable
-from orders.sql.errors import translated
-from worker.records.outages import CONFLICT_RETRIES, is_transient, retried
+from orders.sql.errors import retried, translated
+from worker import DeadLetter
+from worker.records.outages import CONFLICT_RETRIES, is_transient
 
 OUTAGES = [
     *("08000", "08006", "53100", "53200", "53300", "57014", "57P01", "57P02", "57P03"),
@@ -87,7 +88,9 @@ def test_a_lost_conflict_is_retried_and_then_raised(sqlstate: str) -> None:
     assert len(calls) == CONFLICT_RETRIES + 1
 
 
-@pytest.mark.parametrize("raised", [error("08006"), error("55P03"), ValueError("no")])
+@pytest.mark.parametrize(
+    "raised", [error("08006"), error("55P03"), ValueError("no"), DeadLetter(error("40001"))]
+)
 def test_nothing_but_a_lost_conflict_is_retried(raised: Exception) -> None:
     calls: list[None] = []
 

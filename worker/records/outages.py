@@ -59,10 +59,11 @@ def unavailable(engine: sa.Engine) -> Iterator[None]:
         raise Unavailable(str(getattr(error, "orig", error))) from error
 
 
-def retried(transaction: Callable[P, R]) -> Callable[P, R]:
+def retried(transaction: Callable[P, R], outage: type[Exception] = Unavailable) -> Callable[P, R]:
     """Run a function that is one transaction again if it lost a conflict with another one.
 
-    It may raise the conflict itself, or an error that was raised from it.
+    It raises ``outage`` from the conflict. A handler's own error or outcome is left alone, even if a conflict
+    in another database caused it.
     """
 
     @wraps(transaction)
@@ -70,8 +71,8 @@ def retried(transaction: Callable[P, R]) -> Callable[P, R]:
         for _ in range(CONFLICT_RETRIES):
             try:
                 return transaction(*args, **kwargs)
-            except Exception as error:
-                if not {sqlstate(error), sqlstate(error.__cause__)} & {*_CONFLICTS}:
+            except outage as error:
+                if sqlstate(error.__cause__) not in _CONFLICTS:
                     raise
         return transaction(*args, **kwargs)
 
