@@ -139,7 +139,7 @@ def empty_database(postgres: Postgres, options: str = "") -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_url(postgres: Postgres) -> Iterator[str]:
+def database_url(postgres: Postgres) -> Iterator[str]:
     """An empty PostgreSQL database, deleted after the test."""
     with empty_database(postgres) as url:
         yield url
@@ -153,19 +153,12 @@ def shared_url(postgres: Postgres) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def database_url(request: pytest.FixtureRequest) -> str:
-    """An empty database for the orders, and with `migrated_url` the one that has the schema."""
-    migrated = "migrated_url" in request.fixturenames
-    return str(request.getfixturevalue("reused_url" if migrated else "postgres_url"))
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def records_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind that `worker.records` runs on."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
-    return str(request.getfixturevalue("postgres_url"))
+    return str(request.getfixturevalue("database_url"))
 
 
 def missing(server: str, error: Exception) -> None:
@@ -356,16 +349,10 @@ def reused_database(postgres: Postgres) -> ReusedDatabase:
 
 
 @pytest.fixture
-def reused_url(reused_database: ReusedDatabase) -> Iterator[str]:
-    """A PostgreSQL database with the schema and nothing in it."""
+def migrated_url(reused_database: ReusedDatabase) -> Iterator[str]:
+    """A database with the schema and nothing in it."""
     yield reused_database.url
     reused_database.restore()
-
-
-@pytest.fixture
-def migrated_url(database_url: str) -> str:
-    """A database with the schema and nothing in it."""
-    return database_url
 
 
 @pytest.fixture

@@ -224,10 +224,10 @@ def test_a_flows_own_checks_run_as_they_are_pasted() -> None:
 
 
 @pytest.mark.slow
-def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, postgres_url: str) -> None:
+def test_the_service_runs_by_hand_on_ones_own_servers(valkey: Valkey, database_url: str) -> None:
     port = free_port()
     script = the_block("sh", "export DATABASE_URL", OPERATIONS)
-    script = re.sub(r"export DATABASE_URL=\S+", f"export DATABASE_URL={postgres_url}", script)
+    script = re.sub(r"export DATABASE_URL=\S+", f"export DATABASE_URL={database_url}", script)
     script = re.sub(r"export REDIS_URL=\S+", f"export REDIS_URL={valkey.url}", script)
     script = re.sub(r"(?<=--backpressure 256)$", f" --port {port} &", script, flags=re.MULTILINE)
     script = re.sub(r"^(python -m worker .*)$", r"\1 &", script, flags=re.MULTILINE)

@@ -32,7 +32,7 @@ def test_it_cancels_what_is_not_paid_and_returns_the_stock(
         client.flushall()
     url = f"sqlite:///{tmp_path}/shop.db"
     if database == "postgresql":
-        url = request.getfixturevalue("postgres_url")
+        url = request.getfixturevalue("database_url")
     monkeypatch.setenv("DATABASE_URL", url)
     monkeypatch.setenv("REDIS_URL", valkey.url)
     monkeypatch.syspath_prepend(tmp_path)

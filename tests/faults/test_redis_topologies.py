@@ -53,10 +53,10 @@ def servers() -> Iterator[Servers]:
 
 
 def test_sentinel_promotes_another_and_claims_go_on(
-    tmp_path: Path, postgres_url: str, servers: Servers
+    tmp_path: Path, database_url: str, servers: Servers
 ) -> None:
     url, primary = _behind_sentinels(tmp_path, servers)
-    site = Site(tmp_path, postgres_url, {"REDIS_URL": url})
+    site = Site(tmp_path, database_url, {"REDIS_URL": url})
     try:
         _orders_survive(site, primary)
     finally:
@@ -80,11 +80,11 @@ def test_a_consumer_on_a_cluster_survives_a_failover(
 
 
 def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
-    tmp_path: Path, postgres_url: str, servers: Servers
+    tmp_path: Path, database_url: str, servers: Servers
 ) -> None:
     nodes = _cluster(tmp_path, servers)
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
-    site = Site(tmp_path, postgres_url, {"REDIS_URL": url})
+    site = Site(tmp_path, database_url, {"REDIS_URL": url})
     try:
         slot = run(nodes[0], "CLUSTER KEYSLOT", f"{{{QUEUE}}}")
         owner = nodes[slot * 3 // SLOTS]
@@ -96,12 +96,12 @@ def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
 
 
 def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
-    tmp_path: Path, postgres_url: str, servers: Servers
+    tmp_path: Path, database_url: str, servers: Servers
 ) -> None:
     nodes = _cluster(tmp_path, servers)
     site = Site(
         tmp_path,
-        postgres_url,
+        database_url,
         {"BATCH_SIZE": "20", "REDIS_URL": f"redis+cluster://127.0.0.1:{nodes[0].port}"},
     )
     try:

@@ -85,13 +85,13 @@ def test_migrations_make_what_the_models_say(engine: sa.Engine, config: Config) 
     assert "unpaid" in repr(wanted["orders"]["indexes"])
 
 
-def test_several_migrators_at_once_migrate_once(postgres_url: str) -> None:
+def test_several_migrators_at_once_migrate_once(database_url: str) -> None:
     with ThreadPoolExecutor(3) as migrators:
-        env = {"DATABASE_URL": postgres_url}
+        env = {"DATABASE_URL": database_url}
         done = [migrators.submit(run, ["alembic", "upgrade", "head"], env) for _ in range(3)]
         for each in done:
             each.result()
-    engine = sa.create_engine(postgres_url, poolclass=sa.NullPool)
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         [revision] = connection.scalars(sa.text("SELECT version_num FROM alembic_version"))
     assert revision == SCHEMA_VERSION

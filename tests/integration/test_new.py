@@ -95,7 +95,7 @@ def test_its_tests_find_a_broken_promise(repository: Path, bug: str) -> None:
 
 
 def test_its_image_has_all_that_its_commands_need(
-    repository: Path, tmp_path: Path, postgres_url: str, valkey: Valkey
+    repository: Path, tmp_path: Path, database_url: str, valkey: Valkey
 ) -> None:
     """As the Dockerfile makes it, without Docker: the files that are not ignored, and the service's packages."""
     kept = re.findall(r"^!(\S+)$", (repository / ".dockerignore").read_text(), re.MULTILINE)
@@ -114,7 +114,7 @@ def test_its_image_has_all_that_its_commands_need(
             for service in ("migrate", "worker", "api")
         )
     )
-    env = {"DATABASE_URL": postgres_url, "REDIS_URL": valkey.url}
+    env = {"DATABASE_URL": database_url, "REDIS_URL": valkey.url}
     run(tmp_path, f"venv/bin/{migrate[0]}", *migrate[1:], **env)
     port = free_port()
     api = [word.replace("--port=8000", f"--port={port}") for word in api]

@@ -105,10 +105,7 @@ def test_a_database_that_is_read_only(own_postgres: Postgres) -> None:
     assert "target_session_attrs" in finding.advice
 
 
-def test_a_schema_that_is_older_or_missing(
-    busy: Shop, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert database_url
+def test_a_schema_that_is_older_or_missing(busy: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
         for module in ("sql.schema", "watch.doctor"):
             later.setattr(f"orders.{module}.SCHEMA_VERSION", "0002_of_tomorrow")

@@ -109,11 +109,11 @@ def test_a_later_schema_that_lacks_a_column_is_refused(
 
 
 def test_a_later_schema_that_demands_a_column_is_refused(
-    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    migrated_further(postgres_url, tmp_path / "later", DEMANDED, monkeypatch)
+    migrated_further(database_url, tmp_path / "later", DEMANDED, monkeypatch)
     with (
-        opened(postgres_url) as shop,
+        opened(database_url) as shop,
         pytest.raises(SchemaOutdated, match=r"orders\.gift_id must be given"),
     ):
         shop.service.check_ready()
