@@ -164,7 +164,9 @@ def _lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
     """
     unpaid = step(
         "open",
-        sa.select(unpaid_orders).where(unpaid_orders.c.order_id == order_id).with_for_update(),
+        sa.select(unpaid_orders.c.order_id)
+        .where(unpaid_orders.c.order_id == order_id)
+        .with_for_update(),
     )
     is_open = sa.exists(sa.select(unpaid.c.order_id))
     ended = step(
@@ -195,11 +197,12 @@ def _change_stock(
     step: Step,
     lines: sa.FromClause,
     added: Callable[[Quantity, Quantity], dict[str, Quantity]],
-    *conditions: sa.ColumnElement[bool],
+    *,
     held: Quantity | None = None,
+    where: sa.FromClause | None = None,
 ) -> None:
     """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
-    and how much of it is held.
+    and how much of it is held; nothing unless there is a row in ``where``.
 
     It is an insert that always conflicts: it finds a row by its key, whatever the planner
     estimates, and reads the row as it is once it is locked. An update would read the row as of the
@@ -213,7 +216,8 @@ def _change_stock(
         "price_minor": sa.literal_column("0"),
         "currency": text_literal(""),
     }
-    change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
+    source = lines if where is None else lines.join(where, sa.true())
+    change = _insert(stock_items, row, source=source, order_by=_in_sku_order(lines))
     more = added(change.excluded.on_hand, change.excluded.reserved)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
@@ -278,8 +282,9 @@ def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
 
 #: The columns of an event; the last three are those of a terminal one.
 EVENT = ("order_id", "client_id", "type", "at", "data", "expires_at", "version", "client_reference")
+NULL: sa.ColumnClause[Any] = sa.literal_column("NULL")
 #: For an event that ends nothing, beside one that does.
-NO_ENDING: Ending = (sa.null(), sa.null(), sa.null())
+NO_ENDING: Ending = (NULL, NULL, NULL)
 
 
 def _event(
@@ -298,15 +303,20 @@ def _event(
 
 
 def _insert(
-    table: sa.Table, row: Mapping[str, Any], *conditions: Any, order_by: Any = None
+    table: sa.Table,
+    row: Mapping[str, Any],
+    *conditions: Any,
+    source: sa.FromClause | None = None,
+    order_by: Any = None,
 ) -> Insert:
     """Insert what is selected; a value that is text is the name of a parameter."""
     values = (
         p(value, type_=table.c[name].type) if isinstance(value, str) else value
         for name, value in row.items()
     )
+    chosen = sa.select(*values).where(*conditions).order_by(order_by)
     return insert(table).from_select(
-        [*row], sa.select(*values).where(*conditions).order_by(order_by)
+        [*row], chosen if source is None else chosen.select_from(source)
     )
 
 
@@ -395,7 +405,6 @@ def place(step: Step) -> sa.Select[Any]:
             (orders.c.total_minor == zero).label("is_free"),
         ),
     )
-    is_placed = sa.exists(sa.select(placed.c.order_id))
     unpaid = {
         "order_id": placed.c.order_id,
         "client_id": placed.c.client_id,
@@ -405,12 +414,12 @@ def place(step: Step) -> sa.Select[Any]:
     }
     step("unpaid", _insert(unpaid_orders, unpaid, ~placed.c.is_free))
     items = {
-        "order_id": sa.select(placed.c.order_id).scalar_subquery(),
+        "order_id": placed.c.order_id,
         "sku": lines.c.sku,
         "quantity": lines.c.quantity,
         "unit_price_minor": lines.c.price_minor,
     }
-    step("items", _insert(order_items, items, is_placed))
+    step("items", _insert(order_items, items, source=lines.join(placed, sa.true())))
     at = placed.c.created_at
     ending: Ending = (placed.c.expires_at, sa.literal_column("1"), placed.c.client_reference)
     deliveries = _add_events(
@@ -420,13 +429,12 @@ def place(step: Step) -> sa.Select[Any]:
         reminders=REMINDERS,
     )
     # What is paid at once is not held: it leaves the shelf.
-    is_free = sa.select(placed.c.is_free).scalar_subquery()
     _change_stock(
         step,
         lines,
         lambda all_, held: {"reserved": held, "on_hand": held - all_},
-        is_placed,
-        held=sa.case((is_free, zero), else_=lines.c.quantity),
+        held=sa.case((placed.c.is_free, zero), else_=lines.c.quantity),
+        where=placed,
     )
     return sa.select(
         lines.c.sku,
@@ -494,24 +502,25 @@ def pay(step: Step) -> sa.Select[Any]:
     the order ended after the statement had begun: only the next one sees how, so run it again.
     """
     locked = _lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
-    ended_as = (
+    ending = (
         sa.select(order_events.c.type)
         .where(order_events.c.order_id == p("for_id"), TERMINAL)
         .scalar_subquery()
     )
     is_wrong = (orders.c.total_minor != p("for_amount")) | (orders.c.currency != p("for_currency"))
+    refusal = sa.case(
+        (locked.unpaid, sa.case((is_wrong, text_literal("wrong_amount")))),
+        else_=sa.case(
+            {EventType.PAID: "already_paid", EventType.CANCELLED: "order_cancelled"},
+            value=ending,
+            else_="lost",
+        ),
+    )
     order = step(
         "own",
-        sa.select(
-            orders.c.id,
-            sa.case(
-                (locked.unpaid, sa.case((is_wrong, text_literal("wrong_amount")))),
-                (ended_as == text_literal(EventType.PAID), text_literal("already_paid")),
-                (ended_as == text_literal(EventType.CANCELLED), text_literal("order_cancelled")),
-                else_=text_literal("lost"),
-            ).label("reason"),
-            clock().label("moment"),
-        ).where(*OWN, locked.at_all),
+        sa.select(orders.c.id, refusal.label("reason"), clock().label("moment")).where(
+            *OWN, locked.at_all
+        ),
     )
     refused = order.c.reason.is_not(None)
     row = {
@@ -531,21 +540,15 @@ def pay(step: Step) -> sa.Select[Any]:
         "payment",
         _insert(payments, row, not_lost).on_conflict_do_nothing().returning(payments),
     )
-    applied = sa.select(payment.c.order_id).where(payment.c.status == text_literal("applied"))
-    paid = step(
-        "paid",
-        _end(sa.select(order.c.moment).scalar_subquery()).where(
-            one_of(unpaid_orders.c.order_id, applied)
-        ),
-    )
+    applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
+    paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
-    facts = _money(payment)
+    at, facts, same = payment.c.created_at, _money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
-    same = paid.c.order_id == payment.c.order_id
-    at, is_due = payment.c.created_at, payment.c.reason.is_not(None)
+    is_due = payment.c.reason.is_not(None)
     deliveries = _add_events(
         step,
-        _event(paid, EventType.PAID, paid.c.at, facts, same, ending=_ending(paid)),
+        _event(payment, EventType.PAID, at, facts, same, ending=_ending(paid)),
         _event(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
     )
     return sa.select(payment, (~not_lost).label("lost"), _ids_of(deliveries)).select_from(

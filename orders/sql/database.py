@@ -50,6 +50,8 @@ def create_engine(settings: Settings) -> sa.Engine:
         "pool_timeout": 3,
         # Errors are logged, and the log must contain no bodies and no secrets.
         "hide_parameters": True,
+        # PostgreSQL's own, so that the driver need not translate each statement.
+        "paramstyle": "numeric_dollar",
     }
     session = {
         "timezone": "UTC",
@@ -172,8 +174,11 @@ class PatientConnection(psycopg.Connection[Any]):
             super().rollback()
 
 
-class LightCursor(psycopg.Cursor[Any]):
-    """A cursor that describes columns only by what SQLAlchemy reads: their names and types."""
+class LightCursor(psycopg.RawCursor[Any]):
+    """A cursor that describes columns only by what SQLAlchemy reads: their names and types.
+
+    It sends statements as they are, with PostgreSQL's own parameters.
+    """
 
     @property
     def description(self) -> Any:
