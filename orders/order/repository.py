@@ -35,7 +35,6 @@ from orders.order.domain import (
     Payment,
     PaymentStatus,
     RefundsDue,
-    WaitingOrder,
 )
 from orders.order.holdings import Holding
 from orders.order.operations import (
@@ -52,7 +51,7 @@ from orders.order.origin import Origin
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of, text_literal
 from orders.sql.ids import first_id_after, new_id, random_part
-from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
+from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation
 from orders.sql.tables import (
     REFUND_DUE,
@@ -95,11 +94,8 @@ class Expired(NamedTuple):
     details: list[CancelledOrder]
     #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
     #: is locked.
-    unpaid: dict[str, int]
+    unpaid: dict[str, float]
 
-
-# Unpaid orders by deadline.
-UNPAID_BY_DEADLINE = by_due(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
 
 _of_id = p("for_id", type_=orders.c.id.type)
 _state = sa.union_all(
@@ -399,14 +395,6 @@ class OrderRepository(Statements):
         for item in self._run(GET_ITEMS, ids=list(items)):
             items[item.order_id].append(item)
         return [_order(row, items[row.id]) for row in rows]
-
-    def unpaid(
-        self, after_ms: int | None, before_ms: int, page_size: int, last: WaitingOrder | None
-    ) -> list[WaitingOrder]:
-        """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
-        position = FIRST if last is None else Position(last.expires_at, last.id)
-        rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
-        return [WaitingOrder(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --
 

@@ -210,7 +210,7 @@ def test_a_check_that_died_cancels_its_order_once_it_is_requeued(
     def status() -> str:
         return str(content(api.send("GET", f"/v1/orders/{order_id}"))["status"])
 
-    flow = timeout_flow(api.services.orders, api.services.settings)
+    flow = timeout_flow(api.services)
     with running(Worker([flow], api.services.settings.redis_url)):
         wait_until(lambda: status() == "cancelled", "the order to be cancelled")
 

@@ -50,7 +50,7 @@ class Traced:
         request_spans.install(api.app, self.provider)
         traces = OpenTelemetryTraces(self.provider)
         services = api.services
-        self.timeouts = timeout_flow(services.orders, services.settings, traces=traces)
+        self.timeouts = timeout_flow(services, traces=traces)
         self.webhooks = webhook_flow(services, traces=traces)
 
     @property
