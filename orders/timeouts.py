@@ -44,7 +44,9 @@ def timeout_flow(
     """Cancel unpaid orders at their deadline, a batch at a time."""
     settings, orders = services.settings, services.orders
 
-    def decide(connection: sa.Connection, tasks: Mapping[str, Task]) -> dict[str, float | Outcome]:
+    def decide(
+        connection: sa.Connection, tasks: Mapping[str, Task]
+    ) -> Mapping[str, float | Outcome]:
         odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
         report = _report(tasks.values(), traces, time.time_ns())
         return orders.expire(connection, [*(tasks.keys() - odd)], report) | odd

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.order.operations import ended_state, unpaid_state
+from orders.order.states import ended_state, unpaid_state
 
 #: order_id, expires_at, version, ending (a terminal event's type, or null), ended_at, reason
 states = sa.union_all(unpaid_state(), ended_state()).subquery("states")

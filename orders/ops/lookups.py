@@ -13,7 +13,7 @@ from orders.http.schemas.types import Out, rfc3339
 from orders.http.schemas.webhooks import DeliveryOut
 from orders.ops.repository import OpsRepository
 from orders.order.domain import Order
-from orders.order.repository import state_of
+from orders.order.states import state_of
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional

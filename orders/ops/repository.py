@@ -9,8 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.order.domain import OrderStatus
-from orders.order.operations import client_of, ended_state, in_state, unpaid_state
-from orders.order.repository import OrderRepository, in_status, listed
+from orders.order.repository import OrderRepository
+from orders.order.states import (
+    client_of,
+    ended_state,
+    in_state,
+    in_status,
+    listed,
+    unpaid_state,
+)
 from orders.sql.expressions import Instant, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, Position, after_last
 from orders.sql.tables import (

@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
+from orders.order.states import client_of, in_state, unpaid_state, with_items
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -39,8 +40,6 @@ from orders.sql.expressions import (
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     TERMINAL,
-    api_clients,
-    cancel_reason,
     order_events,
     order_items,
     orders,
@@ -64,62 +63,6 @@ WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p
 
 
 # -- what operations have in common --------------------------------------------------------
-
-
-def client_of(client_id: sa.ColumnElement[str]) -> sa.Label[str]:
-    """The name of an order's client."""
-    return (
-        sa.select(api_clients.c.name)
-        .where(api_clients.c.id == client_id)
-        .scalar_subquery()
-        .label("client")
-    )
-
-
-def unpaid_state(unpaid: sa.FromClause = unpaid_orders) -> sa.Select[Any]:
-    """The state of orders that are unpaid: how they end is null."""
-    text, moment = sa.cast(sa.null(), sa.String), sa.cast(sa.null(), Instant)
-    return sa.select(
-        unpaid.c.order_id,
-        unpaid.c.expires_at,
-        unpaid.c.version,
-        text.label("ending"),
-        moment.label("ended_at"),
-        text.label("reason"),
-    )
-
-
-def ended_state() -> sa.Select[Any]:
-    """The state of orders that have ended: their terminal events."""
-    return sa.select(
-        order_events.c.order_id,
-        order_events.c.expires_at,
-        order_events.c.version,
-        order_events.c.type.label("ending"),
-        order_events.c.at.label("ended_at"),
-        cancel_reason.label("reason"),
-    ).where(TERMINAL)
-
-
-def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The orders in ``state``, with it."""
-    columns = (each for each in state.c if each.name != "order_id")
-    return (
-        sa.select(orders, *columns, *more)
-        .join_from(orders, state, state.c.order_id == orders.c.id)
-        .where(one_of(orders.c.id, sa.select(state.c.order_id)))
-    )
-
-
-def with_items(found: sa.Select[Any]) -> sa.Select[Any]:
-    """The orders that are found, a row for each item, with the name of their client."""
-    order = found.cte("found")
-    item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
-    return (
-        sa.select(order, client_of(order.c.client_id), *item)
-        .join_from(order, order_items, order_items.c.order_id == order.c.id)
-        .where(one_of(order_items.c.order_id, sa.select(order.c.id)))
-    )
 
 
 def _is_of_version() -> sa.ColumnElement[bool]:

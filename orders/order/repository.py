@@ -37,19 +37,20 @@ from orders.order.domain import (
     RefundsDue,
 )
 from orders.order.holdings import Holding
-from orders.order.operations import (
-    OWN,
-    OWN_PAYMENT,
-    WITH_KEY,
+from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY
+from orders.order.origin import Origin
+from orders.order.states import (
     client_of,
     ended_state,
     in_state,
+    list_orders,
+    listed,
+    state_of,
     unpaid_state,
     with_items,
 )
-from orders.order.origin import Origin
 from orders.sql.errors import waited_for
-from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of, text_literal
+from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
 from orders.sql.ids import first_id_after, new_id, random_part
 from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation
@@ -97,20 +98,27 @@ class Expired(NamedTuple):
     unpaid: dict[str, float]
 
 
-_of_id = p("for_id", type_=orders.c.id.type)
+_of_id = p("for_id", type_=Id)
 _state = sa.union_all(
     unpaid_state().where(unpaid_orders.c.order_id == _of_id),
     ended_state().where(order_events.c.order_id == _of_id),
-).cte("state")
+).subquery("state")
+_item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+_state_columns = (each for each in _state.c if each.name != "order_id")
+_order_with_items = (
+    sa.select(orders, *_state_columns, client_of(orders.c.client_id), *_item)
+    .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
+    .where(order_items.c.order_id == _of_id)
+)
 # One order of any client, a row for each item.
-GET_ANY_ORDER = with_items(in_state(_state).where(orders.c.id == _of_id))
+GET_ANY_ORDER = Operation(lambda _: _order_with_items.where(orders.c.id == _of_id))
 # One order of one client, a row for each item.
-GET_ORDER = with_items(in_state(_state).where(*OWN))
+GET_ORDER = Operation(lambda _: _order_with_items.where(*OWN))
 # The same order as it was placed.
-GET_ANY_PLACED = with_items(sa.select(orders).where(orders.c.id == _of_id))
-GET_PLACED = with_items(sa.select(orders).where(*OWN))
+GET_ANY_PLACED = Operation(lambda _: with_items(sa.select(orders).where(orders.c.id == _of_id)))
+GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*OWN)))
 # The order that was placed with a key, as it was placed.
-GET_PLACED_WITH_KEY = with_items(sa.select(orders).where(*WITH_KEY))
+GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
 _held = (
     sa.select(unpaid_orders.c.pieces)
     .where(unpaid_orders.c.client_id == p("for_client"))
@@ -177,25 +185,6 @@ SUM_REFUNDS_DUE = sa.select(
     sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
     ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
 ).group_by(_some_due.c.currency)
-
-
-def listed(*pages: sa.Select[Any], by: str = "order_id") -> sa.Select[Any]:
-    """The first page of the orders in several lists, each of which is sorted by ``by``, latest first.
-
-    Each is read from an index in the order of the list, so that a page costs the same however many
-    orders there are, with or without statistics.
-    """
-    parts = [
-        page.order_by(
-            *(page.selected_columns[name].desc() for name in dict.fromkeys((by, "order_id")))
-        )
-        .limit(p("page_size"))
-        .subquery()
-        for page in pages
-    ]
-    found = sa.union_all(*map(sa.select, parts)).subquery()
-    last = (found.c[name].desc() for name in dict.fromkeys((by, "order_id")))
-    return sa.select(found).order_by(*last).limit(p("page_size"))
 
 
 # A page of all clients' orders, newest first.
@@ -276,7 +265,7 @@ class OrderRepository(Statements):
 
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
-        rows = self._run(GET_PLACED_WITH_KEY, for_client=client_id, for_key=key).all()
+        rows = GET_PLACED_WITH_KEY(self._connection, for_client=client_id, for_key=key)
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
     def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
@@ -334,11 +323,11 @@ class OrderRepository(Statements):
         return _as_placed(rows) if rows else None
 
     def _of_order(
-        self, own: sa.Executable, any_: sa.Executable, order_id: str, client_id: str | None
+        self, own: Operation, any_: Operation, order_id: str, client_id: str | None
     ) -> Sequence[sa.Row[Any]]:
         if client_id is None:
-            return self._run(any_, for_id=order_id).all()
-        return self._run(own, for_id=order_id, for_client=client_id).all()
+            return any_(self._connection, for_id=order_id)
+        return own(self._connection, for_id=order_id, for_client=client_id)
 
     def held(self, client_id: str, most: int) -> Holding:
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
@@ -360,30 +349,28 @@ class OrderRepository(Statements):
 
         No more than one of ``expires_before`` and ``client_reference``.
         """
-        by = "order_id" if expires_before is None else "expires_at"
-        pages = []
-        for one in [OrderStatus(status)] if status else OrderStatus:
-            table, page = in_status(one)
-            bounds = [table.c.client_id == p("for_client")]
-            if created_after is not None:
-                bounds.append(table.c.order_id >= sa.literal(first_id_after(created_after), Id))
-            if expires_before is not None:
-                bounds.append(table.c.expires_at < expires_before)
-            if client_reference is not None:
-                bounds.append(table.c.client_reference == client_reference)
-            if created_after is not None and expires_before is not None:
-                bounds.append(table.c.expires_at > created_after)  # true of all of these
-            if after is not None and expires_before is None:
-                bounds.append(table.c.order_id < sa.literal(after.id, Id))
-            elif after is not None:
-                last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, Id))
-                bounds.append(sa.tuple_(table.c.expires_at, table.c.order_id) < last)
-            pages.append(page.where(*bounds))
-        state = listed(*pages, by=by).cte("page")
-        query = in_state(state, client_of(p("for_client", type_=Id))).order_by(
-            *(state.c[name].desc() for name in dict.fromkeys((by, "order_id")))
+        bounds: dict[str, object] = {
+            "created_after": created_after,
+            "expires_before": expires_before,
+            "client_reference": client_reference,
+            "last": after,
+        }
+        if expires_before is not None:
+            bounds["expires_after"] = created_after  # true of all of these
+        query = list_orders(status, frozenset(name for name in bounds if bounds[name] is not None))
+        return self._orders(
+            query(
+                self._connection,
+                for_client=client_id,
+                page_size=page_size,
+                first_id=created_after and first_id_after(created_after),
+                after=created_after,
+                before=expires_before,
+                reference=client_reference,
+                last_at=after and after.at,
+                last_id=after and after.id,
+            )
         )
-        return self._orders(self._run(query, for_client=client_id, page_size=page_size).all())
 
     def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
         """All clients' orders, newest first."""
@@ -492,31 +479,6 @@ class OrderRepository(Statements):
         """An order's events, oldest first."""
         rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
         return [OrderEvent(row.id, EventType(row.type), row.at, row.data) for row in rows]
-
-
-#: How an order ends, by its terminal event.
-ENDINGS = {EventType.PAID: OrderStatus.PAID, EventType.CANCELLED: OrderStatus.CANCELLED}
-
-
-def in_status(status: OrderStatus) -> tuple[sa.Table, sa.Select[Any]]:
-    """Where the orders of a status are found, and what selects them."""
-    if status is OrderStatus.UNPAID:
-        return unpaid_orders, unpaid_state()
-    [kind] = (kind for kind, ending in ENDINGS.items() if ending is status)
-    return order_events, ended_state().where(order_events.c.type == text_literal(kind))
-
-
-def state_of(row: sa.Row[Any]) -> dict[str, Any]:
-    """The fields of an order that change, from the columns of `operations.in_state`."""
-    status = OrderStatus.UNPAID if row.ending is None else ENDINGS[row.ending]
-    return {
-        "status": status,
-        "expires_at": row.expires_at,
-        "version": row.version,
-        "paid_at": row.ended_at if status is OrderStatus.PAID else None,
-        "cancelled_at": row.ended_at if status is OrderStatus.CANCELLED else None,
-        "cancel_reason": row.reason,
-    }
 
 
 def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
