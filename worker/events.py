@@ -65,6 +65,8 @@ class Retried(Event):
 
     task: Task
     delay_ms: float
+    #: Set if something was unavailable to this task alone: its row is locked, for instance.
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.engine import Clock
 from worker import (
     DeadLetter,
     Failed,
@@ -20,7 +21,7 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
-from worker.runtime.isolation import BatchResult, handle
+from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, handle
 
 
 def _run(
@@ -48,15 +49,16 @@ def _tasks(count: int) -> list[Task]:
 class Poisoned:
     """A handler that raises when any of these is in its batch."""
 
-    def __init__(self, *poison: str) -> None:
+    def __init__(self, *poison: str, error: Exception | None = None) -> None:
         self.poison = set(poison)
+        self.error = error or ValueError("poison")
         self.calls = 0
         self.done: set[str] = set()
 
     def __call__(self, tasks: Sequence[Task]) -> None:
         self.calls += 1
         if self.poison & _ids(tasks):
-            raise ValueError("poison")
+            raise self.error
         assert not self.done & _ids(tasks), "done twice"
         self.done |= _ids(tasks)
 
@@ -133,10 +135,71 @@ def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
     assert [*results.tasks()] == [Task("a"), Task("b")]
 
 
-def test_an_outage_said_of_one_task_leaves_that_one_untouched_and_is_the_flows() -> None:
+def _pass() -> None:
+    """A probe of what answers."""
+
+
+def _fail() -> None:
+    raise Unavailable("down")
+
+
+@pytest.mark.parametrize("named", ["raised", "returned"])
+@pytest.mark.parametrize(
+    ("probe", "outage", "again"),
+    [(_pass, False, True), (_fail, True, False), (None, True, True)],
+    ids=["probe passes", "probe fails", "no probe"],
+)
+def test_unavailable_is_an_outage_if_the_probe_says_so(
+    probe: Callable[[], None] | None, *, outage: bool, again: bool, named: str
+) -> None:
     down = Unavailable("no answer")
-    results = _run(lambda _: {"1": Failed(down)}, _tasks(3))
-    assert results == BatchResult(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
+
+    def handler(_: Sequence[Task]) -> dict[str, Outcome]:
+        if named == "raised":
+            raise down
+        return {"0": Failed(down)}
+
+    results = _run(handler, _tasks(1), probe=probe)
+    assert results.outage is (down if outage else None)
+    assert [task.id for task, _ in results.retries] == ["0"] * again
+    assert results.untouched == _tasks(1) * (not again)
+    assert [type(retry) for _, retry in results.retries] == [LookAgain] * again
+
+
+def test_a_locked_row_does_not_keep_others_from_being_done() -> None:
+    handler = Poisoned("7", error=Unavailable("lock timeout"))
+    results = _run(handler, _tasks(21), probe=_pass)
+    assert _ids(results.done) == _ids(_tasks(21)) - {"7"}
+    assert [task.id for task, _ in results.retries] == ["7"]
+    assert (results.outage, results.failed, results.untouched) == (None, [], [])
+    assert handler.calls <= 2 * log2(21) + 2
+
+
+def test_locked_rows_are_isolated_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls: list[int] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append(len(tasks))
+        clock.move(ISOLATION_SECONDS / 2 + 0.1)
+        raise Unavailable("lock timeout")
+
+    results = _run(handler, _tasks(16), probe=_pass)
+    assert calls == [16, 8, 8]
+    assert _ids([task for task, _ in results.retries]) == _ids(_tasks(16))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_tasks_that_were_tried_before_follow_the_others(*, alone: bool) -> None:
+    calls: list[list[str]] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append([task.id for task in tasks])
+
+    tasks = [Task("tried", attempt=2), Task("new"), Task("again", attempt=9), Task("also")]
+    _run(one_at_a_time(lambda task: handler([task])) if alone else handler, tasks)
+    ordered = [["new", "also"], ["tried", "again"]]
+    assert calls == ([[each] for batch in ordered for each in batch] if alone else ordered)
 
 
 def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:

@@ -16,7 +16,7 @@ from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, T
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
-from .isolation import BatchResult, outcome_of, outcomes_of
+from .isolation import BatchResult, results_of, results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .station import ServerCheck
@@ -242,12 +242,13 @@ def _results(
     error: BaseException | None = None,
 ) -> BatchResult:
     """What became of the tasks, as far as their block says."""
-    results = BatchResult()
-    for task, outcome in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
-        if outcome is not None or error is None:
-            results.add(task, outcome)
-        elif not isinstance(error, Exception):
-            results.untouched.append(task)
-        elif len(tasks) == 1 or isinstance(error, Unavailable):
-            results.add(task, outcome_of(flow, error))
+    if error is None or not isinstance(outcomes, Mapping):
+        return results_of(flow, tasks, outcomes)
+    named = [task for task in tasks if outcomes.get(task.id) is not None]
+    others = [task for task in tasks if outcomes.get(task.id) is None]
+    results = results_of(flow, named, outcomes)
+    if not isinstance(error, Exception):
+        results.untouched += others
+    elif len(tasks) == 1 or isinstance(error, Unavailable):
+        results.merge(results_of_error(flow, others, error))
     return results

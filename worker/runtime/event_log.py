@@ -36,6 +36,8 @@ def log_event(event: events.Event) -> None:
     level, text = line
     if isinstance(event, events.Handled) and event.without_redis:
         text = "handled without Redis"
+    if isinstance(event, events.Retried) and event.error is not None:
+        level, text = "warning", "unavailable to this task"
     fields: dict[str, Any] = {}
     for name in FIELDS[type(event)]:
         fields |= _shown(name, getattr(event, name))

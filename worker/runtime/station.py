@@ -11,7 +11,7 @@ from ..backoff import Backoff
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import BatchResult
+from .isolation import BatchResult, LookAgain
 from .outages import Health
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
@@ -130,13 +130,14 @@ class Station:
     def adapt(self, results: BatchResult, seconds: float) -> None:
         """Adapt the limit to a claim's results and to the seconds that it took.
 
-        Double the limit, or halve it if tasks were released. If tasks are handled one at a time, halve it after
+        Double the limit, or halve it if tasks were released or are unavailable. If tasks are handled one at a time, halve it after
         more than `SHARE_SECONDS`, too, and leave it as it is after more than half of that.
         """
         if not results.outage:
             self.health.handled()
         alone = self.flow.one_at_a_time
-        if results.untouched or (alone and seconds > SHARE_SECONDS):
+        locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
+        if results.untouched or locked or (alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
         elif not alone or seconds < SHARE_SECONDS / 2:
             self.limit = min(self.flow.batch_size, self.limit * 2)
