@@ -432,13 +432,16 @@ def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
         began.set()
         assert release.wait(LONG)
 
-    clients.queue("a").schedule("x", 1)
+    queue = clients.queue("a")
+    queue.schedule("x", 1)
     with capture_logs() as logged:
         running = Running(Worker([_flow(handler=handler)], NOWHERE))
         assert began.wait(LONG)
         running.stop()
     [stopped] = [line for line in logged if line["event"] == "stopped"]
     assert stopped["stuck"] == ["a 1"]
+    [again] = queue.claim(9, 1000).tasks
+    assert (again.id, again.deliveries, again.attempt) == ("x", 0, 1)
     release.set()
     for thread in _others(before):
         thread.join(LONG)

@@ -75,6 +75,13 @@ class HeldTasks:
                 del self._tasks[task.id]
             return waiting
 
+    def drop_all(self) -> list[Task]:
+        """Stop holding all tasks; return them."""
+        with self._lock:
+            tasks = [*self._tasks.values()]
+            self._tasks.clear()
+            return tasks
+
     def drop(self, ids: Iterable[str]) -> list[str]:
         """Stop holding these tasks; return the ids of those that were held."""
         with self._lock:

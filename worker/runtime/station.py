@@ -127,6 +127,13 @@ class Station:
             self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
 
+    def release_held(self) -> bool:
+        """Put back, uncounted, the tasks whose handlers did not return; return whether Redis confirmed it."""
+        return all(
+            self.settler.settle(BatchResult(untouched=held.drop_all()))
+            for held in self.renewer.held()
+        )
+
     def adapt(self, results: BatchResult, seconds: float) -> None:
         """Adapt the limit to a claim's results and to the seconds that it took.
 

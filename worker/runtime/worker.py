@@ -105,6 +105,9 @@ class Worker:
             if time.monotonic() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
                     station.settler.resend()
+        for station in self._stations:
+            if not station.release_held():
+                break
         for client in self._clients:
             client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]
@@ -113,7 +116,11 @@ class Worker:
             raise self._crash
 
     def stop(self) -> None:
-        """Claim nothing more, finish or release the tasks that are held, and return from `run`."""
+        """Claim nothing more, finish the tasks that are held, and return from `run`.
+
+        Tasks that take longer than `DRAIN_SECONDS` are released uncounted, so end the process then: they may
+        start elsewhere.
+        """
         self._stopping.set()
         for lane in self._lanes:
             lane.alarm.set()
