@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from .errors import FAILURES
+from .errors import FATAL
 from .flow import Task
 
 log = structlog.get_logger("worker")
@@ -75,7 +75,7 @@ class Failed(Event):
 
     task: Task
     #: With its traceback.
-    error: Exception
+    error: BaseException
     delay_ms: float
 
 
@@ -171,7 +171,9 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except FAILURES:  # a listener must not stop the work
+            except FATAL:
+                raise
+            except BaseException:  # a listener must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
                     log.exception("listener fails", listener=repr(listener))

@@ -115,7 +115,7 @@ class Failed(Exception):
     The error may be given as text.
     """
 
-    def __init__(self, error: Exception | str) -> None:
+    def __init__(self, error: BaseException | str) -> None:
         self.error = RuntimeError(error) if isinstance(error, str) else error
         super().__init__(described(self.error))
 

@@ -38,6 +38,7 @@ from worker import (
     UnsafeServer,
     events,
 )
+from worker.queue.delay_queue import Place
 from worker.runtime.lane import Batch
 
 #: What only ends a hang, on the busiest machine.
@@ -292,7 +293,9 @@ def test_an_outage_counts_nothing_and_rests_the_queue(
     queue.schedule("a", 1)
     with waiting.consumer.take():
         raise Unavailable("the mail server")
-    assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+    put_back = queue.look_up("a")
+    assert put_back is not None
+    assert (put_back.place, put_back.failures, put_back.deliveries) == (Place.SCHEDULED, 0, 0)
     with waiting.consumer.take(0) as task:
         assert task is None
     with waiting.consumer.take(LONG) as task:
@@ -317,6 +320,18 @@ def test_outages_are_in_a_row_until_a_block_ends_well(
     with consumer.take(LONG):
         pass
     assert station.health._outages == 0
+
+
+def test_an_error_that_is_no_exception_fails_the_task(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    class Panic(BaseException):
+        """As an extension written in Rust raises it."""
+
+    queue.schedule("a", 1)
+    with pytest.raises(Panic), consumer.take():
+        raise Panic
+    assert consumer.counts == {"failed": 1}
 
 
 @pytest.mark.parametrize("leave", [SystemExit, KeyboardInterrupt])

@@ -101,7 +101,7 @@ OUTCOMES: list[tuple[Outcome, str]] = [
 ]
 
 
-def _kept_as(outcome: Outcome) -> Exception:
+def _kept_as(outcome: Outcome) -> BaseException:
     return outcome.error if isinstance(outcome, Failed) else outcome
 
 
@@ -404,11 +404,25 @@ def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> 
     assert "Unreadable: (it has no readable message)" in str(Failed(Unreadable()))
 
 
-def test_a_handler_whose_coroutine_was_cancelled_has_failed() -> None:
-    async def work() -> None:
-        asyncio.current_task().cancel()  # type: ignore[union-attr]
-        await asyncio.sleep(0)
+class Panic(BaseException):
+    """As an extension written in Rust raises it."""
 
-    results = _run(lambda _: asyncio.run(work()), _tasks(1))
-    [(task, error)] = results.failed
-    assert (task.id, type(error.__cause__)) == ("0", asyncio.CancelledError)
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Panic("index out of bounds")])
+def test_an_error_that_is_no_exception_fails_its_task(error: BaseException) -> None:
+    def handler(tasks: Sequence[Task]) -> None:
+        if "3" in _ids(tasks):
+            raise error
+
+    results = _run(handler, _tasks(8))
+    assert results.failed == [(Task("3"), error)]
+    assert _ids(results.done) == _ids(_tasks(8)) - {"3"}
+
+
+@pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_the_process_is_raised(fatal: type[BaseException]) -> None:
+    def handler(_: Sequence[Task]) -> None:
+        raise fatal
+
+    with pytest.raises(fatal):
+        _run(handler, _tasks(1))

@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack, overload
 import redis
 
 from .. import events
-from ..errors import ConsumerClosed, Unavailable
+from ..errors import FATAL, ConsumerClosed, Unavailable
 from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
@@ -247,7 +247,7 @@ def _results(
     named = [task for task in tasks if outcomes.get(task.id) is not None]
     others = [task for task in tasks if outcomes.get(task.id) is None]
     results = results_of(flow, named, outcomes)
-    if not isinstance(error, Exception):
+    if isinstance(error, FATAL):
         results.untouched += others
     elif len(tasks) == 1 or isinstance(error, Unavailable):
         results.merge(results_of_error(flow, others, error))

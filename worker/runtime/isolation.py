@@ -2,12 +2,11 @@
 
 import reprlib
 import time
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
-from ..errors import FAILURES, Unavailable
+from ..errors import FATAL, Unavailable
 from ..flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
@@ -32,7 +31,7 @@ class BatchResult:
     rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
     dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
     #: Each with its error, or with a counted `Retry`, whose delay replaces the backoff.
-    failed: list[tuple[Task, Exception]] = field(default_factory=list)
+    failed: list[tuple[Task, BaseException]] = field(default_factory=list)
     #: Not handled, or not done because of an outage: to be released uncounted.
     untouched: list[Task] = field(default_factory=list)
     #: Set when something the handler needs is unavailable.
@@ -97,8 +96,10 @@ def handle(
         batch = batches.pop()
         alone = len(batch) == 1
         try:
-            results = results_of(flow, batch, _call(flow, batch))
-        except Exception as error:  # noqa: BLE001  a handler may raise anything
+            results = results_of(flow, batch, flow.handler(batch) or {})
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
             unavailable = isinstance(error, Unavailable)
             if alone or unavailable:
                 results = results_of_error(flow, batch, error)
@@ -120,14 +121,6 @@ def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:
     if flow.one_at_a_time:
         return [(task,) for task in reversed([*new, *tried])]
     return [tuple(batch) for batch in (tried, new) if batch]
-
-
-def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
-    """Call the handler. Raises what it raises."""
-    try:
-        return flow.handler(batch) or {}
-    except CancelledError as cancelled:  # see FAILURES: not an Exception, but a failure here
-        raise RuntimeError("the handler was cancelled") from cancelled
 
 
 def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome]) -> BatchResult:
@@ -161,7 +154,7 @@ def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Ou
     return [returned.get(task.id) for task in batch]
 
 
-def results_of_error(flow: Flow, tasks: Sequence[Task], error: Exception) -> BatchResult:
+def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) -> BatchResult:
     """What becomes of tasks whose call raised ``error``. Asks the probe unless that is an outcome."""
     if isinstance(error, Failed) and isinstance(error.error, Unavailable):
         error = error.error
@@ -184,7 +177,7 @@ def results_of_error(flow: Flow, tasks: Sequence[Task], error: Exception) -> Bat
     return results
 
 
-def _outage_behind(flow: Flow, error: Exception) -> Unavailable | None:
+def _outage_behind(flow: Flow, error: BaseException) -> Unavailable | None:
     """The outage that made a handler raise ``error``: there is one if the probe fails.
 
     Without a probe, there is one if the error says so.
@@ -194,7 +187,9 @@ def _outage_behind(flow: Flow, error: Exception) -> Unavailable | None:
         return outage
     try:
         flow.probe()
-    except FAILURES as down:  # any error means that it is down
+    except FATAL:
+        raise
+    except BaseException as down:  # noqa: BLE001  any error means that it is down
         if outage is None:
             outage = Unavailable(str(down))
             outage.__cause__ = error

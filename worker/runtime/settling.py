@@ -13,7 +13,7 @@ import structlog
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import FAILURES, LeaseLost, described
+from ..errors import FATAL, LeaseLost, described
 from ..flow import MAX_DELAY_MS, Flow, Retry, Task
 from ..queue.delay_queue import DelayQueue, Put
 from .isolation import BatchResult, LookAgain
@@ -225,13 +225,15 @@ def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
     return back
 
 
-def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
+def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
     """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
         delay_ms = 1000 * _number(flow.backoff(failures))
-    except FAILURES:  # the application's code may raise anything
+    except FATAL:
+        raise
+    except BaseException:  # the application's code may raise anything
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)

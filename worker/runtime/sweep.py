@@ -22,7 +22,7 @@ import redis
 import structlog
 
 from .. import events
-from ..errors import FAILURES, Unavailable, described
+from ..errors import FATAL, Unavailable, described
 from ..flow import Due, Sweep, Task
 from ..queue.delay_queue import DelayQueue, Restored
 from .isolation import BatchResult, handle
@@ -118,7 +118,9 @@ class Sweeper:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self.records_answer = False
             self._resign()
-        except FAILURES:  # whatever it is, try again next round
+        except FATAL:
+            raise
+        except BaseException:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self.records_answer = True

@@ -19,7 +19,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import structlog
 
-from ..errors import FAILURES, WorkerError
+from ..errors import FATAL, WorkerError
 
 log = structlog.get_logger("worker")
 
@@ -124,7 +124,9 @@ def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:
         )
     try:
         return page(accept)
-    except FAILURES:  # an application's own metrics may raise anything
+    except FATAL:
+        raise
+    except BaseException:  # an application's own metrics may raise anything
         log.exception("a monitoring page fails", path=path)
         return Reply(b"It failed; the log says why.\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
