@@ -365,6 +365,31 @@ def test_system_exit_in_an_applications_sweep_ends_the_worker() -> None:
         Worker([_flow(sweep=sweep, sweep_seconds=0.01)], NOWHERE).run()
 
 
+def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsafe(_: object) -> list[str]:
+        raise UnsafeServer("allkeys-lru")
+
+    monkeypatch.undo()  # the check itself
+    monkeypatch.setattr("worker.runtime.worker.connect", clients)
+    monkeypatch.setattr(DelayQueue, "check_server", unsafe)
+    monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
+    handled = threading.Event()
+    records = [[Due("x", -1000)]]
+    flow = _flow(
+        handler=lambda _: handled.set(),
+        sweep=lambda *_: records,
+        without_redis="handle",
+        sweep_seconds=0.01,
+    )
+    running = Running(Worker([flow], NOWHERE))
+    assert handled.wait(LONG)
+    running.stop()
+    assert running.errors == []
+    assert clients.queue("a").stats().due == 0, "nothing is restored there"
+
+
 def test_an_unsafe_server_ends_the_worker_before_it_begins(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,8 +108,8 @@ class Consumer:
         that the task has failed, and propagates. Ending the process (Ctrl-C, `sys.exit`) puts the task back
         uncounted.
 
-        Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer if Redis
-        may delete tasks on its own.
+        Raises ConsumerClosed, also when the consumer is closed during the wait. The first call raises
+        UnsafeServer if Redis may delete tasks on its own; later that is an outage of Redis.
         """
         with self.take_many(1, timeout_seconds) as tasks:
             yield tasks[0] if tasks else None

@@ -24,11 +24,13 @@ RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 
 
 class ServerCheck:
-    """Checks the eviction policy of a server once."""
+    """Checks the eviction policy of a server once, and again after an outage."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._checked = False
+        #: Whether the server may delete tasks, as far as is known.
+        self.unsafe = False
 
     def check(self) -> None:
         """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
@@ -39,7 +41,10 @@ class ServerCheck:
         except redis.RedisError as error:
             log.warning("Redis could not be checked yet", error=described(error))
             return
-        self._checked = True
+        except UnsafeServer:
+            self.unsafe = True
+            raise
+        self._checked, self.unsafe = True, False
         for warning in warnings:
             log.warning(warning)
 
@@ -92,14 +97,11 @@ class Station:
     def claim(self, limit: int | None = None) -> Claim:
         """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default `limit`.
 
-        Raises redis.RedisError and UnsafeServer.
+        Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
         try:
-            self.settler.resend()
-            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
-            if self._recurrence is not None:
-                claim = self._seeded(self._recurrence, claim)
-        except redis.RedisError as error:
+            claim = self._claim(limit or self.limit)
+        except (redis.RedisError, UnsafeServer) as error:
             now = time.monotonic()
             if not self._failed_claims:
                 self._failing_since = now
@@ -112,12 +114,25 @@ class Station:
             self._failed_claims = 0
             seconds = time.monotonic() - self._failing_since
             self._emit(events.RedisBack(self.queue.name, seconds))
+        return claim
+
+    def _claim(self, limit: int) -> Claim:
+        self.ensure_safe()
+        self.settler.resend()
+        claim = self.queue.claim(limit, round(self.flow.lease_seconds * 1000))
+        if self._recurrence is not None:
+            claim = self._seeded(self._recurrence, claim)
         try:
             self._server.check()
         except UnsafeServer:
             self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
         return claim
+
+    def ensure_safe(self) -> None:
+        """Check the server if it was unsafe. Raises UnsafeServer if it still is."""
+        if self._server.unsafe:
+            self._server.check()
 
     def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
         """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""

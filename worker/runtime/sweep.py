@@ -22,7 +22,7 @@ import redis
 import structlog
 
 from .. import events
-from ..errors import FATAL, Unavailable, described
+from ..errors import FATAL, Unavailable, UnsafeServer, described
 from ..flow import Due, Sweep, Task
 from ..queue.delay_queue import DelayQueue, Restored
 from .isolation import BatchResult, handle
@@ -251,10 +251,11 @@ class Sweeper:
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = time.monotonic()
         try:
+            self._station.ensure_safe()
             found = self._queue.restore(
                 page, worker_id=self._worker_id, term_ms=term_ms, look_only=look_only
             )
-        except redis.RedisError as error:
+        except (redis.RedisError, UnsafeServer) as error:
             if self._silent_since is None:
                 self._silent_since = asked_at
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))
