@@ -105,10 +105,8 @@ class WorkerSide(ScriptedQueue):
         self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
-        """Extend the lease on tasks of one claim to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        self._settle(
-            "extend", now_ms, [_shared_token(tasks), lease_ms], [(task.id,) for task in tasks]
-        )
+        """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        self._settle("extend", now_ms, [lease_ms], [(task.id, task.token) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""

@@ -70,7 +70,7 @@ class Station:
         self.queue = queue
         self.health = health
         self.settler = Settler(flow, queue, counts, emit)
-        self.renewer = Renewer(flow, queue, emit)
+        self.renewer = Renewer(flow, queue, emit, self.settler.resend)
         self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
         self._server = server
         self._emit = emit
