@@ -795,3 +795,30 @@ def test_a_block_open_while_the_consumer_closes_is_settled(
     with consumer.take():
         consumer.close()
     assert state(queue) == {}
+
+
+def test_a_claim_that_the_close_overtakes_leases_nothing(
+    valkey: Valkey, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer(valkey.url, "q")
+    [station] = consumer._lane.stations
+    made: Any = consumer._made
+    claim, close, order = station.queue.claim, made.close, []
+
+    def claim_late(*args: Any) -> Any:
+        with ThreadPoolExecutor(1) as other:
+            other.submit(consumer.close).result()
+        order.append("claim")
+        return claim(*args)
+
+    def note_close() -> None:
+        order.append("close")
+        close()
+
+    monkeypatch.setattr(station.queue, "claim", claim_late)
+    monkeypatch.setattr(made, "close", note_close)
+    queue.schedule("a", 1)
+    with pytest.raises(ConsumerClosed), consumer.take():
+        raise AssertionError
+    assert order == ["claim", "close"]
+    assert state(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
