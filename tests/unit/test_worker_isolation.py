@@ -278,9 +278,7 @@ class Unreadable:
 
 
 @pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable()])
-def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
-    nonsense: object,
-) -> None:
+def test_a_handler_that_returns_no_mapping_is_not_run_again(nonsense: object) -> None:
     calls: list[Sequence[Task]] = []
 
     def handler(tasks: Sequence[Task]) -> object:
@@ -289,18 +287,20 @@ def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
 
     results = _run(handler, _tasks(3))
     assert len(calls) == 1
-    assert _ids([task for task, _ in results.failed]) == {"0", "1", "2"}
-    assert all("not a mapping" in str(error) for _, error in results.failed)
+    assert _ids([task for task, _ in results.dead]) == {"0", "1", "2"}
+    assert all("not a mapping" in letter.reason for _, letter in results.dead)
 
 
 @pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry, Unreadable()])
-def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_wrong_outcome_buries_only_its_own_task(nonsense: Any, *, alone: bool) -> None:
     said: Mapping[str, Any] = {"1": nonsense}
-    results = _run(lambda _: said, _tasks(3))
+    handler = one_at_a_time(lambda task: said.get(task.id)) if alone else lambda _: said
+    results = _run(handler, _tasks(3))
     assert _ids(results.done) == {"0", "2"}
-    [(task, error)] = results.failed
+    [(task, letter)] = results.dead
     assert task.id == "1"
-    assert isinstance(error, TypeError)
+    assert isinstance(letter.__cause__, TypeError)
 
 
 def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:

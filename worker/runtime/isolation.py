@@ -55,7 +55,8 @@ class BatchResult:
                 wrong = TypeError(
                     f"the handler returned {reprlib.repr(outcome)}, which is not an outcome"
                 )
-                self.failed.append((task, wrong))
+                # Running it again would repeat its work, with the same return value.
+                self.dead.append((task, DeadLetter(wrong)))
 
     def handled(self) -> Iterator[Task]:
         """The tasks that the handler dealt with, whatever the outcome."""
@@ -126,8 +127,8 @@ def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:
 def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome]) -> BatchResult:
     """What became of the tasks by what the handler returned; a task that is not named is done.
 
-    Unless that is a mapping from ids of this batch, the whole batch has failed. It is not run again in
-    halves, because the handler may have done its work.
+    If that is no mapping, they become dead letters, and if it names other tasks, the whole batch has failed. It is
+    not run again in halves, because the handler may have done its work.
     """
     results = BatchResult()
     refused: dict[Task, Unavailable] = {}
@@ -145,7 +146,7 @@ def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome
 def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
     if not isinstance(returned, Mapping):
         wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
-        return [Failed(wrong)] * len(batch)
+        return [DeadLetter(wrong)] * len(batch)
     unknown = returned.keys() - {task.id for task in batch}
     if unknown:
         named = reprlib.repr(unknown.pop())
