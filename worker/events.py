@@ -16,12 +16,9 @@ that thread. The first exception of a listener is logged, later ones are ignored
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from .errors import FATAL
 from .flow import Task
-
-log = structlog.get_logger("worker")
+from .log import log
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from .scripted import ScriptedQueue
 TOKEN_BYTES = 32
 #: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
 MAX_LOST_CLAIMS = 100
+#: How many characters of a reason and of an error's message a dead letter keeps.
+MAX_TEXT = 2000
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
 
@@ -228,8 +230,8 @@ def _shared_token(tasks: Sequence[Task]) -> str:
 
 def _story(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
-        "reason": reason,
-        "error": described(error)[:2000] if error else None,
+        "reason": reason[:MAX_TEXT],
+        "error": described(error)[:MAX_TEXT] if error else None,
         # The end matters most: what was raised, and where.
         "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection
 
 from ..errors import FATAL, described
 from ..flow import Due
-
-log = structlog.get_logger("worker")
+from ..log import log
 
 #: Where a database connection keeps its `_Outbox`.
 _OUTBOX = "worker.records"

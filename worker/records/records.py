@@ -8,20 +8,18 @@ from functools import partial
 from typing import Any, Literal, Protocol, Unpack
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
 from ..errors import Unavailable
 from ..findings import Checks
 from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe, Retry, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
 from .ids import record_id, task_id
 from .outages import retried, unavailable
 from .statements import RecordStatements
-
-log = structlog.get_logger("worker")
 
 #: When to look again at a record that another transaction has locked, in ms.
 LOOK_AGAIN_MS = 50

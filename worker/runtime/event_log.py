@@ -4,10 +4,9 @@ import dataclasses
 import math
 from typing import Any
 
-import structlog
-
 from .. import events
 from ..errors import described
+from ..log import log
 from ..queue.advice import redis_advice
 
 #: The level and the text for each kind of event; other kinds are not logged.
@@ -45,7 +44,7 @@ def log_event(event: events.Event) -> None:
         fields["advice"] = advice
     if isinstance(event, events.Failed | events.Died):
         fields["exc_info"] = event.error
-    getattr(structlog.get_logger("worker"), level)(text, **fields)
+    getattr(log, level)(text, **fields)
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import redis
-import structlog
 
 from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue
 from .isolation import BatchResult
-
-log = structlog.get_logger("worker")
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3

@@ -9,16 +9,14 @@ from functools import partial
 from typing import Any
 
 import redis
-import structlog
 
 from .. import events
 from ..backoff import Backoff
 from ..errors import FATAL, LeaseLost, described
 from ..flow import MAX_DELAY_MS, Flow, Retry, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Put
 from .isolation import BatchResult, LookAgain
-
-log = structlog.get_logger("worker")
 
 #: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000

@@ -4,20 +4,18 @@ import time
 from collections import Counter
 
 import redis
-import structlog
 
 from .. import events
 from ..backoff import Backoff
 from ..errors import UnsafeServer, described
 from ..flow import Flow
+from ..log import log
 from ..queue.delay_queue import Claim, DelayQueue
 from .isolation import BatchResult, LookAgain
 from .outages import Health
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
 from .settling import Settler
-
-log = structlog.get_logger("worker")
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)

@@ -19,18 +19,16 @@ from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import redis
-import structlog
 
 from .. import events
 from ..errors import FATAL, Unavailable, UnsafeServer, described
 from ..flow import Due, Sweep, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Restored
 from .isolation import BatchResult, handle
 from .outages import HangDetector
 from .settling import Postponed, retry_delay_ms
 from .station import Station, handled_event
-
-log = structlog.get_logger("worker")
 
 #: While Redis has been silent for less than this, it may be a hiccup, and nothing is handled without it.
 SILENCE_SECONDS = 1.5

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import redis
-import structlog
 
 from .. import events
 from ..errors import UnsafeServer, described
 from ..flow import Flow
+from ..log import log
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
@@ -22,8 +22,6 @@ from .station import ServerCheck, Station
 from .sweep import Sweeper
 from .tally import Tally
 from .waker import Waker
-
-log = structlog.get_logger("worker")
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0

@@ -17,11 +17,8 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
-import structlog
-
 from ..errors import FATAL, WorkerError
-
-log = structlog.get_logger("worker")
+from ..log import log
 
 #: How long a client may take to send its request, and to read the response.
 CLIENT_SECONDS = 5.0
