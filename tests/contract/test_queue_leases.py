@@ -323,13 +323,23 @@ def test_settling_no_tasks_is_nothing(queue: DelayQueue, write: Settle) -> None:
     assert state(queue) == {}
 
 
-def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, write: Settle) -> None:
+def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, settle: Settle) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "ab"]
     before = state(queue)
     with pytest.raises(ValueError, match="several claims"):
-        write(queue, tasks)
+        settle(queue, tasks)
     assert state(queue) == before
+
+
+def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "abc")
+    tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "abc"]
+    queue.ack(tasks[1:2])
+    with pytest.raises(LeaseLost) as lost:
+        queue.extend(tasks, 5000, now_ms=1500)
+    assert lost.value.ids == ("b",)
+    assert state(queue)["leased"] == {"a": 6500, "c": 6500}
 
 
 # -- settle without one --------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from worker import (
     Retry,
     Task,
     Unavailable,
-    UnsafeServer,
     Worker,
     one_at_a_time,
 )
@@ -256,16 +254,22 @@ def test_a_key_of_another_type_does_not_end_the_worker(
         wait_until(lambda: worker.counts["done"], "the task")
 
 
-def test_a_redis_that_comes_back_unsafe_ends_the_worker(tmp_path: Path) -> None:
-    with private_valkey(tmp_path) as server, ThreadPoolExecutor(1) as executor:
+def test_a_redis_that_comes_back_unsafe_is_not_used_until_it_is_safe(tmp_path: Path) -> None:
+    with private_valkey(tmp_path) as server:
         worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
-        end = executor.submit(worker.run)
-        wait_until(lambda: worker._stations[0].health.up, "the worker to begin")
-        server.kill()
-        worker._lanes[0].alarm.set()  # rather than after a slow poll
-        wait_until(lambda: worker._stations[0].failing, "claims to fail")
-        evicting = ("--maxmemory-policy", "allkeys-lru")
-        with private_valkey(tmp_path, *evicting, port=server.port):
-            wait_until(end.done, "the worker to see it")
-        with pytest.raises(UnsafeServer, match="allkeys-lru"):
-            end.result()
+        with running(worker):
+            [station] = worker._stations
+            wait_until(lambda: station.health.up, "the worker to begin")
+            server.kill()
+            worker._lanes[0].alarm.set()  # rather than after a slow poll
+            wait_until(lambda: station.failing, "claims to fail")
+            evicting = ("--maxmemory-policy", "allkeys-lru")
+            with (
+                private_valkey(tmp_path, *evicting, port=server.port),
+                redis.Redis.from_url(server.url) as client,
+            ):
+                wait_until(lambda: station._server.unsafe, "the worker to see it")
+                DelayQueue(client, "moved").schedule("a", 1)
+                assert worker.health().status == "degraded"
+                client.config_set("maxmemory-policy", "volatile-lru")
+                wait_until(lambda: worker.counts["done"], "the task")

@@ -14,7 +14,7 @@ import redis
 from devtools.processes import Process, events, python, wait_until
 from devtools.valkey import Valkey, private_valkey
 from tests.clock import bound, bound_of_waking
-from tests.contract.state import state
+from tests.contract.state import attempts, state
 from tests.integration.flows import DOWN, HANDLED
 from tests.integration.workers import deliveries, frozen, tasks
 from worker import DelayQueue
@@ -150,6 +150,21 @@ def test_a_second_sigterm_does_not_wait(redis_client: redis.Redis, start: Start)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: _ends(worker), "the end")
     assert worker.wait() == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_drain_that_runs_out_releases_its_tasks_and_ends(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "occupied")
+    queue.schedule("a", 1)
+    for restarts in (1, 2):
+        worker = start("occupied")
+        wait_until(lambda: redis_client.llen("blocked") == restarts, "the handler to begin")  # noqa: B023
+        assert worker.stop() == 0
+        assert tasks(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+    exits: Any = redis_client.lrange("blocked", 0, -1)
+    assert {int(status) for status in exits} == {-signal.SIGTERM}, "its child ended when told to"
 
 
 def _ends(worker: Process) -> bool:

@@ -49,7 +49,7 @@ worker.runtime
 worker.queue
 worker.events
 worker.flow
-worker.backoff worker.errors worker.findings
+worker.backoff worker.errors worker.findings worker.log
 """
 
 
@@ -92,7 +92,7 @@ RULES = [
     Rule("worker.*", never=("worker.records",), but_not=("worker.records.*",)),
     Rule("worker.*", never=("worker.watch.metrics",), but_not=("worker.watch.exposure",)),
     # The API serves its metrics with it, too.
-    Rule("worker.watch.monitoring", only=(STANDARD, "structlog", "worker.errors")),
+    Rule("worker.watch.monitoring", only=(STANDARD, "worker.errors", "worker.log")),
     # Within the runtime: the worker and the consumer put the parts together, and no part knows them.
     Rule(
         "worker.runtime.*",

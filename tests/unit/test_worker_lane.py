@@ -307,6 +307,23 @@ def test_a_broken_queue_does_not_stop_the_others_of_its_pool(clock: Clock) -> No
     assert (lost.queue, "WRONGTYPE" in str(lost.error)) == ("broken", True)
 
 
+def test_an_ack_that_was_lost_is_sent_again_though_nothing_is_claimed(clock: Clock) -> None:
+    queue = ClockedQueue("a", clock)
+    queue.schedule("x", 1)
+    line = Line(clock, (Flow(name="a", handler=lambda _: None), queue))
+    queue.before = Refusing(GONE, "ack")
+    batch = line.lane.next()
+    assert batch is not None
+    line.lane._handle(batch)
+    assert queue.leased() != {}
+    queue.before = lambda _: None
+    renewer = line.station.renewer
+    finished = renewer._finished = Wait(clock)
+    finished.after = lambda: renewer.finish() if len(finished.waits) > 1 else None
+    renewer.run()
+    assert queue.leased() == {}
+
+
 # -- the server ----------------------------------------------------------------------------
 
 
@@ -321,13 +338,28 @@ def test_the_server_is_checked_once_and_again_after_it_was_away(clock: Clock) ->
     assert (queue.claims, queue.checks) == (5, 2)
 
 
-def test_an_unsafe_server_ends_the_lane(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsafe(_: object) -> list[str]:
-        raise UnsafeServer("allkeys-lru")
+def test_an_unsafe_server_is_an_outage_of_redis(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsafe = UnsafeServer("allkeys-lru")
+    answers = iter([unsafe, unsafe, unsafe])
 
-    monkeypatch.setattr(Scripted, "check_server", unsafe)
-    with pytest.raises(UnsafeServer):
-        _scripted(clock, Scripted("a", NOTHING)).next_ids()
+    def check(_: object) -> list[str]:
+        for error in answers:
+            raise error
+        return []
+
+    monkeypatch.setattr(ClockedQueue, "check_server", check)
+    queue = ClockedQueue("a", clock)
+    queue.schedule("x", 1)
+    line = Line(clock, (Flow(name="a", handler=lambda _: None), queue), waits=9)
+    assert line.next_ids() == ["x"]
+    # Nothing more is claimed from it once that is known, and what was claimed is released.
+    assert queue.calls == ["schedule", "claim", "release", "claim"]
+    assert len(line.alarm.waits) == 3
+    [lost] = line.heard.of(events.RedisLost)
+    assert lost.error is unsafe
+    assert len(line.heard.of(events.RedisBack)) == 1
 
 
 def test_a_server_that_cannot_be_checked_yet_is_no_reason_to_stop(

@@ -1,6 +1,7 @@
 """How a process's log looks, on a terminal and elsewhere, and what LOG_LEVEL leaves of it."""
 
 import dataclasses
+import errno
 import json
 import logging
 import math
@@ -8,6 +9,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,8 +22,10 @@ from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from tests.clock import bound
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
+from worker.log import log
 from worker.runtime.event_log import EVENTS, log_event
 from worker.watch.logs import LEVELS, configure_logging
 
@@ -232,6 +236,14 @@ LINES: list[tuple[events.Event, tuple[str, str, dict[str, Any]] | None]] = [
         ("debug", "retry", {"id": "a", "attempt": 3, "delay_ms": 60_000}),
     ),
     (
+        events.Retried("q", TASK, 50.0, ERROR),
+        (
+            "warning",
+            "unavailable to this task",
+            {"id": "a", "attempt": 3, "delay_ms": 50, "error": "ValueError: no such customer"},
+        ),
+    ),
+    (
         events.Failed("q", TASK, ERROR, 532.25),
         (
             "warning",
@@ -363,6 +375,31 @@ def test_a_death_that_no_error_caused_has_no_traceback() -> None:
     event = "events.Died('q', Task('a'), 'delivered too often', None)"
     [line] = logged(f"{LOG_EVENT}\nlog_event({event})").splitlines()
     assert not json.loads(line).keys() & {"exception", "exc_info", "error"}
+
+
+@pytest.mark.parametrize("at", ["", "@host"])
+def test_a_long_error_full_of_urls_is_written_in_no_time(at: str) -> None:
+    began = time.monotonic()
+    code = f"log.error('refused', error='http://user:secret{at}/' * 30_000)"
+    record = json.loads(logged(code))
+    assert time.monotonic() - began < bound(5)
+    assert len(record["error"]) < 21_000
+    assert record["error"].startswith("http://user:" + ("***" if at else "secret"))
+
+
+def test_an_error_of_the_log_itself_is_dropped() -> None:
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    events_seen: list[events.Event] = []
+    before = structlog.get_config()
+    structlog.configure(processors=[full])
+    try:
+        events.Listeners([log_event, events_seen.append])(events.Restored("q", 1))
+        log.error("nor does this")
+    finally:
+        structlog.configure(**before)
+    assert events_seen == [events.Restored("q", 1)]
 
 
 # -- LOG_LEVEL -----------------------------------------------------------------------------

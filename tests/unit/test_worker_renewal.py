@@ -1,5 +1,7 @@
 """Leases are extended while a handler is at work, by the clock that the test moves."""
 
+from contextlib import ExitStack
+
 import pytest
 import redis
 from structlog.testing import capture_logs
@@ -26,7 +28,7 @@ class Desk:
 
     def claimed(self, *ids: str) -> list[Task]:
         self.queue.schedule_many((task_id, 1, b"") for task_id in ids)
-        tasks = self.queue.claim(len(ids), round(LEASE_SECONDS * 1000)).tasks
+        tasks = self.queue.claim(max(1, len(ids)), round(LEASE_SECONDS * 1000)).tasks
         self.queue.calls.clear()
         return tasks
 
@@ -53,6 +55,33 @@ def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(desk
     assert desk.extensions == 10
     desk.pass_seconds(10)
     assert desk.extensions == 10
+
+
+def test_one_call_extends_the_leases_of_all_claims(desk: Desk) -> None:
+    claims = [desk.claimed(name) for name in "abc"]
+    desk.queue.schedule("b", 2**50)
+    with ExitStack() as held:
+        blocks = [
+            held.enter_context(desk.renewer.holding(tasks, desk.clock.now)) for tasks in claims
+        ]
+        desk.pass_seconds(4)
+        assert [len(block.tasks()) for block in blocks] == [1, 0, 1]
+    assert desk.extensions == 1
+    assert desk.queue.leased() == {"a": 9000, "c": 9000}
+    assert desk.heard == [events.LeaseLost("slow", ["b"])]
+
+
+def test_a_task_that_was_claimed_twice_belongs_to_the_later_claim(desk: Desk) -> None:
+    first = desk.claimed("a")
+    desk.clock.move(LEASE_SECONDS)
+    second = desk.claimed()
+    with (
+        desk.renewer.holding(first, desk.clock.now - LEASE_SECONDS) as lost,
+        desk.renewer.holding(second, desk.clock.now) as held,
+    ):
+        desk.pass_seconds(4)
+        assert (lost.tasks(), held.tasks()) == ([], second)
+    assert desk.heard == [events.LeaseLost("slow", ["a"])]
 
 
 def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.isolation import BatchResult
+from worker.runtime.isolation import BatchResult, LookAgain
 from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
 GONE = redis.TimeoutError("silent")
@@ -114,6 +114,24 @@ def test_what_a_task_came_to_is_known_at_its_next_attempt(clock: Clock) -> None:
     }
     same = {name for name in after if after[name].idempotency_key == before[name].idempotency_key}
     assert same == {"untouched", "retried", "counted", "failed"}
+
+
+def test_a_task_that_is_looked_at_again_keeps_its_counts(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.settler.settle(BatchResult(failed=[(desk["a"], ERROR)]))
+    delays = []
+    for attempt in range(2, 12):
+        clock.move(desk.queue.scheduled()["a"] / 1000)
+        [task] = desk.again()
+        assert (task.failures, task.attempt) == (1, attempt)
+        desk.settler.settle(BatchResult(retries=[(task, LookAgain(task, Unavailable("locked")))]))
+        delays.append(desk.queue.scheduled()["a"])
+    assert delays[0] <= 100
+    assert 500 <= delays[-1] <= 1000
+    assert desk.counts == {"failed": 1, "retried": 10}
+    assert {str(told.error) for told in desk.heard.of(events.Retried)} == {
+        str(Unavailable("locked"))
+    }
 
 
 @pytest.mark.parametrize("error", [ERROR, Retry(5000, counted=True)])

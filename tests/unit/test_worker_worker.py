@@ -365,6 +365,31 @@ def test_system_exit_in_an_applications_sweep_ends_the_worker() -> None:
         Worker([_flow(sweep=sweep, sweep_seconds=0.01)], NOWHERE).run()
 
 
+def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsafe(_: object) -> list[str]:
+        raise UnsafeServer("allkeys-lru")
+
+    monkeypatch.undo()  # the check itself
+    monkeypatch.setattr("worker.runtime.worker.connect", clients)
+    monkeypatch.setattr(DelayQueue, "check_server", unsafe)
+    monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
+    handled = threading.Event()
+    records = [[Due("x", -1000)]]
+    flow = _flow(
+        handler=lambda _: handled.set(),
+        sweep=lambda *_: records,
+        without_redis="handle",
+        sweep_seconds=0.01,
+    )
+    running = Running(Worker([flow], NOWHERE))
+    assert handled.wait(LONG)
+    running.stop()
+    assert running.errors == []
+    assert clients.queue("a").stats().due == 0, "nothing is restored there"
+
+
 def test_an_unsafe_server_ends_the_worker_before_it_begins(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,13 +457,16 @@ def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
         began.set()
         assert release.wait(LONG)
 
-    clients.queue("a").schedule("x", 1)
+    queue = clients.queue("a")
+    queue.schedule("x", 1)
     with capture_logs() as logged:
         running = Running(Worker([_flow(handler=handler)], NOWHERE))
         assert began.wait(LONG)
         running.stop()
     [stopped] = [line for line in logged if line["event"] == "stopped"]
     assert stopped["stuck"] == ["a 1"]
+    [again] = queue.claim(9, 1000).tasks
+    assert (again.id, again.deliveries, again.attempt) == ("x", 0, 1)
     release.set()
     for thread in _others(before):
         thread.join(LONG)

@@ -19,6 +19,8 @@ from .scripted import ScriptedQueue
 TOKEN_BYTES = 32
 #: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
 MAX_LOST_CLAIMS = 100
+#: How many characters of a reason and of an error's message a dead letter keeps.
+MAX_TEXT = 2000
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
 
@@ -105,10 +107,8 @@ class WorkerSide(ScriptedQueue):
         self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
-        """Extend the lease on tasks of one claim to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        self._settle(
-            "extend", now_ms, [_shared_token(tasks), lease_ms], [(task.id,) for task in tasks]
-        )
+        """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        self._settle("extend", now_ms, [lease_ms], [(task.id, task.token) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
@@ -230,8 +230,8 @@ def _shared_token(tasks: Sequence[Task]) -> str:
 
 def _story(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
-        "reason": reason,
-        "error": described(error)[:2000] if error else None,
+        "reason": reason[:MAX_TEXT],
+        "error": described(error)[:MAX_TEXT] if error else None,
         # The end matters most: what was raised, and where.
         "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,

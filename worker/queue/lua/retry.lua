@@ -10,6 +10,7 @@
 --   'failed'  counts a failure
 --   'again'   resets failures and deliveries
 --   'new'     a new appointment
+--   'later'   neither counts nor resets
 --
 -- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
@@ -29,7 +30,7 @@ for n, id in ipairs(held) do
       state.failures = state.failures + 1
     elseif kind == 'again' then
       state.failures, state.deliveries, state.due = 0, 0, later
-    else
+    elseif kind == 'new' then
       state = attempts_in(nil, later)
     end
     state.span = math.max(0, delay)
