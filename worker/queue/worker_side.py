@@ -5,13 +5,14 @@ import math
 import secrets
 import traceback
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import redis
 
 from ..errors import LeaseLost, described
 from ..flow import MAX_BATCH_SIZE, Due, Task
-from .formats import checked_id, id_to_bytes, id_to_text, slices
+from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
 from .replies import Claim, Put, Restored, Seeded
 from .scripted import ScriptedQueue
 
@@ -21,6 +22,8 @@ TOKEN_BYTES = 32
 MAX_LOST_CLAIMS = 100
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
+#: How many tasks become dead letters in one call: each takes the server 0.03 ms.
+BURIED = 100
 
 
 class WorkerSide(ScriptedQueue):
@@ -38,8 +41,9 @@ class WorkerSide(ScriptedQueue):
         it was lost. Such suspects are claimed a few at a time, and alone after their second expired
         lease. No task is claimed early: due times are compared with the server's clock, rounded down.
 
-        Raises ValueError for a limit that is not 1 to 2,000: the script would fail halfway and lose
-        the tasks it had taken.
+        Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
+
+        Raises ValueError for a limit that is not 1 to 2,000, which is all that the script can hold.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
@@ -123,13 +127,19 @@ class WorkerSide(ScriptedQueue):
     ) -> None:
         """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
         rows = [(task.id, _story(task, reason, error)) for task, reason, error in burials]
-        self._settle("dead_letter", now_ms, [_shared_token([task for task, _, _ in burials])], rows)
+        token = _shared_token([task for task, _, _ in burials])
+        self._settle("dead_letter", now_ms, [token], rows, size=BURIED)
 
     def _settle(
-        self, script: str, now_ms: int | None, head: list[Any], rows: list[tuple[Any, ...]]
+        self,
+        script: str,
+        now_ms: int | None,
+        head: list[Any],
+        rows: list[tuple[Any, ...]],
+        size: int = SLICE,
     ) -> None:
         lost: list[bytes] = []
-        for part in slices(rows):
+        for part in slices(rows, size):
             args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
             lost += self._run(script, now_ms, *head, *args)
         if lost:
@@ -162,12 +172,11 @@ class WorkerSide(ScriptedQueue):
         scheduled.
         """
         found, seen = Restored((), 0, 0, paused=False), 0
-        for part in slices(waiting) if waiting else [[]]:
-            rows = (
-                value
-                for due in part
-                for value in (checked_id(due.id), math.ceil(due.delay_ms), due.payload)
-            )
+        rows = [
+            (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
+            for due in waiting
+        ]
+        for part in slices_by_size(rows) if rows else [[]]:
             turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
                 "restore",
                 now_ms,
@@ -176,7 +185,7 @@ class WorkerSide(ScriptedQueue):
                 term_ms,
                 "" if look_only else "1",
                 "1" if self.last_known_paused else "",
-                *rows,
+                *chain.from_iterable(part),
             )
             found = Restored(
                 found.lost + tuple(map(id_to_text, lost)),

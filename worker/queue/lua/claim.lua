@@ -20,9 +20,12 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
 -- alone from the second time on, so that a task that kills its worker is isolated from the others. An
 -- expired lease from a claim whose reply was lost is not counted.
+-- Payloads are read before the first write, so an error loses no task, and no more of them than fit in one
+-- reply: copying hundreds of MB would block the server for seconds, and the caller's timeout would lose the reply.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
 local ALONE_MS = 100
+local MOST_BYTES = 1048576
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- Releases the tasks that the caller's lost claims leased: no worker holds them.
@@ -76,8 +79,21 @@ local function must_wait(id)
   return true
 end
 
+-- The tasks among these whose payloads fit in one reply, in order: at least the first.
+local function fitting(all)
+  if #all < 2 or redis.call('HLEN', payloads) == 0 then return all end
+  local fits, room = {}, MOST_BYTES
+  for i, id in ipairs(all) do
+    room = room - redis.call('HSTRLEN', payloads, id)
+    if i > 1 and room < 0 then break end
+    fits[i] = id
+  end
+  return fits
+end
+
 local function take_suspects()
   local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, ARGV[3])
+  expired = fitting(expired)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
     local id, state = expired[i], attempts_in(kept, whole(now))
     if state.cancelled ~= '' then
@@ -91,13 +107,13 @@ local function take_suspects()
       end
     end
   end
-  if #ids > 0 then redis.call('ZREM', leased, unpack(ids)) end
 end
 
 local function take_due()
   local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
   for i = 1, #due, 2 do all[#all + 1] = due[i] end
   if #all == 0 then return end
+  all = fitting(all)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     local score = due[2 * i]
     -- Other programs may have written scores that are not whole numbers.
@@ -108,7 +124,6 @@ local function take_due()
     if i == 1 or not suspect then ids[#ids + 1], states[#states + 1] = all[i], state end
     if i == 1 and suspect then break end
   end
-  redis.call('ZREM', scheduled, unpack(ids))
 end
 
 local function shorten_late_leases()
@@ -118,8 +133,12 @@ local function shorten_late_leases()
 end
 
 local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
+local from = leased
 if lease_end and lease_end <= now then take_suspects() end
-if #ids == 0 then take_due() end
+if #ids == 0 then
+  from = scheduled
+  take_due()
+end
 
 if #ids == 0 then
   if lease_end then
@@ -134,6 +153,7 @@ end
 local reply, leases, rows = {0, now, -1}, {}, {}
 local token_and_span = token .. whole(lease) .. ' '
 local bodies = redis.call('HMGET', payloads, unpack(ids))
+redis.call('ZREM', from, unpack(ids))
 for i, id in ipairs(ids) do
   local state = states[i]
   local at = 7 * i - 3
