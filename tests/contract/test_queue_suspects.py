@@ -1,15 +1,19 @@
 """Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
 
+from typing import Any
+
 import pytest
 import redis
 
+from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from worker import DelayQueue
 from worker.queue.delay_queue import Put
 from worker.queue.worker_side import MAX_LOST_CLAIMS
 
-DAY = 86_400_000
+HOUR = 3_600_000
+REAL = [name for name in SERVERS if name != "fakeredis"]
 
 
 @pytest.fixture
@@ -184,6 +188,22 @@ def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: De
     assert before["scheduled"] == {f"{n:04}": 900 + n for n in range(501, 2500)}
 
 
+@pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
+def test_a_lost_reply_is_reported_at_the_same_cost_in_a_long_queue(
+    client: redis.Redis, queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule_many((f"{n:04}", 1000, b"") for n in range(6000))
+    while other.claim(2000, 10_000, now_ms=1000).tasks:
+        pass
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 10_000, now_ms=1001)
+    client.config_resetstat()
+    assert one(queue, 1002).id == "a"
+    stats: Any = client.info("commandstats")
+    assert stats["cmdstat_hmget"]["calls"] == 3, "one of them for the tasks of the lost claim"
+
+
 def test_a_suspect_of_a_lost_claim_stays_one_unless_cancelled(
     queue: DelayQueue,
 ) -> None:
@@ -217,7 +237,7 @@ def test_replies_lost_for_long_count_no_delivery(queue: DelayQueue, other: Delay
     assert (task.deliveries, task.attempt) == (0, 1)
 
 
-def test_a_lost_reply_is_reported_once_and_stays_known_for_a_day(
+def test_a_lost_reply_is_reported_once_and_stays_known_for_an_hour(
     queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -225,18 +245,18 @@ def test_a_lost_reply_is_reported_once_and_stays_known_for_a_day(
         queue.claim(1, 100, now_ms=1000)
     [token] = {kept[:64] for kept in state(queue)["tokens"].values()}
     queue.claim(1, 100, now_ms=1001)
-    assert state(queue)["lost_claims"] == {token: 1001 + 100 + DAY}
+    assert state(queue)["lost_claims"] == {token: 1001 + 100 + HOUR}
     queue._redis.delete(queue.keys.lost_claims)
     queue.claim(1, 100, now_ms=1002)
     assert "lost_claims" not in state(queue)
     with reply_lost(other):
         other.claim(1, 100, now_ms=1003)
     other.claim(1, 100, now_ms=1004)
-    assert [*state(queue)["lost_claims"].values()] == [1004 + 100 + DAY]
+    assert [*state(queue)["lost_claims"].values()] == [1004 + 100 + HOUR]
     with reply_lost(queue):
-        queue.claim(1, 100, now_ms=1005 + 100 + DAY)
-    queue.claim(1, 100, now_ms=1005 + 100 + DAY)
-    assert [*state(queue)["lost_claims"].values()] == [1005 + 200 + 2 * DAY], "the other is over"
+        queue.claim(1, 100, now_ms=1005 + 100 + HOUR)
+    queue.claim(1, 100, now_ms=1005 + 100 + HOUR)
+    assert [*state(queue)["lost_claims"].values()] == [1005 + 200 + 2 * HOUR], "the other is over"
 
 
 def test_a_lost_reply_is_reported_while_the_queue_is_paused(

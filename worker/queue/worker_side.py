@@ -31,6 +31,7 @@ class WorkerSide(ScriptedQueue):
 
     def __init__(self, client: redis.Redis, name: str) -> None:
         super().__init__(client, name)
+        self._claimer = secrets.token_hex(8)
         #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
         self._lost_claims: dict[str, None] = {}
 
@@ -57,6 +58,7 @@ class WorkerSide(ScriptedQueue):
                 math.isqrt(limit),
                 lease_ms,
                 token,
+                self._claimer,
                 "1" if self.last_known_paused else "",
                 *lost,
             )

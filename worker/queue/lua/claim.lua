@@ -6,12 +6,14 @@
 -- KEYS[3] payloads     hash    task id -> opaque bytes
 -- KEYS[4] tokens       hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
--- KEYS[6] alone        string  id of the suspect that was last claimed alone
--- KEYS[7] paused       string  present while the queue is paused
--- KEYS[8] resumed      string  present after a resume
+-- KEYS[6] claims       zset    claimer -> end of the leases that its latest claim gave, ms
+-- KEYS[7] alone        string  id of the suspect that was last claimed alone
+-- KEYS[8] paused       string  present while the queue is paused
+-- KEYS[9] resumed      string  present after a resume
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
--- ARGV[6] '1': the caller knows that the queue is paused
--- ARGV[7..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[6] claimer: an id of the caller
+-- ARGV[7] '1': the caller knows that the queue is paused
+-- ARGV[8..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: tasks were claimed, or nothing is scheduled or leased),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -26,11 +28,14 @@
 
 local ALONE_MS = 100
 local MOST_BYTES = 1048576
+local REMEMBERED_MS = 3600000
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
--- Releases the tasks that the caller's lost claims leased: no worker holds them.
+-- Releases the tasks that the caller's lost claims leased: no worker holds them. Only its latest claim can have
+-- left any, because each claim reports those before it. Their leases end when that claim said.
 local function give_back(lost)
-  local all = redis.call('ZRANGE', leased, 0, -1)
+  local lease_end = redis.call('ZSCORE', claims, ARGV[6])
+  local all = lease_end and redis.call('ZRANGEBYSCORE', leased, lease_end, lease_end) or {}
   for first = 1, #all, 1000 do
     local some = {unpack(all, first, math.min(first + 999, #all))}
     for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
@@ -51,16 +56,17 @@ end
 
 -- In a paused queue, too, because the caller reports its lost claims only once. A claim that Redis executes
 -- after this report is recognized by its token.
-if #ARGV > 6 then
+if #ARGV > 7 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
   local lost = {}
-  for i = 7, #ARGV do
-    redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i])
+  for i = 8, #ARGV do
+    redis.call('ZADD', lost_claims, now + lease + REMEMBERED_MS, ARGV[i])
     lost[ARGV[i]] = true
   end
   give_back(lost)
 end
-if is_paused(ARGV[6]) then return {1, now, -1} end
+if is_paused(ARGV[7]) then return {1, now, -1} end
 
 -- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
 -- because building a table for each would cost a fifth of the claim.
@@ -109,10 +115,13 @@ local function take_suspects()
   end
 end
 
+local next_due = nil
+
 local function take_due()
+  next_due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
+  if not next_due or next_due > now then return end
   local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
   for i = 1, #due, 2 do all[#all + 1] = due[i] end
-  if #all == 0 then return end
   all = fitting(all)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     local score = due[2 * i]
@@ -145,8 +154,7 @@ if #ids == 0 then
     shorten_late_leases()
     lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
   end
-  local due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
-  local next_ms = math.min(lease_end or math.huge, due or math.huge)
+  local next_ms = math.min(lease_end or math.huge, next_due or math.huge)
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
 
@@ -171,6 +179,7 @@ for i, id in ipairs(ids) do
   end
 end
 redis.call('ZADD', leased, unpack(leases))
+redis.call('ZADD', claims, now + lease, ARGV[6])
 redis.call('HSET', tokens, unpack(rows))
 if type(states[1]) == 'table' and states[1].deliveries > 1 then redis.call('SET', alone, ids[1]) end
 return reply
