@@ -10,7 +10,7 @@ from worker import DelayQueue
 State = dict[str, Any]
 ZSETS = ("scheduled", "leased", "lost_claims", "seeded")
 HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "resumed", "sweeper", "alone", "recurrence")
+STRINGS = ("paused", "resumed", "sweeper", "alone", "spared", "recurrence")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 

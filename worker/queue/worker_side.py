@@ -3,6 +3,7 @@
 import json
 import math
 import secrets
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -34,6 +35,19 @@ class WorkerSide(ScriptedQueue):
         self._claimer = secrets.token_hex(8)
         #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
         self._lost_claims: dict[str, None] = {}
+        #: Since when Redis has not answered, if a call failed after the last claim: on the monotonic clock.
+        self._silent_since: float | None = None
+        #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
+        self._server_ahead_ms: float | None = None
+
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        asked_at = time.monotonic()
+        try:
+            return super()._run(name, now_ms, *args)
+        except (redis.ConnectionError, redis.TimeoutError):
+            if self._silent_since is None:
+                self._silent_since = asked_at
+            raise
 
     def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
         """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
@@ -41,6 +55,7 @@ class WorkerSide(ScriptedQueue):
         A task whose lease expired counts one more delivery, unless the reply to the claim that leased
         it was lost. Such suspects are claimed a few at a time, and alone after their second expired
         lease. No task is claimed early: due times are compared with the server's clock, rounded down.
+        After an outage of Redis, leases that have ended are left to their workers for 2 s.
 
         Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
 
@@ -50,18 +65,11 @@ class WorkerSide(ScriptedQueue):
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         token = secrets.token_hex(TOKEN_BYTES)
         lost = [*self._lost_claims]
+        asked_at_ms = 1000 * time.monotonic()
+        head = (limit, math.isqrt(limit), lease_ms, token, self._claimer)
+        known = ("1" if self.last_known_paused else "", *self._expected(asked_at_ms))
         try:
-            paused, now, next_in_us, *fields = self._run(
-                "claim",
-                now_ms,
-                limit,
-                math.isqrt(limit),
-                lease_ms,
-                token,
-                self._claimer,
-                "1" if self.last_known_paused else "",
-                *lost,
-            )
+            paused, now, next_in_us, *fields = self._run("claim", now_ms, *head, *known, *lost)
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
             for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
@@ -69,24 +77,20 @@ class WorkerSide(ScriptedQueue):
             raise
         for each in lost:
             self._lost_claims.pop(each, None)
+        self._silent_since = None
+        if now_ms is None:
+            self._server_ahead_ms = now - asked_at_ms
         self.last_known_paused = bool(paused)
-        tasks = [
-            Task(
-                id_to_text(task_id),
-                payload or b"",
-                failures,
-                deliveries,
-                int(due),
-                token,
-                attempts + 1,
-                int(appointment),
-            )
-            for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
-                *(fields[column::7] for column in range(7)), strict=True
-            )
-        ]
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        return Claim(tasks, now, next_in_ms, self.last_known_paused)
+        return Claim(_claimed(token, fields), now, next_in_ms, self.last_known_paused)
+
+    def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
+        """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""
+        ahead_ms, since = self._server_ahead_ms, self._silent_since
+        return (
+            "" if ahead_ms is None else round(asked_at_ms + ahead_ms),
+            0 if since is None else round(asked_at_ms - 1000 * since),
+        )
 
     def ack(self, tasks: Sequence[Task]) -> None:
         """Remove tasks of one claim, because they are done.
@@ -229,6 +233,25 @@ class WorkerSide(ScriptedQueue):
     def resign(self, worker_id: str) -> None:
         """Give up the turn to sweep, if it is this worker's."""
         self._run("resign", None, worker_id)
+
+
+def _claimed(token: str, fields: Sequence[Any]) -> list[Task]:
+    """The tasks in the reply of `claim.lua`."""
+    return [
+        Task(
+            id_to_text(task_id),
+            payload or b"",
+            failures,
+            deliveries,
+            int(due),
+            token,
+            attempts + 1,
+            int(appointment),
+        )
+        for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
+            *(fields[column::7] for column in range(7)), strict=True
+        )
+    ]
 
 
 def _shared_token(tasks: Sequence[Task]) -> str:

@@ -10,10 +10,13 @@
 -- KEYS[7] alone        string  id of the suspect that was last claimed alone
 -- KEYS[8] paused       string  present while the queue is paused
 -- KEYS[9] resumed      string  present after a resume
+-- KEYS[10] spared      string  until when ended leases are left to their workers after an outage, ms
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
 -- ARGV[6] claimer: an id of the caller
 -- ARGV[7] '1': the caller knows that the queue is paused
--- ARGV[8..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[8] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
+-- ARGV[9] for how long a call of the caller has not been answered since its last claim, ms
+-- ARGV[10..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: tasks were claimed, or nothing is scheduled or leased),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -22,6 +25,9 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
 -- alone from the second time on, so that a task that kills its worker is isolated from the others. An
 -- expired lease from a claim whose reply was lost is not counted.
+-- An outage of Redis is not the death of a worker. Whoever saw it tells, and then no lease counts as ended for
+-- SPARED_MS, in which live workers extend theirs. A claim that waited out the outage in a socket leases nothing:
+-- its caller has stopped waiting for the reply, or asks again at once.
 -- Payloads are read before the first write, so an error loses no task, and no more of them than fit in one
 -- reply: copying hundreds of MB would block the server for seconds, and the caller's timeout would lose the reply.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
@@ -29,7 +35,22 @@
 local ALONE_MS = 100
 local MOST_BYTES = 1048576
 local REMEMBERED_MS = 3600000
+local SPARED_MS = 2000
+local STALE_MS = 1000
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
+
+-- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
+local function note_silence(ms)
+  if ms <= math.max(lease / 3, STALE_MS) then return end
+  local until_ms = tonumber(redis.call('GET', spared) or 0)
+  if until_ms < now - ms or until_ms > now + SPARED_MS then -- the latter before the clock was set back
+    redis.call('ZREM', leased, '') -- a full server refuses a SET as the first write
+    redis.call('SET', spared, whole(now + SPARED_MS))
+  end
+end
+
+local late = ARGV[8] == '' and 0 or now - tonumber(ARGV[8])
+note_silence(math.max(late, tonumber(ARGV[9])))
 
 -- Releases the tasks that the caller's lost claims leased: no worker holds them. Only its latest claim can have
 -- left any, because each claim reports those before it. Their leases end when that claim said.
@@ -56,16 +77,17 @@ end
 
 -- In a paused queue, too, because the caller reports its lost claims only once. A claim that Redis executes
 -- after this report is recognized by its token.
-if #ARGV > 7 then
+if #ARGV > 9 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
   redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
   local lost = {}
-  for i = 8, #ARGV do
+  for i = 10, #ARGV do
     redis.call('ZADD', lost_claims, now + lease + REMEMBERED_MS, ARGV[i])
     lost[ARGV[i]] = true
   end
   give_back(lost)
 end
+if late > STALE_MS then return {tonumber(ARGV[7]) or 0, now, 0} end
 if is_paused(ARGV[7]) then return {1, now, -1} end
 
 -- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
@@ -142,8 +164,11 @@ local function shorten_late_leases()
 end
 
 local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
-local from = leased
-if lease_end and lease_end <= now then take_suspects() end
+local from, spared_until = leased, 0
+if lease_end and lease_end <= now then
+  spared_until = tonumber(redis.call('GET', spared) or 0)
+  if spared_until <= now or spared_until > now + SPARED_MS then take_suspects() end
+end
 if #ids == 0 then
   from = scheduled
   take_due()
@@ -154,7 +179,7 @@ if #ids == 0 then
     shorten_late_leases()
     lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
   end
-  local next_ms = math.min(lease_end or math.huge, next_due or math.huge)
+  local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, next_due or math.huge)
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
 
