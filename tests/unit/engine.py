@@ -43,6 +43,7 @@ class Clock:
         self.now = float(round(time.time()))
         for module in ON_THE_CLOCK:
             monkeypatch.setattr(f"worker.runtime.{module}.time", self)
+        monkeypatch.setattr("worker.queue.worker_side.time", self)
 
     def monotonic(self) -> float:
         return self.now

@@ -699,6 +699,16 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
     assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
 
 
+@pytest.mark.parametrize(("error", "limit"), [(redis.TimeoutError("slow"), 1), (GONE, 8)])
+def test_the_limit_halves_when_a_claim_times_out(
+    clock: Clock, error: redis.RedisError, limit: int
+) -> None:
+    flow = Flow(name="a", handler=lambda _: None, batch_size=8)
+    line = Line(clock, (flow, Scripted("a", error)), waits=5)
+    assert line.lane.next() is None
+    assert line.station.limit == limit
+
+
 def test_no_more_is_claimed_than_was_asked_for(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None)
     shop.schedule(*"abc")
