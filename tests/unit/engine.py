@@ -23,7 +23,10 @@ EVENT_KINDS = [
     if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
 ]
 #: Modules that read the monotonic clock.
-ON_THE_CLOCK = ("lane", "station", "outages", "renewal", "settling", "sweep", "heartbeat")
+ON_THE_CLOCK = (
+    *("lane", "station", "outages", "renewal", "settling", "heartbeat"),
+    *("sweep", "waiting", "without_redis"),
+)
 
 
 class Clock:
