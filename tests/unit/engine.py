@@ -24,14 +24,8 @@ EVENT_KINDS = [
 ]
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = (
-    "lane",
-    "station",
-    "isolation",
-    "outages",
-    "renewal",
-    "settling",
-    "sweep",
-    "heartbeat",
+    *("lane", "station", "isolation", "outages", "renewal", "settling", "heartbeat"),
+    *("sweep", "waiting", "without_redis"),
 )
 
 

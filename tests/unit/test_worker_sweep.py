@@ -1,6 +1,7 @@
 """One round of the sweep after another, without its thread, on a clock that the test moves."""
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,10 +28,12 @@ from worker import (
     events,
     one_at_a_time,
 )
-from worker.flow import MAX_DELAY_MS
+from worker.flow import MAX_DELAY_MS, Sweep
 from worker.runtime.isolation import BatchResult
 from worker.runtime.outages import HANGS_SECONDS
+from worker.runtime.rebuild import rebuild
 from worker.runtime.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.runtime.waiting import MOST_LOGGED
 
 GONE = redis.ConnectionError("gone")
 
@@ -220,7 +223,7 @@ def test_delays_may_be_decimals_as_databases_give_them(place: Place) -> None:
             yield [due._replace(delay_ms=Decimal(due.delay_ms)) for due in page]  # type: ignore[arg-type]
 
     peer = place.peer
-    peer.sweeper._records = waiting
+    peer.sweeper._waiting._sweep = waiting
     place.records.add(a=-5, soon=20)
     peer.sweeper.sweep(place.clock.now)
     assert set(peer.queue.scheduled()) == {"a", "soon"}
@@ -228,21 +231,60 @@ def test_delays_may_be_decimals_as_databases_give_them(place: Place) -> None:
 
 def test_a_page_without_rows_costs_no_command(place: Place) -> None:
     peer = place.peer
-    peer.sweeper._records = lambda *_: [[]]
+    peer.sweeper._waiting._sweep = lambda *_: [[]]
     peer.sweeper.sweep(place.clock.now)
     calls = len(peer.queue.calls)
     peer.sweeper.sweep(place.clock.now)
     assert len(peer.queue.calls) == calls
 
 
-def test_a_payload_that_cannot_be_sent_does_not_pass_for_a_silent_redis(place: Place) -> None:
-    payload: Any = None
-    peer = place.peer
-    peer.sweeper._records = lambda *_: [[Due("a", -5000.0, payload)]]
+#: Rows that cannot be scheduled, and why.
+WRONG_ROWS: dict[str, tuple[Any, str]] = {
+    "NaN": (Due("bad", math.nan), "delay_ms is at most"),
+    "infinite": (Due("bad", math.inf), "delay_ms is at most"),
+    "no time": (Due("bad", None), "not 'NoneType'"),  # type: ignore[arg-type]
+    "no id": (Due(None, -1.0), "a task id is text, not None"),  # type: ignore[arg-type]
+    "empty id": (Due("", -1.0), "a task id is not empty"),
+    "number": (Due(7, -1.0), "a task id is text, not 7"),  # type: ignore[arg-type]
+    "surrogate": (Due("\ud800", -1.0), "surrogates not allowed"),
+    "payload": (Due("bad", -1.0, None), "a payload is bytes, not None"),  # type: ignore[arg-type]
+    "no row": (None, "'NoneType' object has no attribute 'id'"),
+}
+
+
+@pytest.mark.parametrize(("row", "error"), WRONG_ROWS.values(), ids=WRONG_ROWS)
+def test_a_row_that_cannot_be_scheduled_holds_up_no_other(
+    place: Place, row: Any, error: str
+) -> None:
+    good = [Due("a", -5000.0), Due("b", -4000.0)]
+    sweep: Sweep = lambda after, _: [[good[0], row, good[1]]] if after is None else []  # noqa: E731
+    place.peer.sweeper._waiting._sweep = sweep
     with capture_logs() as logged:
-        peer.sweeper.sweep(place.clock.now)
-    assert [line["event"] for line in logged] == ["sweep failed"]
-    assert peer.sweeper._silent_since is None
+        place.rounds(5)
+        assert set(place.peer.queue.scheduled()) == {"a", "b"}
+        place.flush()
+        [*steps] = rebuild(place.peer.queue, sweep)
+    assert set(place.peer.queue.scheduled()) == {"a", "b"}
+    assert steps[-1].restored == 2
+    assert place.peer.sweeper._silent_since is None
+    assert {line["event"] for line in logged} == {"row of the sweep skipped"}
+    assert len(logged) == 2  # by the sweep and by the rebuild, each once
+    assert error in logged[0]["error"]
+
+
+def test_without_redis_a_wrong_row_holds_up_no_other(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.waiting = {"": place.clock.now - 9}
+    place.records.add(a=-5)
+    place.round()
+    assert place.handled == ["a"]
+
+
+def test_so_many_wrong_rows_are_logged_and_no_more(place: Place) -> None:
+    place.peer.sweeper._waiting._sweep = lambda *_: [[Due(n, -1.0) for n in range(1000)]]  # type: ignore[arg-type]
+    with capture_logs() as logged:
+        place.rounds(5)
+    assert len(logged) == MOST_LOGGED
 
 
 def test_a_restored_task_has_the_payload_that_its_record_gives(place: Place) -> None:
@@ -289,6 +331,49 @@ def test_a_page_of_which_something_was_lost_does_not_end_the_round(place: Place)
     place.peer.claims.schedule("b", 1)
     place.round()
     assert set(place.peer.queue.scheduled()) == {"a", "b", "c", "d"}
+
+
+def test_what_ends_while_a_backlog_is_read_costs_one_more_page(place: Place) -> None:
+    names = [f"{n:03}" for n in range(200)]
+    place.records.add(**dict.fromkeys(names, -60.0))
+    place.peer.claims.schedule_many((name, 1, b"") for name in names)
+    place.round()
+    place.records.pages_read = 0
+
+    def one_ends(_script: str) -> None:
+        if place.records.pages_read:
+            place.peer.queue.before = lambda _: None
+            [task] = place.peer.claim(1)
+            place.peer.claims.ack([task])
+            del place.records.waiting[task.id]
+
+    place.peer.queue.before = one_ends
+    place.round()
+    assert place.records.pages_read == 2
+    assert place.peer.counts == {}
+
+
+def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
+    place: Place, clock: Clock
+) -> None:
+    place.records.add(**dict.fromkeys("abcdef", -60.0))
+    place.round()
+    [task] = place.peer.claim(1)
+    place.records.pages_read = 0
+    holding = place.peer.station.renewer.holding([task], clock.now)
+    holding.__enter__()
+
+    def it_ends(_script: str) -> None:
+        if place.records.pages_read:
+            place.peer.queue.before = lambda _: None
+            holding.__exit__(None, None, None)
+            place.peer.claims.ack([task])
+            del place.records.waiting[task.id]
+
+    place.peer.queue.before = it_ends
+    place.round()
+    assert place.records.pages_read == 1
+    assert place.peer.counts == {"restored": 6}
 
 
 def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_waiting(
@@ -344,9 +429,9 @@ def test_a_look_ahead_does_not_ask_a_redis_that_has_just_fallen_silent(place: Pl
     assert place.peer.restores() == 2  # whether Redis lost something, and that page
 
 
-@pytest.mark.parametrize("delay", [-5.0, 20.0], ids=["overdue", "due soon"])
+@pytest.mark.parametrize(("delay", "looks"), [(-5.0, 4), (20.0, 3)], ids=["overdue", "due soon"])
 def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
-    place: Place, delay: float
+    place: Place, delay: float, looks: int
 ) -> None:
     place.records.add(**dict.fromkeys("abcdef", delay))
 
@@ -358,7 +443,7 @@ def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
     place.peer.queue.before = another_sweeps
     place.round()
     assert set(place.peer.queue.scheduled()) == {"a", "b"}
-    assert place.records.pages_read == 3 + 2  # a look at all, then a and b, then c and d
+    assert place.records.pages_read == looks + 2  # then a and b, then c and d
 
 
 def test_a_worker_that_had_to_let_others_sweep_does_so_again_as_soon_as_it_can(
@@ -381,7 +466,7 @@ def test_a_round_begins_every_second_however_long_it_takes(place: Place, clock: 
             clock.move(next(takes))
         return []
 
-    place.peer.sweeper._records = slow
+    place.peer.sweeper._waiting._sweep = slow
     waits: Wait = Wait(clock)
     waits.after = lambda: waits.set() if len(waits.waits) == 5 else None
     place.peer.sweeper._stopping = waits
@@ -395,6 +480,42 @@ def test_a_stopping_sweeper_reads_no_more_pages(place: Place) -> None:
     place.round()
     assert place.records.seen == {"a", "b"}
     assert place.handled == []
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["flushed", "lease found lost"])
+def test_what_this_process_is_at_work_on_is_not_restored(
+    place: Place, clock: Clock, *, renewed: bool
+) -> None:
+    place.records.add(mine=-5, waits=-4, lost=-3)
+    place.round()
+    tasks = {task.id: task for task in place.peer.claim()}
+    settler, renewer = place.peer.station.settler, place.peer.station.renewer
+    with renewer.holding([tasks["mine"], tasks["waits"]], clock.now) as held:
+        held.begin([tasks["mine"]])
+        place.flush()
+        if renewed:
+            clock.move(place.flow.lease_seconds / 2)
+            renewer.renew(clock.now)
+        place.rounds(3)
+        assert set(place.peer.queue.scheduled()) == {"lost"} | ({"waits"} if renewed else set())
+        results = BatchResult(retries=[(tasks["mine"], Retry(60_000))])
+        held.stop_extending(results)
+        settler.settle(results)
+        place.round()
+        assert "mine" in place.peer.queue.scheduled()
+
+
+def test_what_has_run_too_long_is_restored(place: Place, clock: Clock) -> None:
+    place.records.add(hangs=-5)
+    place.round()
+    hanging = place.peer.claim()
+    with place.peer.station.renewer.holding(hanging, clock.now) as held:
+        held.begin(hanging)
+        clock.move(place.flow.max_runtime_seconds + 1)
+        place.peer.station.renewer.renew(clock.now)
+        place.flush()
+        place.rounds(2)
+        assert set(place.peer.queue.scheduled()) == {"hangs"}
 
 
 # -- whose turn it is ----------------------------------------------------------------------
@@ -445,7 +566,7 @@ def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: 
         def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
             raise Unavailable("no answer")
 
-        first.sweeper._records = unreadable
+        first.sweeper._waiting._sweep = unreadable
     place.records.add(lost=-5)
     second.sweeper._ask_at = 0.0
     place.rounds(2)
@@ -596,7 +717,7 @@ def test_while_redis_is_silent_what_is_overdue_goes_to_the_handler(place: Place)
 def test_a_task_that_is_not_due_is_never_handed_to_the_handler(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(due=0, early=1)
-    place.peer.sweeper._records = lambda *_: [[Due("due", 0), Due("early", 1)]]
+    place.peer.sweeper._waiting._sweep = lambda *_: [[Due("due", 0), Due("early", 1)]]
     place.round()
     assert place.handled == ["due"]
 
@@ -1038,14 +1159,16 @@ def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
         place.peer.stopping.set()
         return []
 
-    sweeper._records = hang_and_stop
+    sweeper._waiting._sweep = hang_and_stop
     sweeper.run()
     hang()  # it is over
     assert heard.of(events.Hangs) == [events.Hangs("swept", "sweep", 1.5 * HANGS_SECONDS)]
 
 
 def test_a_delay_of_a_record_is_taken_as_it_is(place: Place) -> None:
-    place.peer.sweeper._records = lambda *_: [[Due("a", -5.5), Due("b", -float(MAX_DELAY_MS) / 4)]]
+    place.peer.sweeper._waiting._sweep = lambda *_: [
+        [Due("a", -5.5), Due("b", -float(MAX_DELAY_MS) / 4)]
+    ]
     place.round()
     assert place.peer.queue.scheduled()["a"] == -5  # rounded up: never early
 

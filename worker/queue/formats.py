@@ -1,6 +1,7 @@
 """How tasks, ids and replies are written in Redis, for `DelayQueue` and `AsyncDelayQueue` alike."""
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -109,6 +110,19 @@ def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]
     if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
         raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
     return checked_id(task_id), math.ceil(at_ms), payload
+
+
+def checked_due(due: Due) -> Due:
+    """A row of a sweep that can be scheduled. Raises TypeError or ValueError for any other."""
+    if not isinstance(due.id, str):
+        raise TypeError(f"a task id is text, not {reprlib.repr(due.id)}")
+    # The client would refuse to send it, which would be taken for an outage of Redis.
+    if not isinstance(due.payload, bytes):
+        raise TypeError(f"a payload is bytes, not {reprlib.repr(due.payload)}")
+    checked_id(due.id)
+    # Databases may return Decimal, which cannot be added to the floats of the clock.
+    delay_ms = checked_delay(float(due.delay_ms))
+    return due if type(due.delay_ms) is float else Due(due.id, delay_ms, due.payload)
 
 
 def checked_id(task_id: str) -> bytes:
