@@ -62,13 +62,13 @@ def lives_without_redis(api: Api) -> None:
 
 
 @pytest.mark.clock
-def test_orders_are_placed_paid_and_cancelled_while_redis_refuses(migrated_url: str) -> None:
+def test_orders_are_placed_paid_and_cancelled_if_redis_refuses(migrated_url: str) -> None:
     with serving(migrated_url, f"redis://127.0.0.1:{free_port()}/0") as api:
         lives_without_redis(api)
 
 
 @pytest.mark.clock
-def test_orders_are_placed_paid_and_cancelled_while_redis_is_frozen(
+def test_orders_are_placed_paid_and_cancelled_with_redis_frozen(
     migrated_url: str, private_valkey: Valkey
 ) -> None:
     with serving(migrated_url, private_valkey.url) as api:
@@ -87,7 +87,7 @@ def refused(client: Any) -> bool:
     return "errorstat_OOM" in client.info("errorstats")
 
 
-def test_orders_are_placed_while_redis_is_full_and_scheduled_again_when_it_is_back(
+def test_orders_placed_while_redis_is_full_are_scheduled_later(
     migrated_url: str, private_valkey: Valkey
 ) -> None:
     client = connect(private_valkey.url)
@@ -152,7 +152,7 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
         assert "Idempotent-Replayed" not in first.headers
 
 
-def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
+def test_a_read_only_server_serves_reads_and_says_when_to_retry(
     own_postgres: Postgres, valkey: Valkey
 ) -> None:
     own_postgres.execute("CREATE DATABASE read_only")
@@ -216,7 +216,7 @@ def test_a_database_without_the_schema_is_not_ready(database_url: str, valkey: V
     assert "It has none" in report["database"]
 
 
-def test_without_the_schema_requests_get_503_and_the_log_says_what_to_run(
+def test_without_the_schema_requests_get_503_and_a_log_line(
     database_url: str, valkey: Valkey
 ) -> None:
     api = Api(database_url, valkey.url)

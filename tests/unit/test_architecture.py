@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -435,3 +436,9 @@ def test_every_file_of_a_package_is_installed_with_it() -> None:
             path for pattern in patterns[package] for path in (ROOT / package).glob(pattern)
         }
         assert files - installed == set()
+
+
+def test_a_tests_name_has_at_most_60_characters() -> None:
+    files = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
+    names = [name for file in files for name in re.findall(r"def (test_\w+)", file)]
+    assert [name for name in names if len(name) > 60] == []

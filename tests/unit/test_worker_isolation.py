@@ -69,7 +69,7 @@ def test_a_batch_that_succeeds_is_run_once() -> None:
 
 
 @pytest.mark.parametrize("poison", ["0", "333", "999"])
-def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: str) -> None:
+def test_one_poison_task_is_found_in_a_logarithm_of_calls(poison: str) -> None:
     handler = Poisoned(poison)
     results = _run(handler, _tasks(1000))
     assert [task.id for task, _ in results.failed] == [poison]
@@ -78,9 +78,7 @@ def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: 
 
 
 @given(count=st.integers(1, 60), poison=st.sets(st.integers(0, 59)))
-def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
-    count: int, poison: set[int]
-) -> None:
+def test_only_the_poison_tasks_fail_and_others_are_done_once(count: int, poison: set[int]) -> None:
     handler = Poisoned(*map(str, poison))
     results = _run(handler, _tasks(count))
     bad = handler.poison & _ids(_tasks(count))
@@ -133,7 +131,7 @@ def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
     assert [*results.tasks()] == [Task("a"), Task("b")]
 
 
-def test_an_outage_said_of_one_task_leaves_that_one_untouched_and_is_the_flows() -> None:
+def test_an_outage_said_of_one_task_is_the_flows_outage() -> None:
     down = Unavailable("no answer")
     results = _run(lambda _: {"1": Failed(down)}, _tasks(3))
     assert results == BatchResult(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
@@ -146,7 +144,7 @@ def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
     assert results == BatchResult(untouched=_tasks(1), outage=down)
 
 
-def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
+def test_an_outage_leaves_the_batch_untouched_after_one_call() -> None:
     calls: list[int] = []
     down = Unavailable("no answer")
 
@@ -158,7 +156,7 @@ def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
     assert calls == [100]
 
 
-def test_an_outage_in_the_middle_leaves_the_rest_untouched_and_keeps_what_is_done() -> None:
+def test_an_outage_midway_keeps_what_is_done_and_leaves_the_rest() -> None:
     done: set[str] = set()
 
     def handler(tasks: Sequence[Task]) -> None:
@@ -184,7 +182,7 @@ def test_an_unknown_error_counts_while_the_probe_passes() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("down"), OSError("down"), KeyError("down"), asyncio.CancelledError()]
 )
-def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
+def test_an_unknown_error_is_an_outage_while_the_probe_fails(
     error: BaseException,
 ) -> None:
     def probe() -> None:
@@ -197,7 +195,7 @@ def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
     assert isinstance(results.outage.__cause__, ValueError)
 
 
-def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> None:
+def test_an_outcome_said_for_a_task_is_believed_without_a_probe() -> None:
     def probe() -> None:
         raise AssertionError("not asked")
 
@@ -215,7 +213,7 @@ class Unreadable:
 
 
 @pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable()])
-def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
+def test_a_handler_that_returns_no_mapping_has_failed_for_good(
     nonsense: object,
 ) -> None:
     calls: list[Sequence[Task]] = []
@@ -231,7 +229,7 @@ def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
 
 
 @pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry, Unreadable()])
-def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
+def test_an_invalid_outcome_fails_only_its_task(nonsense: Any) -> None:
     said: Mapping[str, Any] = {"1": nonsense}
     results = _run(lambda _: said, _tasks(3))
     assert _ids(results.done) == {"0", "2"}
@@ -287,7 +285,7 @@ def test_one_at_a_time_each_outcome_is_that_tasks_own(
     assert getattr(results, place) == [(Task("3"), _kept_as(outcome))]
 
 
-def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -> None:
+def test_one_at_a_time_a_tasks_outcome_is_known_before_the_next() -> None:
     seen: list[str] = []
 
     def function(task: Task) -> None:
@@ -299,7 +297,7 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
         assert part == BatchResult(done=[Task(str(number - 1))])
 
 
-def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
+def test_one_at_a_time_nothing_begins_after_the_stop() -> None:
     seen: list[str] = []
     function = one_at_a_time(lambda task: seen.append(task.id))
     results = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
@@ -307,7 +305,7 @@ def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> N
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
-def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Exception) -> None:
+def test_one_at_a_time_an_outage_counts_nothing(error: Exception) -> None:
     def function(task: Task) -> None:
         if task.id == "1":
             raise error
@@ -328,7 +326,7 @@ def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
     assert _run(handler, _tasks(3)) == BatchResult(done=_tasks(3))
 
 
-def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:
+def test_a_failure_may_be_text_and_its_error_unreadable() -> None:
     class Unreadable(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
