@@ -155,12 +155,12 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
 def test_a_read_only_server_serves_reads_and_says_when_to_retry(
     own_postgres: Postgres, valkey: Valkey
 ) -> None:
-    own_postgres.execute("CREATE DATABASE read_only")
-    url = own_postgres.url("read_only")
+    own_postgres.execute("CREATE DATABASE api_read_only")
+    url = own_postgres.url("api_read_only")
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place().get_data())["id"]
-        own_postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        own_postgres.execute("ALTER DATABASE api_read_only SET default_transaction_read_only = on")
         api.services.engine.dispose()
         refused = api.place()
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
@@ -172,7 +172,7 @@ def test_a_read_only_server_serves_reads_and_says_when_to_retry(
 
         # A connection that is open now stays as it is; once it has refused, a new one is made.
         assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
-        own_postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
+        own_postgres.execute("ALTER DATABASE api_read_only RESET default_transaction_read_only")
         assert api.place().status_code == 503
         assert api.place().status_code == 201
         assert ready(api)[0] == 200
