@@ -20,6 +20,7 @@ import redis
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from apiflask import APIFlask
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from werkzeug.test import TestResponse
@@ -28,9 +29,10 @@ from devtools.postgres import Postgres
 from devtools.processes import LOGS, ROOT, log_end
 from devtools.valkey import Valkey
 from orders.app import create_app
-from orders.bootstrap import Services
+from orders.bootstrap import Services, bootstrap
 from orders.clients.service import Clients
 from orders.config import Settings
+from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order
 from orders.order.service import OrderService, Paid, Timeouts
 from orders.sql.database import create_engine
@@ -428,12 +430,22 @@ def _conformance() -> Conformance:
     return Conformance()
 
 
+#: Applications between two tests. Making one takes longer than most tests: only what it is wired to
+#: differs.
+IDLE_APPS: list[APIFlask] = []
+
+
 class Api:
     """The application with a test client, two customers' keys, and the shop's own."""
 
     def __init__(self, database_url: str, redis_url: str, **settings: Any) -> None:
         made = Settings(database_url=database_url, redis_url=redis_url, **settings)
-        self.app = create_app(made)
+        if IDLE_APPS and not made.trusted_proxies:
+            self.app = IDLE_APPS.pop()
+            wired = bootstrap(made)
+            self.app.extensions.update(orders=wired, ops=Tools(wired))
+        else:
+            self.app = create_app(made)
         self.app.testing = True  # so that an undeclared error fails the test
         self.services: Services = self.app.extensions["orders"]
         self.http = self.app.test_client()
@@ -477,6 +489,8 @@ class Api:
 
     def close(self) -> None:
         self.services.close()
+        if not self.services.settings.trusted_proxies:
+            IDLE_APPS.append(self.app)
 
 
 @pytest.fixture
