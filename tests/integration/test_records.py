@@ -52,7 +52,7 @@ from tests.integration.hall import (
 from tests.integration.reads import watched
 from tests.integration.theatre import EXAMPLE, Theatre, theatre
 from tests.integration.workers import frozen
-from tests.length import rounds
+from tests.length import quick_first, rounds
 from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Retry, Task, Unavailable, connect
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
@@ -911,7 +911,7 @@ def assert_alike(halls: tuple[Hall, Hall], use: Callable[[Hall], object], rows: 
     assert cold <= 20 * len(own) + 30 * rows
 
 
-@pytest.mark.parametrize("size", [1, 20, 500])
+@pytest.mark.parametrize("size", quick_first([500, 1, 20]))
 def test_a_batch_needs_no_statistics(cold_and_analysed: tuple[Hall, Hall], size: int) -> None:
     batches = {id(hall): [due.id for due in hall.sweep()][:size] for hall in cold_and_analysed}
     assert_alike(cold_and_analysed, lambda hall: hall.run(*batches[id(hall)]), size)

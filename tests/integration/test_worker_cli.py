@@ -607,9 +607,17 @@ class Screen:
         return False
 
 
-@pytest.mark.parametrize("arguments", [["stats"], ["dead", "list"], ["workers"], ["doctor"]])
 @pytest.mark.parametrize(
-    "env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["colors", "no colors", "dumb"]
+    ("arguments", "env"),
+    [
+        (["stats"], {}),
+        (["dead", "list"], {}),
+        (["workers"], {}),
+        (["doctor"], {}),
+        (["doctor"], {"NO_COLOR": "1"}),
+        (["stats"], {"TERM": "dumb"}),
+    ],
+    ids=" ".join,
 )
 def test_80_columns_are_enough_and_colors_can_be_left_out(
     valkey: Valkey, queue: DelayQueue, arguments: list[str], env: dict[str, str]

@@ -368,28 +368,30 @@ def test_a_death_that_no_error_caused_has_no_traceback() -> None:
 # -- LOG_LEVEL -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("level", "shown"),
-    [
-        ("", LEVELS[1:]),
-        ("  ", LEVELS[1:]),
-        ("debug", LEVELS),
-        ("Info", LEVELS[1:]),
-        ("WARNING", LEVELS[2:]),
-        ("eRRor", LEVELS[3:]),
-        ("CRITICAL", LEVELS[4:]),
-    ],
-)
-def test_a_level_silences_those_below_it_whichever_case_it_is_in(
-    level: str, shown: tuple[str, ...]
-) -> None:
-    names = [name.lower() for name in LEVELS]
-    code = "\n".join(
-        f"{log}.{name}('x')" for name in names for log in ("log", "logging.getLogger('lib')")
-    )
-    records = [json.loads(line) for line in logged(code, {"LOG_LEVEL": level}).splitlines()]
-    assert [(record["level"], record["logger"]) for record in records] == [
-        (name.lower(), logger) for name in shown for logger in ("worker", "lib")
+def test_a_level_silences_those_below_it_whichever_case_it_is_in() -> None:
+    shown = {
+        "": LEVELS[1:],
+        "  ": LEVELS[1:],
+        "debug": LEVELS,
+        "Info": LEVELS[1:],
+        "WARNING": LEVELS[2:],
+        "eRRor": LEVELS[3:],
+        "CRITICAL": LEVELS[4:],
+    }
+    code = f"""
+from worker.watch.logs import configure_logging
+for level in {[*shown]}:
+    configure_logging(level)
+    for name in {[name.lower() for name in LEVELS]}:
+        getattr(log, name)(level)
+        getattr(logging.getLogger("lib"), name)(level)
+"""
+    records = [json.loads(line) for line in logged(code).splitlines()]
+    assert [(record["event"], record["level"], record["logger"]) for record in records] == [
+        (level, name.lower(), logger)
+        for level, names in shown.items()
+        for name in names
+        for logger in ("worker", "lib")
     ]
 
 
