@@ -36,7 +36,7 @@ def _servers() -> list[str]:
 
 
 SERVERS = _servers()
-#: For tests of thousands of tasks, which take the fake seconds.
+#: For tests of thousands of tasks or steps; `make test-all` runs them on every server.
 on_one_server = pytest.mark.parametrize("server", quick_first(SERVERS), indirect=True)
 
 
