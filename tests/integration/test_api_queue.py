@@ -119,7 +119,7 @@ def test_dead_letters_are_paged_newest_first(api: Api, queue: DelayQueue) -> Non
     assert sizes == [70, 70, 70, 20]
 
 
-def test_a_page_passes_a_bounded_number_of_entries_without_a_letter(
+def test_a_page_passes_over_a_bounded_number_of_entries(
     api: Api, queue: DelayQueue, redis_client: redis.Redis
 ) -> None:
     """An entry in the middle of a long list stays there when its letter is removed."""

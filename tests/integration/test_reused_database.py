@@ -32,7 +32,11 @@ def first_event(url: str) -> int:
     return int(tables["order_events"][0][0])
 
 
-def test_rows_and_sequences_begin_anew(database: ReusedDatabase) -> None:
+@pytest.mark.parametrize("large_bytes", [0, ReusedDatabase.LARGE_BYTES])
+def test_rows_and_sequences_begin_anew(
+    database: ReusedDatabase, monkeypatch: pytest.MonkeyPatch, large_bytes: int
+) -> None:
+    monkeypatch.setattr(database, "LARGE_BYTES", large_bytes)
     before = database.url
     found = []
     for _ in range(2):
