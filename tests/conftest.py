@@ -275,6 +275,12 @@ class Shop:
                 for table in metadata.sorted_tables
             }
 
+    def statuses(self) -> dict[str, str]:
+        """The status of each order."""
+        with self.engine.begin() as connection:
+            found = connection.execute(sa.select(states.c.order_id, status))
+            return {row.order_id: row.status for row in found}
+
     def events(self, order: Order) -> list[str]:
         found = self.service.events(self.client, order.id, after_id=0, page_size=100)
         return [event.type for event in found]

@@ -4,10 +4,9 @@ An order never changes. While it is unpaid it has a row in `unpaid_orders`; whoe
 ends the order, and writes its terminal event in the same statement.
 
 Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
-nobody's yet, so placing takes stock first. So operations cannot deadlock, with one exception: a
-request that is repeated while the first is at work holds the stock, and finds in the index of keys
-that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that deadlock,
-and the loser is run again.
+nobody's yet, so placing takes stock first. So operations cannot deadlock: a request that is repeated
+while the first is at work holds the stock, but finds the order by its key without waiting for
+whoever is paying it.
 
 An operation is one statement, which sees what was committed when it began. So it decides by rows
 that it has locked: one that another transaction changed meanwhile is read as that transaction left

@@ -13,7 +13,7 @@ from orders.http.schemas.paging import encoded
 from orders.http.schemas.queue import MAX_TASK_ID
 from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from orders.timeouts import timeout_flow
 from tests.conftest import Api, serving
 from tests.integration.test_api_routes import MOMENT, content, problem
@@ -202,7 +202,11 @@ def test_a_check_that_died_cancels_its_order_once_it_is_requeued(
     wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
     queue.cancel(order_id)
     bury(queue, order_id)
-    overdue = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+    overdue = (
+        unpaid_orders.update()
+        .where(unpaid_orders.c.order_id == order_id)
+        .values(expires_at=later(now(), "ms"))
+    )
     with api.services.engine.begin() as connection:
         connection.execute(overdue, {"ms": -1})
     assert requeue(api, order_id).status_code == 204

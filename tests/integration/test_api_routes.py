@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 from devtools.processes import wait_until
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from tests.conftest import Api
 from worker import DelayQueue
 
@@ -68,7 +68,11 @@ def problem(response: TestResponse, status: int, code: str) -> Any:
 
 
 def expire(api: Api, order_id: str) -> None:
-    overdue = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+    overdue = (
+        unpaid_orders.update()
+        .where(unpaid_orders.c.order_id == order_id)
+        .values(expires_at=later(now(), "ms"))
+    )
     with api.services.engine.begin() as connection:
         connection.execute(overdue, {"ms": -1})
     assert api.services.orders.expire([order_id]) == {}

@@ -20,7 +20,7 @@ from orders.ops import sessions
 from orders.ops.routes import POLICY
 from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from tests.conftest import Api, serving
 from tests.integration.test_api_queue import bury
 from worker import DelayQueue
@@ -294,7 +294,9 @@ def expire(api: Api, order_id: str, ms: int) -> None:
     """Move an order's deadline to so many milliseconds from now."""
     with api.services.engine.begin() as connection:
         moved = (
-            sa.update(orders).where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+            sa.update(unpaid_orders)
+            .where(unpaid_orders.c.order_id == order_id)
+            .values(expires_at=later(now(), "ms"))
         )
         connection.execute(moved, {"ms": ms})
 

@@ -22,7 +22,7 @@ from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.database import reading
 from orders.sql.errors import sqlstate
-from orders.sql.tables import orders, stock_items
+from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.conftest import Shop, opened
 from tests.length import rounds
 from tests.races import duels, together
@@ -93,7 +93,7 @@ def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[st
     won = [{order.id for order in each} for each in duels(first, second, placed, step_us=50)]
 
     tables = shop.tables()
-    statuses = {row[0]: row[2] for row in tables["orders"]}
+    statuses = shop.statuses()
     ended = {order_id for order_id, status in statuses.items() if status != "unpaid"}
     assert won[0] | won[1] == ended == (set() if names == ("repeat", "repeat") else {*statuses})
     if names[0] != names[1] or names[0] == "pay":
@@ -341,7 +341,7 @@ def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> 
     strict(shop.engine)
     with conflicts(shop.engine) as states, ThreadPoolExecutor(1) as pool:
         with shop.engine.begin() as stranger:
-            stranger.execute(sa.update(orders).values(version=orders.c.version + 1))
+            stranger.execute(sa.update(unpaid_orders).values(version=unpaid_orders.c.version + 1))
             cancelling = pool.submit(shop.service.cancel, shop.client, order.id)
             wait_until(lambda: blocked(shop.engine), "the cancellation to wait")
         assert cancelling.result().version == 3

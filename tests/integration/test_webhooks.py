@@ -18,7 +18,7 @@ from orders.deliveries import webhook_flow
 from orders.http.routes.webhooks import ROLES
 from orders.queues import WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import order_events, orders, webhook_deliveries, webhook_interests
+from orders.sql.tables import order_events, unpaid_orders, webhook_deliveries, webhook_interests
 from orders.webhooks.domain import WEBHOOK_TYPES
 from orders.webhooks.service import MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks.turns import Turns
@@ -77,11 +77,10 @@ class Hooked:
             connection.execute(moved, {"shift": -ms})
 
     def move_order(self, order_id: str, expires_in_ms: int) -> None:
-        moved = sa.update(orders).where(orders.c.id == sa.bindparam("order_id"))
+        moved = sa.update(unpaid_orders).where(unpaid_orders.c.order_id == order_id)
         with self.api.services.engine.begin() as connection:
             connection.execute(
-                moved.values(expires_at=later(now(), "for_ms")),
-                {"order_id": order_id, "for_ms": expires_in_ms},
+                moved.values(expires_at=later(now(), "for_ms")), {"for_ms": expires_in_ms}
             )
 
     def deliveries(self, **query: Any) -> list[dict[str, Any]]:
