@@ -13,6 +13,7 @@ from orders.queues import QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.tables import unpaid_orders
 from tests.conftest import Api
+from tests.expiring import expire_now
 from worker import DelayQueue
 
 ORDER_KEYS = [
@@ -75,7 +76,7 @@ def expire(api: Api, order_id: str) -> None:
     )
     with api.services.engine.begin() as connection:
         connection.execute(overdue, {"ms": -1})
-    assert api.services.orders.expire([order_id]) == {}
+    assert expire_now(api.services.orders, [order_id]) == {}
 
 
 # -- orders --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.tables import unpaid_orders
 from tests.conftest import Api, serving
+from tests.expiring import expire_now
 from tests.integration.test_api_queue import bury
 from worker import DelayQueue
 
@@ -315,7 +316,7 @@ def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page)
     sql = page.get("state")["sql"]
     assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"] >= 7000) == (1, True)
     assert [each["id"] for each in sql["next"]] == [second, first]
-    api.services.orders.expire([second])
+    expire_now(api.services.orders, [second])
     sql = page.get("state")["sql"]
     assert (sql["unpaid"]["count"], sql["overdue"]["count"]) == (1, 0)
     assert [each["id"] for each in sql["latest"]] == [second]

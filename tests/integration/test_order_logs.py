@@ -13,6 +13,7 @@ from devtools.processes import wait_until
 from orders.deliveries import webhook_flow
 from orders.timeouts import MOST_LINES, timeout_flow
 from tests.conftest import Api, serving
+from tests.expiring import swept
 from tests.receiver import receiving
 from worker import Flow, Task
 
@@ -64,7 +65,7 @@ def all_due(api: Api, count: int) -> None:
     """Wait until so many orders are: those that are not would be a batch of their own."""
 
     def due() -> bool:
-        return sum(map(len, api.services.orders.waiting(None, 0.0, 500))) == count
+        return sum(map(len, swept(api.services.engine, None, 0.0, 500))) == count
 
     wait_until(due, "all orders to be due")
 

@@ -21,6 +21,7 @@ from orders.sql.database import create_engine, writing
 from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, unpaid_orders
 from orders.watch.doctor import Doctor
 from tests.conftest import Shop, opened, upgrade
+from tests.expiring import expire_now
 from worker import DelayQueue, Finding
 
 NOWHERE = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -51,7 +52,7 @@ def busy(shop: Shop) -> Shop:
     late = shop.pay(cancelled).payment
     shop.service.refund(shop.client, late.id, reference="re-1")
     shop.expire_in(-1, expired)
-    shop.service.expire([expired.id])
+    expire_now(shop.service, [expired.id])
     execute(shop.engine, "ANALYZE")
     return shop
 

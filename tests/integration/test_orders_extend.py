@@ -28,6 +28,7 @@ from orders.sql.ids import new_id
 from orders.sql.tables import order_events, orders, unpaid_orders
 from tests.clock import bound
 from tests.conftest import Api, Shop, opened
+from tests.expiring import expire_now
 from tests.integration.test_orders_races import RACES, cancel, expire, pay, place_overdue
 from tests.integration.test_orders_statements import waiting
 from tests.integration.workers import frozen
@@ -94,9 +95,9 @@ def test_an_extended_order_is_cancelled_at_its_new_deadline(shop: Shop) -> None:
     order = shop.place()
     shop.expire_in(-1, order)
     extend(shop, order, order.created_at + timedelta(minutes=10))
-    assert shop.service.expire([order.id])[order.id] > 9 * 60_000
+    assert expire_now(shop.service, [order.id])[order.id] > 9 * 60_000
     shop.expire_in(-1, order)
-    assert shop.service.expire([order.id]) == {}
+    assert expire_now(shop.service, [order.id]) == {}
     assert [kind for kind, _ in events(shop, order)] == [
         "order.created",
         "order.extended",
@@ -122,7 +123,7 @@ def test_a_refused_extension_says_why_and_changes_nothing(shop: Shop) -> None:
     shop.pay(paid)
     shop.service.cancel(shop.client, cancelled.id)
     shop.expire_in(-1, expired)
-    shop.service.expire([expired.id])
+    expire_now(shop.service, [expired.id])
     before = shop.tables()
     deadline = unpaid.created_at + timedelta(minutes=10)
     second = timedelta(seconds=1)

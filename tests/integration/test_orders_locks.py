@@ -17,6 +17,7 @@ from orders.sql.database import PING_SECONDS
 from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.clock import bound
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now, swept
 
 #: Long enough for what waits for no lock, on a busy machine too.
 LOCK_SECONDS = 1.0
@@ -45,7 +46,7 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
     busy = placed[1]
     with shop.engine.begin() as payer:
         payer.execute(sa.delete(unpaid_orders).where(unpaid_orders.c.order_id == busy.id))
-        again = shop.service.expire([order.id for order in placed])
+        again = expire_now(shop.service, [order.id for order in placed])
         assert [*again] == [busy.id]
         assert again[busy.id] <= 0
         payer.rollback()
@@ -56,7 +57,7 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
         placed[2].id: "cancelled",
     }
     assert shop.shelf() == (100, 1)
-    assert shop.service.expire([busy.id]) == {}
+    assert expire_now(shop.service, [busy.id]) == {}
     assert shop.shelf() == (100, 0)
 
 
@@ -67,7 +68,7 @@ def test_a_batch_waits_for_no_reader_and_no_new_payment(shop: Shop) -> None:
     shop.expire_in(-1, order)
     with shop.engine.begin() as other:
         other.execute(sa.select(orders).with_for_update(key_share=True, read=True))
-        assert shop.service.expire([order.id]) == {}
+        assert expire_now(shop.service, [order.id]) == {}
 
 
 @pytest.mark.clock
@@ -141,8 +142,8 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
         shop.stock()
         placed = [shop.place() for _ in range(3)]
         shop.expire_in(-1, *placed)
-        for page in shop.service.waiting(None, 0, 1):
-            assert shop.service.expire([order.id for order in page]) == {}
+        for page in swept(shop.engine, None, 0, 1):
+            assert expire_now(shop.service, [order.id for order in page]) == {}
         assert shop.shelf() == (100, 0)
 
 

@@ -24,6 +24,7 @@ from orders.sql.database import reading
 from orders.sql.errors import sqlstate
 from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now
 from tests.length import rounds
 from tests.races import duels, together
 
@@ -64,7 +65,7 @@ def cancel(shop: Shop, order: Order) -> bool:
 
 def expire(shop: Shop, order: Order) -> bool:
     """Whether the order has expired. One that was skipped is being ended by somebody else."""
-    shop.service.expire([order.id])
+    expire_now(shop.service, [order.id])
     return shop.service.order(shop.client, order.id).cancel_reason == "expired"
 
 
@@ -165,7 +166,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
     def expire(*, backwards: bool, offset: int) -> None:
         batches = [ids[n : n + 10] for n in range(offset, len(ids), 5)]
         for batch in batches[::-1] if backwards else batches:
-            shop.service.expire(batch[::-1] if backwards else batch)
+            expire_now(shop.service, batch[::-1] if backwards else batch)
 
     def pay(share: list[Order]) -> None:
         for order in share:
@@ -187,7 +188,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
         lambda: place(1),
         lambda: place(2),
     )
-    shop.service.expire(ids)
+    expire_now(shop.service, ids)
     counts = [str(order.status) for order in shop.service.orders(shop.client, page_size=1000)]
     assert counts.count("unpaid") == 80
     assert counts.count("paid") > 0
@@ -262,7 +263,7 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
         "place": lambda: shop.place(a=1, B=1),
         "pay": lambda: shop.pay(paid),
         "cancel": lambda: shop.service.cancel(shop.client, cancelled.id),
-        "expire": lambda: shop.service.expire([expired.id]),
+        "expire": lambda: expire_now(shop.service, [expired.id]),
     }
     taken: dict[str, bool] = {}
     for name, operation in operations.items():

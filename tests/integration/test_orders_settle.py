@@ -23,6 +23,7 @@ from orders.sql.ids import new_id
 from orders.sql.statements import Position
 from orders.sql.tables import order_events, unpaid_orders
 from tests.conftest import Shop
+from tests.expiring import expire_now, swept
 from tests.races import together
 
 MINUTE_MS = 60_000
@@ -109,7 +110,7 @@ def test_money_that_comes_after_the_expiry_is_due_back(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
-    shop.service.expire([order.id])
+    expire_now(shop.service, [order.id])
     refund(shop, order, "order_cancelled")
 
 
@@ -185,7 +186,7 @@ def test_a_late_payment_is_good_until_the_cancellation(shop: Shop) -> None:
     order = shop.place(tea=2)
     shop.expire_in(-MINUTE_MS, order)
     assert shop.pay(order).payment.status == "applied"
-    assert shop.service.expire([order.id]) == {}
+    assert expire_now(shop.service, [order.id]) == {}
     assert current(shop, order).status == "paid"
     assert shop.shelf("tea") == (8, 0)
 
@@ -351,7 +352,7 @@ def test_expiry_cancels_only_unpaid_orders_past_their_deadline(shop: Shop) -> No
     shop.expire_in(-1, first, second, paid, cancelled, bystander)
     absent = new_id()
     batch = [first.id, second.id, paid.id, cancelled.id, early.id, absent, first.id]
-    again = shop.service.expire(batch)
+    again = expire_now(shop.service, batch)
     assert [*again] == [early.id]
     assert 0 < again[early.id] <= 1800_000
     assert again[early.id] > 1700_000
@@ -377,18 +378,18 @@ def test_expiring_twice_changes_nothing_the_second_time(shop: Shop) -> None:
     shop.place(tea=50)
     shop.expire_in(-1, *placed)
     ids = [order.id for order in placed]
-    assert shop.service.expire(ids) == {}
+    assert expire_now(shop.service, ids) == {}
     before = shop.tables()
-    assert shop.service.expire(ids) == {}
-    assert shop.service.expire(ids[::-1]) == {}
+    assert expire_now(shop.service, ids) == {}
+    assert expire_now(shop.service, ids[::-1]) == {}
     assert shop.tables() == before
     assert shop.shelf() == (100, 50)
 
 
 def test_expiring_nothing_changes_nothing(shop: Shop) -> None:
     before = shop.tables()
-    assert shop.service.expire([]) == {}
-    assert shop.service.expire([new_id()]) == {}
+    assert expire_now(shop.service, []) == {}
+    assert expire_now(shop.service, [new_id()]) == {}
     assert shop.tables() == before
 
 
@@ -396,7 +397,7 @@ def test_a_deadline_a_moment_away_is_not_yet(shop: Shop) -> None:
     shop.stock()
     order = shop.place()
     shop.expire_in(10_000, order)
-    again = shop.service.expire([order.id])
+    again = expire_now(shop.service, [order.id])
     assert 0 < again[order.id] <= 10_000
     assert current(shop, order).status == "unpaid"
 
@@ -418,10 +419,10 @@ def test_a_batch_expires_in_one_transaction_or_not_at_all(shop: Shop) -> None:
         connection.execute(ended)
     before = shop.tables()
     with pytest.raises(sa.exc.IntegrityError):
-        shop.service.expire([good.id, spoilt.id])
+        expire_now(shop.service, [good.id, spoilt.id])
     assert shop.tables() == before
     # Alone, the good one goes.
-    assert shop.service.expire([good.id]) == {}
+    assert expire_now(shop.service, [good.id]) == {}
     assert shop.shelf() == (100, 2)
 
 
@@ -429,7 +430,7 @@ def test_a_batch_expires_in_one_transaction_or_not_at_all(shop: Shop) -> None:
 
 
 def ids(shop: Shop, after: float | None, before: float, page_size: int = 2) -> list[list[str]]:
-    return [[order.id for order in page] for page in shop.service.waiting(after, before, page_size)]
+    return [[order.id for order in page] for page in swept(shop.engine, after, before, page_size)]
 
 
 def test_waiting_pages_soonest_first_over_equal_deadlines(shop: Shop) -> None:
@@ -469,17 +470,17 @@ def test_waiting_says_how_long_each_order_has(shop: Shop) -> None:
     overdue, soon = shop.place(), shop.place()
     shop.expire_in(-MINUTE_MS, overdue)
     shop.expire_in(MINUTE_MS, soon)
-    [[first, second]] = shop.service.waiting(None, 86_400, 10)
-    assert -MINUTE_MS - 30_000 < first.expires_in_ms <= -MINUTE_MS
-    assert 30_000 < second.expires_in_ms <= MINUTE_MS
+    [[first, second]] = swept(shop.engine, None, 86_400, 10)
+    assert -MINUTE_MS - 30_000 < first.delay_ms <= -MINUTE_MS
+    assert 30_000 < second.delay_ms <= MINUTE_MS
 
 
 def test_a_page_may_be_expired_while_the_next_one_waits(shop: Shop) -> None:
     shop.stock("tea", 100)
     placed = [shop.place() for _ in range(5)]
     shop.expire_in(-MINUTE_MS, *placed)
-    for page in shop.service.waiting(None, 0, 2):
-        assert shop.service.expire([order.id for order in page]) == {}
+    for page in swept(shop.engine, None, 0, 2):
+        assert expire_now(shop.service, [order.id for order in page]) == {}
     assert ids(shop, None, 0) == []
     assert shop.shelf() == (100, 0)
 
@@ -492,11 +493,11 @@ def test_an_order_without_a_row_is_left_alone(shop: Shop) -> None:
     with shop.engine.begin() as connection:
         connection.execute(sa.delete(unpaid_orders))
     before = shop.tables()
-    assert shop.service.expire([order.id]) == {}
+    assert expire_now(shop.service, [order.id]) == {}
     cancelled: list[CancelledOrder] = []
-    assert shop.service.expire([order.id], cancelled.extend) == {}
+    assert expire_now(shop.service, [order.id], cancelled.extend) == {}
     assert cancelled == []
-    assert [*shop.service.waiting(None, 0, 9)] == []
+    assert [*swept(shop.engine, None, 0, 9)] == []
     with reading(shop.engine) as connection:
         repository = OrderRepository(connection)
         assert repository.cancel(order.id, shop.client) is None

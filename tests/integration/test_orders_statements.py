@@ -25,6 +25,7 @@ from orders.order.service import Paid, Placed
 from orders.sql.expressions import clock
 from orders.sql.tables import order_events, orders, stock_items, unpaid_orders
 from tests.conftest import Shop
+from tests.expiring import expire_now
 
 OPERATIONS = ["place", "extend", "pay", "cancel", "expire", "expire_in_detail"]
 
@@ -44,8 +45,8 @@ def operation(shop: Shop, name: str) -> Callable[[], object]:
         ),
         "pay": lambda: shop.pay(order),
         "cancel": lambda: shop.service.cancel(shop.client, order.id),
-        "expire": lambda: shop.service.expire([order.id]),
-        "expire_in_detail": lambda: shop.service.expire([order.id], lambda _: None),
+        "expire": lambda: expire_now(shop.service, [order.id]),
+        "expire_in_detail": lambda: expire_now(shop.service, [order.id], lambda _: None),
     }[name]
 
 
@@ -237,7 +238,7 @@ def test_a_replay_needs_no_event(shop: Shop) -> None:
     [created] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     shop.expire_in(-1, placed.order)
-    assert shop.service.expire([placed.order.id]) == {}
+    assert expire_now(shop.service, [placed.order.id]) == {}
     [created, _] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
     with shop.engine.begin() as connection:

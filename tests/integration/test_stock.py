@@ -27,6 +27,7 @@ from orders.stock.domain import ANYTHING, Expected, StockItem
 from orders.stock.repository import StockRepository
 from orders.stock.service import Adjusted
 from tests.conftest import Shop, opened, upgrade
+from tests.expiring import expire_now
 from tests.integration.test_orders_statements import waiting
 from tests.races import together
 
@@ -192,7 +193,7 @@ def end_by_request(shop: Shop, order: Order) -> None:
 
 
 def end_by_time(shop: Shop, order: Order) -> None:
-    shop.service.expire([order.id])
+    expire_now(shop.service, [order.id])
 
 
 def leave(_shop: Shop, _order: Order) -> None:

@@ -23,6 +23,7 @@ from orders.webhooks.domain import WEBHOOK_TYPES
 from orders.webhooks.service import MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks.turns import Turns
 from tests.conftest import Api, serving
+from tests.expiring import expire_now
 from tests.receiver import Receiver, receiving
 from worker import DelayQueue, Retry, Task
 
@@ -98,7 +99,7 @@ class Hooked:
 
     def expire(self, order_id: str) -> None:
         self.move_order(order_id, -1)
-        assert self.api.services.orders.expire([order_id]) == {}
+        assert expire_now(self.api.services.orders, [order_id]) == {}
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_a_batch_is_sent_to_its_clients_subscriptions_alone(
         theirs = hooked.ask("POST", "/v1/orders", basket, key="other", headers=headers)
         for order_id in (*mine, theirs["id"]):
             hooked.move_order(order_id, -1)
-        assert hooked.api.services.orders.expire([*mine, theirs["id"]]) == {}
+        assert expire_now(hooked.api.services.orders, [*mine, theirs["id"]]) == {}
         hooked.drain()
         ids = [
             sorted(

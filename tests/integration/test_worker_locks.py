@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
+from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import Order
 from orders.sql.tables import stock_items
@@ -83,9 +84,17 @@ def orders(url: str) -> Iterator[Stage]:
         shop.stock("cup")
         placed: list[Order] = [shop.place(cup=1), *(shop.place(tea=1) for _ in range(OTHERS))]
         shop.expire_in(-1, *placed)
-        flow = timeout_flow(shop.service, Settings(database_url=url, redis_url="redis://nowhere"))
+        services = bootstrap(
+            Settings(
+                database_url=url, redis_url="redis://nowhere", lock_timeout_seconds=LOCK_SECONDS
+            )
+        )
         ids = [order.id for order in placed]
-        yield Stage(flow, ids[0], ids[1:], locked(shop.engine, stock_items.c.sku, "cup"))
+        try:
+            flow = timeout_flow(services)
+            yield Stage(flow, ids[0], ids[1:], locked(shop.engine, stock_items.c.sku, "cup"))
+        finally:
+            services.close()
 
 
 @contextmanager
