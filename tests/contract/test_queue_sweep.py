@@ -88,6 +88,14 @@ def test_a_task_put_off_before_its_time_is_brought_forward(
     assert state(queue)["scheduled"] == {"a": NOW + 5000}
 
 
+def test_a_retry_does_not_hide_what_was_written_after_its_claim(queue: DelayQueue) -> None:
+    queue.schedule("a", NOW)
+    task = one(queue, NOW)  # the handler reads: in an hour; then the record says: in 5 s
+    queue.retry([(task, HOUR)], Put.AGAIN, now_ms=NOW + 9000)
+    assert queue.restore([Due("a", -5000)], now_ms=NOW + 10_000) == nothing()
+    assert state(queue)["scheduled"] == {"a": NOW + 5000}
+
+
 def test_only_the_first_rows_in_a_row_count_as_resting(queue: DelayQueue) -> None:
     bury(queue, "a", "b", "d")
     queue.schedule("c", 1000)

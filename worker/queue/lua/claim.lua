@@ -62,7 +62,7 @@ local function give_back(lost)
     for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
       if kept and lost[string.sub(kept, 1, 64)] then
         local state = attempts_in(kept, whole(now))
-        if state.deliveries > 0 or state.cancelled ~= '' then
+        if state.deliveries > 0 or is_cancelled(state) then
           redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped as suspects are
         else
           state.span = 0
@@ -124,7 +124,7 @@ local function take_suspects()
   expired = fitting(expired)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
     local id, state = expired[i], attempts_in(kept, whole(now))
-    if state.cancelled ~= '' then
+    if is_cancelled(state) then
       let_go(id, state)
     elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
       if state.deliveries == 0 or not must_wait(id) then
@@ -184,7 +184,8 @@ if #ids == 0 then
 end
 
 local reply, leases, rows = {0, now, -1}, {}, {}
-local token_and_span = token .. whole(lease) .. ' '
+local token_and_span = token .. 'v1 ' .. whole(lease) .. ' '
+local first_attempt = ' 0 0 0 ' .. whole(now)
 local bodies = redis.call('HMGET', payloads, unpack(ids))
 redis.call('ZREM', from, unpack(ids))
 for i, id in ipairs(ids) do
@@ -194,10 +195,10 @@ for i, id in ipairs(ids) do
   rows[2 * i - 1] = id
   reply[at], reply[at + 1] = id, bodies[i]
   if type(state) == 'string' then
-    rows[2 * i] = token_and_span .. state .. ' ' .. state .. ' 0 0 0'
+    rows[2 * i] = token_and_span .. state .. ' ' .. state .. first_attempt
     reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = state, state, 0, 0, 0
   else
-    state.span = lease
+    state.span, state.claimed = lease, now
     rows[2 * i] = kept_as(token, state)
     reply[at + 2], reply[at + 3] = state.due, state.appointment
     reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts
