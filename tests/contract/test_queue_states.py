@@ -285,9 +285,8 @@ class Machine(RuleBasedStateMachine):
         """What a claim leases."""
         if self.paused:
             return []
+        self.shorten_leases(lease)
         ids = self.take_suspects(isqrt(limit)) or self.take_due(limit)
-        if not ids:
-            self.shorten_leases(limit, lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -343,9 +342,9 @@ class Machine(RuleBasedStateMachine):
         tried = self.known[task_id].attempts
         return tried.deliveries if tried else 0
 
-    def shorten_leases(self, limit: int, lease: int) -> None:
+    def shorten_leases(self, lease: int) -> None:
         """Those that begin after now were written before the clock was set back."""
-        for _, known in self.in_order("leased", after=self.now + lease)[:limit]:
+        for _, known in self.in_order("leased", after=self.now + lease):
             self.shorten_lease(known)
 
     def shorten_lease(self, known: Known) -> None:

@@ -37,6 +37,7 @@ local MOST_BYTES = 1048576
 local REMEMBERED_MS = 3600000
 local SPARED_MS = 2000
 local STALE_MS = 1000
+local MOST_LATE = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
@@ -157,13 +158,17 @@ local function take_due()
   end
 end
 
+-- A few in each call, and those that end last: leases that are long on purpose end before them.
 local function shorten_late_leases()
-  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
+  local late = redis.call('ZREVRANGEBYSCORE', leased, '+inf', '(' .. whole(now + lease), 'LIMIT', 0, MOST_LATE)
   if #late > 0 then redis.call('ZREM', leased, '') end -- a full server refuses a ZADD as the first write
   for _, id in ipairs(late) do shorten_lease(id) end
 end
 
-local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
+local function first_lease_end() return tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2]) end
+
+local lease_end = first_lease_end()
+if lease_end then shorten_late_leases() end
 local from, spared_until = leased, 0
 if lease_end and lease_end <= now then
   spared_until = tonumber(redis.call('GET', spared) or 0)
@@ -175,10 +180,7 @@ if #ids == 0 then
 end
 
 if #ids == 0 then
-  if lease_end then
-    shorten_late_leases()
-    lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
-  end
+  lease_end = lease_end and first_lease_end()
   local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, next_due or math.huge)
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
