@@ -19,7 +19,6 @@ from orders.sql.ids import is_uuid
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
 from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
-from worker.backoff import LOOK_AGAIN
 
 log = structlog.get_logger("orders")
 
@@ -82,11 +81,7 @@ def _expire(orders: OrderService, traces: Traces, tasks: Sequence[Task]) -> dict
     if order_ids:
         with outages():
             again = orders.expire(order_ids, _report(tasks, traces, time.time_ns()))
-        attempts = {task.id: task.attempt for task in tasks}
-        outcomes |= {
-            order_id: Retry(ms if ms > 0 else 1000 * LOOK_AGAIN(attempts[order_id]))
-            for order_id, ms in again.items()
-        }
+        outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
     return outcomes
 
 

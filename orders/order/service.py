@@ -49,6 +49,10 @@ from orders.sql.schema import check_ready
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 
+#: How soon to look again at an overdue order that was locked, most likely by a payment.
+LOOK_AGAIN_MS = 50
+
+
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
 
@@ -388,15 +392,16 @@ class OrderService(Transactional[OrderRepository]):
         """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
         Releases exactly the stock that they held, and writes one event for each. Repeating it
-        changes nothing. Returns, for each order that is still unpaid, in how many milliseconds it is
-        due: 0 or less if it was locked, most likely by a payment. ``report`` gets the cancelled orders.
+        changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
+        look again. ``report`` gets the cancelled orders.
         """
         with self._autocommit() as repository:
             expired = repository.expire(order_ids, in_detail=report is not None)
         if report is not None:
             report(expired.details)
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
-        return expired.unpaid
+        unpaid = expired.unpaid.items()
+        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
 
     def waiting(
         self, after_seconds: float | None, before_seconds: float, page_size: int

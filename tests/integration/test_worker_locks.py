@@ -1,9 +1,11 @@
 """What one locked row does to the other tasks of its batch: nothing."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -11,10 +13,11 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
+from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import Order
 from orders.sql.tables import stock_items
-from orders.timeouts import timeout_flow
+from orders.timeouts import flows
 from tests.conftest import opened
 from tests.integration.hall import Hall, made
 from tests.integration.workers import running
@@ -78,12 +81,23 @@ def seats(url: str) -> Iterator[Stage]:
 @contextmanager
 def orders(url: str) -> Iterator[Stage]:
     """Orders of which one wants an article whose stock is locked."""
-    with opened(url, lock_timeout_seconds=LOCK_SECONDS) as shop:
+    with opened(url) as shop, ExitStack() as opening:
         shop.stock("tea")
         shop.stock("cup")
         placed: list[Order] = [shop.place(cup=1), *(shop.place(tea=1) for _ in range(OTHERS))]
         shop.expire_in(-1, *placed)
-        flow = timeout_flow(shop.service, Settings(database_url=url, redis_url="redis://nowhere"))
+        settings = {
+            "DATABASE_URL": url,
+            "REDIS_URL": "redis://127.0.0.1:1",
+            "LOCK_TIMEOUT_SECONDS": str(LOCK_SECONDS),
+        }
+        services = bootstrap(Settings.from_env(settings))
+        opening.callback(services.close)
+        with (
+            patch.dict(os.environ, settings),
+            patch("orders.timeouts.bootstrap", lambda *_: services),
+        ):
+            flow, *_ = flows()
         ids = [order.id for order in placed]
         yield Stage(flow, ids[0], ids[1:], locked(shop.engine, stock_items.c.sku, "cup"))
 
