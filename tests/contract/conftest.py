@@ -14,6 +14,7 @@ import redis
 
 from devtools.valkey import Valkey, redis_62_server
 from tests.conftest import DURABLE, missing
+from tests.length import quick_first
 from worker import (
     AsyncDelayQueue,
     Cancelled,
@@ -35,6 +36,8 @@ def _servers() -> list[str]:
 
 
 SERVERS = _servers()
+#: For tests of thousands of tasks or steps; `make test-all` runs them on every server.
+on_one_server = pytest.mark.parametrize("server", quick_first(SERVERS), indirect=True)
 
 
 @pytest.fixture(scope="session", params=SERVERS)

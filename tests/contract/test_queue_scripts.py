@@ -124,7 +124,7 @@ def test_an_error_of_a_command_names_its_line_of_the_file(
     found = re.search(r"user_script:\s*(\d+)", str(raised.value))
     assert found
     file = (FOLDER / "claim.lua").read_text().splitlines()
-    assert "redis.call('ZRANGEBYSCORE', scheduled" in file[int(found[1]) - 1]
+    assert "redis.call('ZRANGE', scheduled" in file[int(found[1]) - 1]
 
 
 def _included(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.contract.conftest import on_one_server
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import never_sent, reply_lost
 from tests.length import rounds
@@ -33,6 +34,7 @@ WORKERS = st.sampled_from(["w1", "w2"])
 #: Of what would undo too much of what the other rules did.
 SELDOM = st.sampled_from([False, False, False, False, True])
 DAY = 86_400_000
+HOUR = 3_600_000
 TERM = 20
 #: A task that is later than its record says by no more than this is left where it is.
 SLACK = 100
@@ -92,6 +94,8 @@ class Machine(RuleBasedStateMachine):
         self.paused = self.resumed = False
         #: Token of a claim whose reply was lost -> when to forget it.
         self.lost_claims: dict[str, int] = {}
+        #: Worker -> when the leases end that its latest claim gave.
+        self.claims: dict[str, int] = {}
         self.alone: str | None = None
         #: Who sweeps, and until when.
         self.sweeper: tuple[int, str] | None = None
@@ -239,7 +243,7 @@ class Machine(RuleBasedStateMachine):
         self.report_lost_claims(worker, lease)
         self.unreported[worker] = []
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
-        ids = self.take(limit, lease, claim.tasks[0].token if claim.tasks else "")
+        ids = self.take(worker, limit, lease, claim.tasks[0].token if claim.tasks else "")
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
         ends = [known.at for known in self.known.values() if known.place != "dead"]
         waits = ends and not ids and not self.paused
@@ -253,7 +257,7 @@ class Machine(RuleBasedStateMachine):
             self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.report_lost_claims(worker, lease)
         self.unreported[worker] = [*self.workers[worker]._lost_claims]
-        self.take(limit, lease, self.unreported[worker][-1])
+        self.take(worker, limit, lease, self.unreported[worker][-1])
 
     @rule(worker=WORKERS)
     def claim_without_a_connection(self, worker: str) -> None:
@@ -265,16 +269,19 @@ class Machine(RuleBasedStateMachine):
         if reported := self.unreported[worker]:
             self.lost_claims = {
                 token: until for token, until in self.lost_claims.items() if until > self.now
-            } | dict.fromkeys(reported, self.now + lease + DAY)
+            } | dict.fromkeys(reported, self.now + lease + HOUR)
+            if (ends := self.claims.get(worker, 0)) <= self.now - HOUR:
+                return
             for known in self.known.values():
-                if known.place == "leased" and known.tried.token in reported:
+                leased = known.place == "leased" and known.at == ends
+                if leased and known.tried.token in reported:
                     if known.tried.deliveries or known.tried.cancelled:
                         known.at = self.now
                     else:
                         known.place, known.at = "scheduled", known.tried.due
                         known.tried.token, known.tried.span = NOBODY, 0
 
-    def take(self, limit: int, lease: int, token: str) -> list[str]:
+    def take(self, worker: str, limit: int, lease: int, token: str) -> list[str]:
         """What a claim leases."""
         if self.paused:
             return []
@@ -283,6 +290,8 @@ class Machine(RuleBasedStateMachine):
             self.shorten_leases(limit, lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
+        if ids:
+            self.claims[worker] = self.now + lease
         for task_id in ids:
             known = self.known[task_id]
             assert known.at <= self.now, "early"
@@ -544,6 +553,7 @@ class Machine(RuleBasedStateMachine):
         return {task_id: known.at for task_id, known in self.known.items() if known.place == place}
 
 
+@on_one_server
 def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) -> None:
     run_state_machine_as_test(
         lambda: Machine(client),  # type: ignore[arg-type]  # any callable that makes one will do

@@ -62,7 +62,7 @@ def flows() -> list[Flow]:
     _set_clocks()
     lane.SLOW_POLL_SECONDS = float(os.environ.get("SLOW_POLL_SECONDS", lane.SLOW_POLL_SECONDS))
     services = bootstrap(settings)
-    flow = timeout_flow(services.orders, settings)
+    flow = timeout_flow(services)
 
     def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome] | None:
         _pass("after_claim")

@@ -282,6 +282,8 @@ class Site:
             keys.sweeper,
             keys.lost_claims,
             keys.alone,
+            keys.claims,
+            keys.spared,
             keys.resumed,
             REDIS_CLOCK_OFFSET,
         )

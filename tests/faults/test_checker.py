@@ -13,6 +13,7 @@ from orders.order.domain import CancelReason, Payment
 from orders.queues import QUEUE
 from orders.sql.expressions import now
 from orders.sql.tables import order_events, orders, payments, stock_items, webhook_deliveries
+from tests.expiring import expire_now
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
@@ -32,7 +33,7 @@ def check(site: Site, **expectations: Any) -> set[str]:
 
 
 def expire(services: Services, ids: Sequence[str]) -> None:
-    services.orders.expire(ids)
+    expire_now(services.orders, ids)
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_deadline_that_moves_unannounced_is_reported(site: Site) -> None:
     assert check(site) == {"S1"}
     with site.services.engine.begin() as connection:
         connection.execute(sa.update(orders).where(one).values(version=2, expires_at=now()))
-    service.expire(ids)
+    expire_now(service, ids)
     with site.services.engine.begin() as connection:
         connection.execute(sa.update(orders).where(one).values(expires_at=later))
     assert check(site) == {"S3"}, "it was cancelled at the time that was in force no more"

@@ -54,6 +54,7 @@ from orders.webhooks.domain import Answer, Message
 from orders.webhooks.service import WebhookPolicy, Webhooks
 from orders.webhooks.signatures import signed
 from tests.conftest import Shop, empty_database, opened, upgrade
+from tests.expiring import expire_now, swept
 from tests.integration.reads import COUNT, watched
 
 ITEMS = 3
@@ -234,7 +235,7 @@ def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail:
     batches = {id(shop): overdue(shop, size) for shop in pair}
     told: list[CancelledOrder] = []
     report = told.extend if in_detail else None
-    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)], report))
+    assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)], report))
     for shop in pair:
         assert not {*batches[id(shop)]} & {*overdue(shop, size)}
     assert len(told) == 2 * size * in_detail
@@ -243,8 +244,8 @@ def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail:
 def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
     batches = {id(shop): overdue(shop, 500) for shop in pair}
     for shop in pair:
-        shop.service.expire(batches[id(shop)])
-    assert_alike(pair, lambda shop: shop.service.expire(batches[id(shop)]))
+        expire_now(shop.service, batches[id(shop)])
+    assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)]))
 
 
 def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
@@ -359,7 +360,7 @@ def test_the_sweep_needs_no_statistics(pair: Pair) -> None:
 
     def use(shop: Shop) -> None:
         for after, before in ((None, 0.0), (-1.0, 60.0)):
-            pages = shop.service.waiting(after, before, 500)
+            pages = swept(shop.engine, after, before, 500)
             assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
 
     assert_alike(pair, use)
@@ -475,7 +476,7 @@ def test_webhooks_are_written_with_events_without_statistics(
     batches = {id(shop): overdue(shop, 500) for shop in pair}
 
     def use(shop: Shop) -> None:
-        shop.service.expire(batches[id(shop)])
+        expire_now(shop.service, batches[id(shop)])
         paid, cancelled = shop.basket({"sku-000": 1}), shop.basket({"sku-001": 1})
         shop.pay(paid, "hooked")
         shop.service.cancel(shop.client, cancelled.id)

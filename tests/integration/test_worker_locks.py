@@ -1,11 +1,9 @@
 """What one locked row does to the other tasks of its batch: nothing."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import NamedTuple
-from unittest.mock import patch
 
 import pytest
 import redis
@@ -17,7 +15,7 @@ from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import Order
 from orders.sql.tables import stock_items
-from orders.timeouts import flows
+from orders.timeouts import timeout_flow
 from tests.conftest import opened
 from tests.integration.hall import Hall, made
 from tests.integration.workers import running
@@ -81,25 +79,22 @@ def seats(url: str) -> Iterator[Stage]:
 @contextmanager
 def orders(url: str) -> Iterator[Stage]:
     """Orders of which one wants an article whose stock is locked."""
-    with opened(url) as shop, ExitStack() as opening:
+    with opened(url, lock_timeout_seconds=LOCK_SECONDS) as shop:
         shop.stock("tea")
         shop.stock("cup")
         placed: list[Order] = [shop.place(cup=1), *(shop.place(tea=1) for _ in range(OTHERS))]
         shop.expire_in(-1, *placed)
-        settings = {
-            "DATABASE_URL": url,
-            "REDIS_URL": "redis://127.0.0.1:1",
-            "LOCK_TIMEOUT_SECONDS": str(LOCK_SECONDS),
-        }
-        services = bootstrap(Settings.from_env(settings))
-        opening.callback(services.close)
-        with (
-            patch.dict(os.environ, settings),
-            patch("orders.timeouts.bootstrap", lambda *_: services),
-        ):
-            flow, *_ = flows()
+        services = bootstrap(
+            Settings(
+                database_url=url, redis_url="redis://nowhere", lock_timeout_seconds=LOCK_SECONDS
+            )
+        )
         ids = [order.id for order in placed]
-        yield Stage(flow, ids[0], ids[1:], locked(shop.engine, stock_items.c.sku, "cup"))
+        try:
+            flow = timeout_flow(services)
+            yield Stage(flow, ids[0], ids[1:], locked(shop.engine, stock_items.c.sku, "cup"))
+        finally:
+            services.close()
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Dependency:
         self.handled += [task.id for task in tasks]
 
 
-def test_an_outage_counts_nothing_buries_nothing_and_ends_by_itself(
+def test_an_outage_counts_nothing_and_ends_by_itself(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     dependency = Dependency()
@@ -80,7 +80,7 @@ def no_slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_slow_poll")
-def test_a_batch_is_given_back_at_once_while_another_thread_waits_for_work(
+def test_a_batch_is_released_at_once_while_a_thread_waits(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     def fail_once(_tasks: Sequence[Task]) -> None:
@@ -131,7 +131,7 @@ def test_what_waits_behind_slow_tasks_is_given_back(
 
 
 @pytest.mark.usefixtures("_long_share")
-def test_no_further_task_is_begun_until_redis_takes_the_ack_that_it_refused(
+def test_no_further_task_begins_until_redis_takes_a_refused_ack(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = DelayQueue(redis_client, "refused")
@@ -158,7 +158,7 @@ def test_no_further_task_is_begun_until_redis_takes_the_ack_that_it_refused(
     assert state(queue) == {}
 
 
-def test_a_task_that_fails_is_tried_again_later_and_later_and_dies_of_its_last_failure(
+def test_a_failing_task_is_retried_ever_later_until_it_dies(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     tries: list[tuple[int, float]] = []
@@ -208,7 +208,7 @@ def test_each_outcome_of_a_batch_is_settled_in_its_own_way(
     assert worker.counts == {"done": 1, "retried": 1, "failed": 1, "dead": 1}
 
 
-def test_a_worker_that_lost_its_lease_writes_nothing_and_counts_it(
+def test_who_lost_its_lease_counts_it_and_writes_nothing(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     queue = DelayQueue(redis_client, "stale")

@@ -24,14 +24,8 @@ EVENT_KINDS = [
 ]
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = (
-    "lane",
-    "station",
-    "isolation",
-    "outages",
-    "renewal",
-    "settling",
-    "sweep",
-    "heartbeat",
+    *("lane", "station", "isolation", "outages", "renewal", "settling", "heartbeat"),
+    *("sweep", "waiting", "without_redis"),
 )
 
 
@@ -43,6 +37,7 @@ class Clock:
         self.now = float(round(time.time()))
         for module in ON_THE_CLOCK:
             monkeypatch.setattr(f"worker.runtime.{module}.time", self)
+        monkeypatch.setattr("worker.queue.worker_side.time", self)
 
     def monotonic(self) -> float:
         return self.now

@@ -71,7 +71,7 @@ def test_a_batch_that_succeeds_is_run_once() -> None:
 
 
 @pytest.mark.parametrize("poison", ["0", "333", "999"])
-def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: str) -> None:
+def test_one_poison_task_is_found_in_a_logarithm_of_calls(poison: str) -> None:
     handler = Poisoned(poison)
     results = _run(handler, _tasks(1000))
     assert [task.id for task, _ in results.failed] == [poison]
@@ -80,9 +80,7 @@ def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: 
 
 
 @given(count=st.integers(1, 60), poison=st.sets(st.integers(0, 59)))
-def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
-    count: int, poison: set[int]
-) -> None:
+def test_only_the_poison_tasks_fail_and_others_are_done_once(count: int, poison: set[int]) -> None:
     handler = Poisoned(*map(str, poison))
     results = _run(handler, _tasks(count))
     bad = handler.poison & _ids(_tasks(count))
@@ -209,7 +207,7 @@ def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
     assert results == BatchResult(untouched=_tasks(1), outage=down)
 
 
-def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
+def test_an_outage_leaves_the_batch_untouched_after_one_call() -> None:
     calls: list[int] = []
     down = Unavailable("no answer")
 
@@ -221,7 +219,7 @@ def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
     assert calls == [100]
 
 
-def test_an_outage_in_the_middle_leaves_the_rest_untouched_and_keeps_what_is_done() -> None:
+def test_an_outage_midway_keeps_what_is_done_and_leaves_the_rest() -> None:
     done: set[str] = set()
 
     def handler(tasks: Sequence[Task]) -> None:
@@ -247,7 +245,7 @@ def test_an_unknown_error_counts_while_the_probe_passes() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("down"), OSError("down"), KeyError("down"), asyncio.CancelledError()]
 )
-def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
+def test_an_unknown_error_is_an_outage_while_the_probe_fails(
     error: BaseException,
 ) -> None:
     def probe() -> None:
@@ -260,7 +258,7 @@ def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
     assert isinstance(results.outage.__cause__, ValueError)
 
 
-def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> None:
+def test_an_outcome_said_for_a_task_is_believed_without_a_probe() -> None:
     def probe() -> None:
         raise AssertionError("not asked")
 
@@ -350,7 +348,7 @@ def test_one_at_a_time_each_outcome_is_that_tasks_own(
     assert getattr(results, place) == [(Task("3"), _kept_as(outcome))]
 
 
-def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -> None:
+def test_one_at_a_time_a_tasks_outcome_is_known_before_the_next() -> None:
     seen: list[str] = []
 
     def function(task: Task) -> None:
@@ -362,7 +360,7 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
         assert part == BatchResult(done=[Task(str(number - 1))])
 
 
-def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
+def test_one_at_a_time_nothing_begins_after_the_stop() -> None:
     seen: list[str] = []
     function = one_at_a_time(lambda task: seen.append(task.id))
     results = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
@@ -370,7 +368,7 @@ def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> N
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
-def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Exception) -> None:
+def test_one_at_a_time_an_outage_counts_nothing(error: Exception) -> None:
     def function(task: Task) -> None:
         if task.id == "1":
             raise error
@@ -391,7 +389,7 @@ def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
     assert _run(handler, _tasks(3)) == BatchResult(done=_tasks(3))
 
 
-def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:
+def test_a_failure_may_be_text_and_its_error_unreadable() -> None:
     class Unreadable(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")

@@ -47,7 +47,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(Clock(monkeypatch))
 
 
-def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(desk: Desk) -> None:
+def test_a_lease_is_extended_every_third_while_work_lasts(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a", "b"), desk.clock.now):
         for _ in range(30):
             desk.pass_seconds(1)
@@ -90,7 +90,7 @@ def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk)
     assert desk.extensions == 0
 
 
-def test_a_lease_that_began_before_the_claims_reply_is_extended_as_if_at_its_start(
+def test_a_lease_counts_from_before_the_claims_reply(
     desk: Desk,
 ) -> None:
     tasks = desk.claimed("a")
@@ -113,7 +113,7 @@ def test_what_is_settled_is_not_extended_any_more(desk: Desk) -> None:
     assert desk.extensions == 1
 
 
-def test_a_task_that_another_worker_has_is_given_up_and_the_others_are_extended(
+def test_another_workers_task_is_given_up_and_others_extended(
     desk: Desk,
 ) -> None:
     tasks = desk.claimed("a", "b")
@@ -153,7 +153,7 @@ def test_after_a_failed_extension_the_next_look_tries_again(desk: Desk) -> None:
     assert [line["event"] for line in logged] == ["lease not extended yet"]
 
 
-def test_a_handler_that_runs_too_long_loses_its_lease_and_is_told_once(desk: Desk) -> None:
+def test_an_overrunning_handler_loses_its_lease_and_is_told_once(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
         for _ in range(25):
             desk.pass_seconds(4)
@@ -174,7 +174,7 @@ def test_each_call_of_a_handler_has_its_own_time(desk: Desk) -> None:
     assert desk.extensions == 28
 
 
-def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk) -> None:
+def test_an_overrun_does_not_end_the_lease_of_the_next_call(desk: Desk) -> None:
     tasks = desk.claimed("a", "b")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
         for _ in range(16):
@@ -246,7 +246,7 @@ def test_a_task_that_another_worker_has_is_not_begun(desk: Desk) -> None:
         assert not held.begin(tasks)
 
 
-def test_what_is_held_is_known_until_its_block_ends_however_it_does(desk: Desk) -> None:
+def test_what_is_held_is_known_until_its_block_ends(desk: Desk) -> None:
     held: list[int] = []
 
     def fail() -> None:
@@ -263,7 +263,7 @@ def test_what_is_held_is_known_until_its_block_ends_however_it_does(desk: Desk) 
     assert desk.renewer.held() == []
 
 
-def test_it_looks_often_enough_for_two_attempts_to_fail_and_until_it_is_finished(
+def test_it_looks_often_enough_for_two_attempts_to_fail(
     desk: Desk,
 ) -> None:
     finished = desk.renewer._finished = Wait(desk.clock)

@@ -227,7 +227,7 @@ def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
 # -- what Redis does not take --------------------------------------------------------------
 
 
-def test_nothing_is_told_of_tasks_whose_lease_is_lost_but_that_it_is(clock: Clock) -> None:
+def test_of_tasks_whose_lease_is_lost_only_that_is_reported(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue._redis.flushall()
     assert desk.settler.settle(_of_each_kind(desk))
@@ -254,7 +254,7 @@ def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     assert desk.queue.calls == []
 
 
-def test_one_call_that_redis_does_not_take_does_not_keep_the_others_back(clock: Clock) -> None:
+def test_one_call_that_redis_refuses_does_not_hold_others_back(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue.before = Refusing(redis.ResponseError("OOM"), "retry")
     assert not desk.settler.settle(_of_each_kind(desk))
@@ -262,7 +262,7 @@ def test_one_call_that_redis_does_not_take_does_not_keep_the_others_back(clock: 
     assert desk.counts == {"done": 1, "dead": 1, "released": 1}
 
 
-def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
+def test_a_silent_redis_is_sent_one_owed_call_at_a_time_in_turn(
     clock: Clock,
 ) -> None:
     desk = Desk(clock, "a", "b")
@@ -279,7 +279,7 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
     assert desk.queue.scheduled() == {"b": 0}
 
 
-def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_claim(
+def test_a_refused_unconfirmed_call_is_kept_and_claims_go_on(
     clock: Clock,
 ) -> None:
     desk = Desk(clock, "a")
@@ -327,7 +327,7 @@ def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
 # -- what a sweep leaves alone -------------------------------------------------------------
 
 
-def test_what_is_put_off_is_known_until_its_time_or_until_it_is_done(clock: Clock) -> None:
+def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> None:
     postponed = Postponed()
     postponed.add("a", clock.now + 5)
     postponed.add("b", clock.now + 10)
@@ -400,7 +400,7 @@ def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -
 
 
 @pytest.mark.parametrize("settings", [{"sweep": None}, {}])
-def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
+def test_a_sweep_that_hands_out_nothing_remembers_nothing(
     clock: Clock, settings: dict[str, Any]
 ) -> None:
     desk = Desk(clock, *KINDS, without_redis="wait", **settings)

@@ -1,6 +1,7 @@
 """How tasks, ids and replies are written in Redis, for `DelayQueue` and `AsyncDelayQueue` alike."""
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ T = TypeVar("T")
 #: Scripts work on at most this many tasks, so that none blocks the server for long. The exception is a
 #: claim, which takes up to `MAX_BATCH_SIZE`.
 SLICE = 500
+#: Scripts copy at most this many bytes of payloads or dead letters, unless a single one is larger. A claim
+#: has the same limit.
+SLICE_BYTES = 2**20
 #: Due times are zset scores, which are doubles: exact integers up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
@@ -43,7 +47,7 @@ def schedule_args(
     Raises ValueError for a task that cannot be stored, before it yields anything.
     """
     head = (keys.wake, int(only_if_absent))
-    for part in slices([*map(_row, tasks)]):
+    for part in slices_by_size([*map(_row, tasks)]):
         yield chain(head, chain.from_iterable(part))
 
 
@@ -84,6 +88,20 @@ def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
         yield rows[start : start + size]
 
 
+def slices_by_size(
+    rows: Sequence[tuple[Any, ...]], size: int = SLICE
+) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """The rows of each call of a script that copies the last value of each row."""
+    start, room = 0, SLICE_BYTES
+    for n, row in enumerate(rows):
+        room -= len(row[-1])
+        if n > start and (n - start == size or room < 0):
+            yield rows[start:n]
+            start, room = n, SLICE_BYTES - len(row[-1])
+    if rows:
+        yield rows[start:]
+
+
 def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
     """A task as `schedule.lua` takes it."""
     task_id, at_ms, payload = task
@@ -92,6 +110,19 @@ def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]
     if not 0 <= at_ms <= MAX_DUE_AT_MS:  # false for NaN and infinity too
         raise ValueError(f"due_at_ms is from 0 to 2**53 - 1, not {at_ms}")
     return checked_id(task_id), math.ceil(at_ms), payload
+
+
+def checked_due(due: Due) -> Due:
+    """A row of a sweep that can be scheduled. Raises TypeError or ValueError for any other."""
+    if not isinstance(due.id, str):
+        raise TypeError(f"a task id is text, not {reprlib.repr(due.id)}")
+    # The client would refuse to send it, which would be taken for an outage of Redis.
+    if not isinstance(due.payload, bytes):
+        raise TypeError(f"a payload is bytes, not {reprlib.repr(due.payload)}")
+    checked_id(due.id)
+    # Databases may return Decimal, which cannot be added to the floats of the clock.
+    delay_ms = checked_delay(float(due.delay_ms))
+    return due if type(due.delay_ms) is float else Due(due.id, delay_ms, due.payload)
 
 
 def checked_id(task_id: str) -> bytes:

@@ -47,6 +47,11 @@ class HeldTasks:
         with self._lock:
             return [*self._tasks.values()]
 
+    def ids(self) -> set[str]:
+        """The tasks that are held, and those of the handler's latest call, even if their lease was lost."""
+        with self._lock:
+            return set[str]() if self.given_up else {*self._tasks, *self._begun}
+
     def begin(self, batch: Sequence[Task]) -> bool:
         """Note that a call of the handler begins; return whether its whole batch is certain to be leased still."""
         self.began_at, self.given_up = time.monotonic(), False
@@ -58,7 +63,10 @@ class HeldTasks:
 
     def stop_extending(self, results: BatchResult) -> None:
         """Stop extending the leases of tasks that are about to be settled."""
-        self.drop(task.id for task in results.tasks())
+        ended = [task.id for task in results.tasks()]
+        self.drop(ended)
+        with self._lock:
+            self._begun.difference_update(ended)
 
     def still_held(self, tasks: Iterable[Task]) -> list[Task]:
         """The tasks among ``tasks`` that are still held."""
@@ -121,6 +129,10 @@ class Renewer:
         """The claims that are being worked on now."""
         with self._lock:
             return [*self._held]
+
+    def held_ids(self) -> set[str]:
+        """The ids of the tasks that this process is working on, whether or not Redis still knows of it."""
+        return {task_id for held in self.held() for task_id in held.ids()}
 
     def run(self) -> None:
         """Renew until `finish`, which a stopping worker calls after its last handler has returned."""

@@ -105,6 +105,8 @@ class Station:
                 self._failing_since = now
                 self._emit(events.RedisLost(self.queue.name, error))
             self._failed_claims += 1
+            if isinstance(error, redis.TimeoutError):  # perhaps because the reply is large
+                self.limit = max(1, self.limit // 2)
             self._server.forget()
             self._claim_at = now + RECONNECT(self._failed_claims)
             raise

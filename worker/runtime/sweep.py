@@ -3,13 +3,10 @@
 Whatever Redis loses in a crash, a flush or a failover, the records still have. The sweep reads which tasks
 are waiting according to the records, and restores those that Redis lost. While Redis answers, one worker
 sweeps. While it does not, every worker sweeps and, if the flow asks for it, passes overdue tasks to the
-flow's own handler. So there is only one way to finish a task.
+flow's own handler.
 
 There are two kinds of rounds. Most read only what is overdue. Every ``lookahead_seconds`` one also reads what
 will be due soon, so that a lost task is restored before it is due.
-
-A task that Redis does not have may have been done or cancelled after the records were read. So the records
-are read again, and the task is restored only if they still list it.
 """
 
 import threading
@@ -22,13 +19,13 @@ import redis
 
 from .. import events
 from ..errors import FATAL, Unavailable, UnsafeServer, described
-from ..flow import Due, Sweep, Task
+from ..flow import Due, Sweep
 from ..log import log
 from ..queue.delay_queue import DelayQueue, Restored
-from .isolation import BatchResult, handle
 from .outages import HangDetector
-from .settling import Postponed, retry_delay_ms
-from .station import Station, handled_event
+from .station import Station
+from .waiting import MOST_LOST, LostTasks, Page, Waiting
+from .without_redis import WithoutRedis
 
 #: While Redis has been silent for less than this, it may be a hiccup, and nothing is handled without it.
 SILENCE_SECONDS = 1.5
@@ -36,10 +33,6 @@ SILENCE_SECONDS = 1.5
 ASK_AGAIN_SECONDS = 0.05
 #: The fraction of its turn after which a sweeper extends it.
 EXTEND_AFTER = 0.6
-#: Tasks that were due soon when first read may be overdue when read again.
-SLACK_SECONDS = 10.0
-#: How many lost tasks are looked up again in one round; the others wait for the next.
-MOST_LOST = 50_000
 #: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
 #: read only when the sweep looks ahead, instead of every round.
 PARKED_SECONDS = 10.0
@@ -64,7 +57,7 @@ class Sweeper:
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
-        self._records = records
+        self._waiting = Waiting(station.flow.name, records)
         self._queue = queue
         self._worker_id = worker_id
         self._alarm = alarm
@@ -79,16 +72,17 @@ class Sweeper:
         self._silent_since: float | None = None
         #: Whether the records could be read the last time.
         self.records_answer = True
-        #: When the last page of records was asked for, on the monotonic clock.
-        self._read_at = 0.0
         #: When to read again what is due soon, and everything that is overdue.
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked, so the next round need not read it.
         self._parked_until: float | None = None
-        #: Tasks that were handled without Redis and are not done: when to try them again, and how often they
-        #: failed.
-        self._postponed = Postponed()
-        self._failures: Counter[str] = Counter()
+        self._without_redis = WithoutRedis(
+            station,
+            hang_detector=self.hang_detector,
+            stopping=stopping,
+            counts=counts,
+            emit=emit,
+        )
 
     def run(self) -> None:
         """Sweep until the worker stops."""
@@ -109,7 +103,7 @@ class Sweeper:
             return
         try:
             if not self.records_answer:  # do not take the turn before they do
-                next(iter(self._waiting(None, 0.0)), None)
+                next(self._read(None, 0.0), None)
             self._sweep(now)
         except Unavailable as error:
             if self.records_answer:
@@ -142,75 +136,66 @@ class Sweeper:
             if look_ahead and self._my_turn and self._silent_since is None:
                 self._sweep_upcoming()
 
-    def _waiting(self, after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
-        """The tasks that the records list, page by page.
-
-        Raises what the records raise, and TypeError for a payload that is not bytes.
-        """
-        pages = iter(self._records(after_seconds, before_seconds))
-        while True:
-            self._read_at = time.monotonic()
-            page = next(pages, None)
-            if page is None:
-                return
+    def _read(self, after_seconds: float | None, before_seconds: float) -> Iterator[Page]:
+        for page in self._waiting.pages(after_seconds, before_seconds):
             self.hang_detector.progress()
-            # Databases may return Decimal, which cannot be added to the floats of the clock.
-            rows = [Due(due.id, float(due.delay_ms), due.payload) for due in page]
-            for due in rows:
-                # The client would refuse to send it, which would be taken for an outage of Redis.
-                if not isinstance(due.payload, bytes):
-                    raise TypeError(f"the payload of {due.id!r} is {due.payload!r}, not bytes")
-            if rows:
-                yield rows
+            yield page
 
     def _sweep_overdue(self) -> None:
         asked_at, all_parked = time.monotonic(), True
         since = self._parked_until
-        lost: set[str] = set()
-        for page in self._waiting(None if since is None else since - asked_at, 0.0):
-            read_at = time.monotonic()
-            found = self._ask(page, look_only=True)
+        lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
+        for page in self._read(None if since is None else since - asked_at, 0.0):
+            found = self._look(page, held)
             if not self._may_continue(found):
                 return
-            lost.update(found.lost)
+            lost.add(page, found.lost)
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
-            if len(lost) > MOST_LOST or (found.due and not found.lost):
+            if len(lost.ids) > MOST_LOST or (found.due and not found.lost):
                 # A backlog: this page is about to be claimed, and the next ones after it.
                 break
+            if lost.ids and not any_lost:
+                any_lost = any(lost.still_listed(self._read))
+                if not any_lost:  # a backlog, too: they were done in the meantime
+                    return
             if all_parked and found.parked:
-                self._note_parked(page, found.parked, asked_at, read_at)
-            all_parked = all_parked and found.parked == len(page)
-        self._restore(lost, None if since is None else since - time.monotonic(), 0.0)
+                self._note_parked(page, found.parked, asked_at)
+            all_parked = all_parked and found.parked == len(page.rows)
+        self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
+        lost, held = LostTasks(time.monotonic()), self._station.renewer.held_ids()
         # Twice as far as the next round that looks ahead, so that each task is seen before it is due.
-        horizon = 2 * self._flow.lookahead_seconds
-        lost: set[str] = set()
-        for page in self._waiting(0.0, horizon):
-            found = self._ask(page, look_only=True)
+        for page in self._read(0.0, 2 * self._flow.lookahead_seconds):
+            found = self._look(page, held)
             if not self._may_continue(found):
                 return
-            lost.update(found.lost)
-            if len(lost) > MOST_LOST:
+            lost.add(page, found.lost)
+            if len(lost.ids) > MOST_LOST:
                 self._look_ahead_at = 0.0  # so that the next round restores the others
                 break
-        self._restore(lost, -SLACK_SECONDS, horizon)
+        self._restore(lost)
 
-    def _restore(self, lost: set[str], after_seconds: float | None, before_seconds: float) -> None:
+    def _look(self, page: Page, held: set[str]) -> Restored | None:
+        """Ask Redis what it lost of a page, leaving out what this process works on or did when the round began.
+
+        ``held`` are the ids of those tasks, as far as the round knows them; more may be added.
+        """
+        found = self._ask(page.rows, look_only=True)
+        if found is not None and found.lost:
+            held |= self._station.renewer.held_ids()
+            found = found._replace(lost=tuple(each for each in found.lost if each not in held))
+        return found
+
+    def _restore(self, lost: LostTasks) -> None:
         """Restore the lost tasks that the records still list."""
-        if not lost:
-            return
         restored = 0
-        for page in self._waiting(after_seconds, before_seconds):
-            still = [due for due in page if due.id in lost]
-            lost = lost.difference(due.id for due in still)
-            found = self._ask(still) if still else None
-            if still and not self._may_continue(found):
+        for still in lost.still_listed(self._read):
+            found = self._ask(still)
+            if not self._may_continue(found):
                 break
-            restored += len(found.lost) if found else 0
-            if not lost:
-                break
+            restored += len(found.lost)
         if restored:
             self._counts["restored"] += restored
             self._emit(events.Restored(self._queue.name, restored))
@@ -219,26 +204,24 @@ class Sweeper:
         """Whether the sweep may continue with another page."""
         return not (found is None or found.paused or not found.turn or self._stopping.is_set())
 
-    def _note_parked(
-        self, page: Sequence[Due], parked: int, asked_at: float, read_at: float
-    ) -> None:
+    def _note_parked(self, page: Page, parked: int, asked_at: float) -> None:
         """Skip the first ``parked`` tasks of a page until the next round that looks ahead.
 
-        The page was requested at ``asked_at`` and read by ``read_at``.
+        The sweep was called at ``asked_at``: its delays count from then at the earliest.
         """
-        until = min(read_at + page[parked - 1].delay_ms / 1000 + 0.001, read_at - PARKED_SECONDS)
-        if parked < len(page) and asked_at + page[parked].delay_ms / 1000 <= until:
+        last, last_read = page.rows[parked - 1], page.read_at - PARKED_SECONDS
+        until = min(page.read_at + last.delay_ms / 1000 + 0.001, last_read)
+        if parked < len(page.rows) and asked_at + page.rows[parked].delay_ms / 1000 <= until:
             return  # the next task, which is not parked, may be due at the same time
         self._parked_until = until
 
     def _sweep_without_redis(self) -> None:
         """Pass overdue tasks to the flow's own handler, until it is time to ask Redis again."""
-        station = self._station
         until = time.monotonic() + self._flow.sweep_seconds
-        for page in self._waiting(None, 0.0):
-            if self._stopping.is_set() or station.queue.last_known_paused or not station.health.up:
+        for page in self._read(None, 0.0):
+            if not self._without_redis.may_continue:
                 return
-            self._handle(page)
+            self._without_redis.handle(page)
             if time.monotonic() >= until:
                 return
 
@@ -262,8 +245,7 @@ class Sweeper:
             # Redis may have lost data, so read everything again.
             self._silent_since = self._parked_until = None
             self._look_ahead_at = 0.0
-            self._postponed = Postponed()
-            self._failures.clear()
+            self._without_redis.forget()
         self._my_turn = found.turn
         if not found.turn:
             self._parked_until = None  # another worker watches for losses
@@ -286,66 +268,3 @@ class Sweeper:
             self._queue.resign(self._worker_id)
         except redis.RedisError as error:  # the turn ends by itself
             log.debug("not resigned", queue=self._queue.name, error=described(error))
-
-    # -- without Redis ---------------------------------------------------------------------
-
-    def _handle(self, page: Sequence[Due]) -> None:
-        overdue = self._to_handle(page)
-        if not overdue:
-            return
-        tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
-        late_ms = {due.id: -due.delay_ms for due in overdue}
-        read_at = began_at = time.monotonic()
-
-        def keep_going(_: Sequence[Task]) -> bool:
-            nonlocal began_at
-            began_at = time.monotonic()
-            # A call of the handler may take longer than reading the records.
-            self.hang_detector.progress(self._flow.max_runtime_seconds)
-            return not self._stopping.is_set()
-
-        for part in handle(self._flow, tasks, keep_going):
-            ended_at = time.monotonic()
-            self.hang_detector.progress()
-            if part.outage:
-                self._station.health.take_down(part.outage)
-            self._postpone(part)
-            self._counts["handled without Redis"] += len(part.done)
-            if handled := [*part.handled()]:
-                late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
-                seconds = ended_at - began_at
-                self._emit(
-                    handled_event(self._queue.name, part, seconds, round(late), without_redis=True)
-                )
-
-    def _to_handle(self, page: Sequence[Due]) -> list[Due]:
-        """The tasks that are due and that this process neither holds nor has postponed."""
-        held_ids = {task.id for held in self._station.renewer.held() for task in held.tasks()}
-        postponed = (self._postponed, self._station.settler.postponed)
-        return [
-            due
-            for due in page
-            if due.delay_ms <= 0
-            and due.id not in held_ids
-            and not any(
-                each.covers(due.id, self._read_at + due.delay_ms / 1000) for each in postponed
-            )
-        ]
-
-    def _postpone(self, results: BatchResult) -> None:
-        """Postpone the tasks that are not done. While Redis is down, only this process knows about them."""
-        now = time.monotonic()
-        for task, error in results.failed:
-            self._failures[task.id] += 1
-            delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
-            self._postponed.add(task.id, now + delay_ms / 1000)
-            self._emit(events.Failed(self._queue.name, task, error, delay_ms))
-        later = [(task, retry.delay_ms) for task, retry in results.retries]
-        later += [(task, new.delay_ms) for task, new in results.rescheduled]
-        for task, delay_ms in later:
-            self._postponed.add(task.id, now + delay_ms / 1000)
-            self._emit(events.Retried(self._queue.name, task, delay_ms))
-        for task, letter in results.dead:
-            # It becomes a dead letter once Redis is back and a claim delivers it.
-            self._postponed.add(task.id, float("inf"))
-            self._emit(events.Failed(self._queue.name, task, letter, float("inf")))

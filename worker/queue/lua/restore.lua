@@ -72,8 +72,8 @@ for i = 7, #ARGV, 3 do
     is_parked = true
   else
     if not look_only then
-      redis.call('ZADD', scheduled, due, id)
       if payload ~= '' then redis.call('HSET', payloads, id, payload) end
+      redis.call('ZADD', scheduled, due, id)
     end
     reply[#reply + 1] = id
   end

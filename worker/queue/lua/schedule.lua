@@ -35,13 +35,18 @@ for i = 4, #ARGV, 3 do
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answers[#answers + 1] = 'dead'
   else
+    if known then redis.call('ZREM', leased, '') end -- a full server refuses an HSET as the first write
+    -- The payload first: if that fails, the task is still where it was.
+    if payload ~= '' then
+      redis.call('HSET', payloads, id, payload)
+    elseif known then
+      redis.call('HDEL', payloads, id)
+    end
     if known then
       redis.call('ZREM', leased, id)
-      redis.call('HDEL', payloads, id)
       redis.call('HDEL', tokens, id)
     end
     redis.call('ZADD', scheduled, due, id)
-    if payload ~= '' then redis.call('HSET', payloads, id, payload) end
     earliest = math.min(earliest, due)
     answers[#answers + 1] = known and 'rescheduled' or 'created'
   end

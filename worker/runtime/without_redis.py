@@ -1,0 +1,113 @@
+"""Passes overdue tasks to the flow's own handler while Redis does not answer.
+
+So there is only one way to finish a task. Several workers may get the same one: the records decide which of
+them takes effect.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from .. import events
+from ..flow import Due, Task
+from .isolation import BatchResult, handle
+from .outages import HangDetector
+from .settling import Postponed, retry_delay_ms
+from .station import Station, handled_event
+from .waiting import Page
+
+
+class WithoutRedis:
+    """Handles the tasks of one flow that this process neither holds nor has postponed."""
+
+    def __init__(
+        self,
+        station: Station,
+        *,
+        hang_detector: HangDetector,
+        stopping: threading.Event,
+        counts: Counter[str],
+        emit: events.Listener,
+    ) -> None:
+        self._station = station
+        self._flow = station.flow
+        self._hang_detector = hang_detector
+        self._stopping = stopping
+        self._counts = counts
+        self._emit = emit
+        #: Tasks that are not done: when to try them again, and how often they failed. Only this process knows.
+        self._postponed = Postponed()
+        self._failures: Counter[str] = Counter()
+
+    def forget(self) -> None:
+        """Redis is back: what is not done is its business again."""
+        self._postponed = Postponed()
+        self._failures.clear()
+
+    @property
+    def may_continue(self) -> bool:
+        """Whether another page may be handled."""
+        paused = self._station.queue.last_known_paused
+        return not (self._stopping.is_set() or paused or not self._station.health.up)
+
+    def handle(self, page: Page) -> None:
+        """Call the handler with the tasks of a page that are due."""
+        overdue = self._to_handle(page)
+        if not overdue:
+            return
+        tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
+        late_ms = {due.id: -due.delay_ms for due in overdue}
+        read_at = began_at = time.monotonic()
+
+        def keep_going(_: Sequence[Task]) -> bool:
+            nonlocal began_at
+            began_at = time.monotonic()
+            # A call of the handler may take longer than reading the records.
+            self._hang_detector.progress(self._flow.max_runtime_seconds)
+            return not self._stopping.is_set()
+
+        for part in handle(self._flow, tasks, keep_going):
+            ended_at = time.monotonic()
+            self._hang_detector.progress()
+            if part.outage:
+                self._station.health.take_down(part.outage)
+            self._postpone(part)
+            self._counts["handled without Redis"] += len(part.done)
+            if handled := [*part.handled()]:
+                late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
+                seconds = ended_at - began_at
+                self._emit(
+                    handled_event(self._flow.name, part, seconds, round(late), without_redis=True)
+                )
+
+    def _to_handle(self, page: Page) -> list[Due]:
+        held_ids = self._station.renewer.held_ids()
+        postponed = (self._postponed, self._station.settler.postponed)
+        return [
+            due
+            for due in page.rows
+            if due.delay_ms <= 0
+            and due.id not in held_ids
+            and not any(
+                each.covers(due.id, page.asked_at + due.delay_ms / 1000) for each in postponed
+            )
+        ]
+
+    def _postpone(self, results: BatchResult) -> None:
+        """Postpone the tasks that are not done."""
+        now = time.monotonic()
+        for task, error in results.failed:
+            self._failures[task.id] += 1
+            delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
+            self._postponed.add(task.id, now + delay_ms / 1000)
+            self._emit(events.Failed(self._flow.name, task, error, delay_ms))
+        later = [(task, retry.delay_ms) for task, retry in results.retries]
+        later += [(task, new.delay_ms) for task, new in results.rescheduled]
+        for task, delay_ms in later:
+            self._postponed.add(task.id, now + delay_ms / 1000)
+            self._emit(events.Retried(self._flow.name, task, delay_ms))
+        for task, letter in results.dead:
+            # It becomes a dead letter once Redis is back and a claim delivers it.
+            self._postponed.add(task.id, float("inf"))
+            self._emit(events.Failed(self._flow.name, task, letter, float("inf")))
