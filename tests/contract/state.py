@@ -55,11 +55,14 @@ def attempts(
     failures: int = 0,
     deliveries: int = 0,
     before: int = 0,
+    claimed: int = 0,
     cancelled: bool = False,
 ) -> str:
     """What is stored of a task's attempts: see ``worker/queue/lua/include/attempts.lua``."""
-    counts = (span, due, due if appointment is None else appointment, failures, deliveries, before)
-    return token + " ".join(map(str, counts)) + (" cancelled" if cancelled else "")
+    claimed = 0 if token == NOBODY else claimed
+    times = (span, due, due if appointment is None else appointment)
+    counts = (failures, deliveries, before, claimed)
+    return token + " ".join(map(str, ("v1", *times, *counts))) + (" cancelled" if cancelled else "")
 
 
 def _value(name: str, value: bytes) -> Any:

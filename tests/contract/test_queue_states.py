@@ -47,11 +47,12 @@ class Attempts:
     due: int
     appointment: int
     token: str = NOBODY
-    #: From when the task's score was written to that score.
+    #: From when the task's score was decided to that score.
     span: int = 0
     failures: int = 0
     deliveries: int = 0
     before: int = 0
+    claimed: int = 0
     cancelled: bool = False
 
 
@@ -225,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         if known.place != "scheduled" or known.at <= self.now or known.attempts is None:
             return known.place == "dead"
         put_off_at = known.at - known.attempts.span
-        return due <= put_off_at <= self.now
+        return due - SLACK <= put_off_at <= self.now
 
     @rule(worker=WORKERS)
     def resign(self, worker: str) -> None:
@@ -285,9 +286,8 @@ class Machine(RuleBasedStateMachine):
         """What a claim leases."""
         if self.paused:
             return []
+        self.shorten_leases(lease)
         ids = self.take_suspects(isqrt(limit)) or self.take_due(limit)
-        if not ids:
-            self.shorten_leases(limit, lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -298,6 +298,7 @@ class Machine(RuleBasedStateMachine):
             assert known.place != "dead"
             known.attempts = known.attempts or Attempts(due=known.at, appointment=known.at)
             known.attempts.token, known.attempts.span = token, lease
+            known.attempts.claimed = self.now
             known.place, known.at = "leased", self.now + lease
         return ids
 
@@ -342,9 +343,9 @@ class Machine(RuleBasedStateMachine):
         tried = self.known[task_id].attempts
         return tried.deliveries if tried else 0
 
-    def shorten_leases(self, limit: int, lease: int) -> None:
+    def shorten_leases(self, lease: int) -> None:
         """Those that begin after now were written before the clock was set back."""
-        for _, known in self.in_order("leased", after=self.now + lease)[:limit]:
+        for _, known in self.in_order("leased", after=self.now + lease):
             self.shorten_lease(known)
 
     def shorten_lease(self, known: Known) -> None:
@@ -359,6 +360,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed)
     def ack(self, task: Task) -> None:
+        known = self.known.get(task.id)
+        if known and known.place == "leased" and known.tried.token != task.token:
+            tried = known.tried
+            if tried.appointment == task.appointment_ms and tried.before >= task.attempt:
+                self.queue.ack([task])
+                del self.known[task.id]
+                return
         if self.settles(task, lambda: self.queue.ack([task])):
             del self.known[task.id]
 
@@ -371,7 +379,7 @@ class Machine(RuleBasedStateMachine):
         known = self.known[task.id]
         known.place, known.at = "scheduled", self.now + delay
         tried = known.tried
-        tried.token, tried.span = NOBODY, max(0, delay)
+        tried.token, tried.span = NOBODY, max(0, known.at - tried.claimed)
         tried.before += 1
         if put is Put.FAILED:
             tried.failures += 1
@@ -379,7 +387,7 @@ class Machine(RuleBasedStateMachine):
             tried.failures = tried.deliveries = 0
             tried.due = known.at
         if put is Put.NEW:
-            known.attempts = Attempts(known.at, known.at, span=tried.span)
+            known.attempts = Attempts(known.at, known.at, span=tried.span, claimed=tried.claimed)
 
     @rule(task=claimed)
     def release(self, task: Task) -> None:

@@ -254,6 +254,22 @@ def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     assert desk.queue.calls == []
 
 
+def test_a_delay_goes_on_while_redis_is_silent(clock: Clock) -> None:
+    desk = Desk(clock, "failed", "new", "retried")
+    desk.queue.before = Refusing(GONE)
+    desk.settler.settle(
+        BatchResult(
+            retries=[(desk["retried"], Retry(9000))],
+            rescheduled=[(desk["new"], Reschedule(8000))],
+            failed=[(desk["failed"], ERROR)],
+        )
+    )
+    clock.move(6)
+    desk.queue.before = lambda _: None
+    desk.settler.resend()
+    assert desk.queue.scheduled() == {"failed": 1000, "new": 2000, "retried": 3000}
+
+
 def test_one_call_that_redis_refuses_does_not_hold_others_back(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue.before = Refusing(redis.ResponseError("OOM"), "retry")
@@ -304,7 +320,7 @@ def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(GONE)
-    desk.settler.settle(BatchResult(done=[desk["a"]]))
+    desk.settler.settle(BatchResult(untouched=[desk["a"]]))
     desk.queue.before = lambda _: None
     clock.move(11)
     [again] = desk.again()

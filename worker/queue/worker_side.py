@@ -97,9 +97,12 @@ class WorkerSide(ScriptedQueue):
     def ack(self, tasks: Sequence[Task]) -> None:
         """Remove tasks of one claim, because they are done.
 
-        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
+        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled. A task
+        that another worker holds by now, for a later attempt of the same appointment, is done all the same.
         """
-        self._settle("ack", None, [_shared_token(tasks)], [(task.id,) for task in tasks])
+        head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
+        rows = [(task.id, task.appointment_ms, task.attempt) for task in tasks]
+        self._settle("ack", None, head, rows)
 
     def retry(
         self,

@@ -5,7 +5,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import redis
@@ -123,9 +122,7 @@ class Settler:
             self._call("done", results.done, queue.ack),
             *(
                 self._call(
-                    "failed" if put is Put.FAILED else "retried",
-                    rows,
-                    partial(queue.retry, put=put),
+                    "failed" if put is Put.FAILED else "retried", rows, self._putting_back(put)
                 )
                 for put, rows in back.items()
             ),
@@ -140,6 +137,16 @@ class Settler:
             if task.id not in lost:
                 self._emit(events.Failed(queue.name, task, error, delay_ms))
         return buried and all(call.confirmed for call in calls)
+
+    def _putting_back(self, put: Put) -> Callable[[list[tuple[Task, float]]], None]:
+        """A call of `DelayQueue.retry` whose delays count from now, however often it has to be sent."""
+        decided_at = time.monotonic()
+
+        def write(rows: list[tuple[Task, float]]) -> None:
+            passed_ms = 1000 * (time.monotonic() - decided_at)
+            self._queue.retry([(task, delay_ms - passed_ms) for task, delay_ms in rows], put)
+
+        return write
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make tasks dead letters; return whether Redis confirmed it."""

@@ -37,6 +37,7 @@ local MOST_BYTES = 1048576
 local REMEMBERED_MS = 3600000
 local SPARED_MS = 2000
 local STALE_MS = 1000
+local MOST_LATE = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
@@ -62,7 +63,7 @@ local function give_back(lost)
     for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
       if kept and lost[string.sub(kept, 1, 64)] then
         local state = attempts_in(kept, whole(now))
-        if state.deliveries > 0 or state.cancelled ~= '' then
+        if state.deliveries > 0 or is_cancelled(state) then
           redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped as suspects are
         else
           state.span = 0
@@ -124,7 +125,7 @@ local function take_suspects()
   expired = fitting(expired)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
     local id, state = expired[i], attempts_in(kept, whole(now))
-    if state.cancelled ~= '' then
+    if is_cancelled(state) then
       let_go(id, state)
     elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
       if state.deliveries == 0 or not must_wait(id) then
@@ -157,13 +158,17 @@ local function take_due()
   end
 end
 
+-- A few in each call, and those that end last: leases that are long on purpose end before them.
 local function shorten_late_leases()
-  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
+  local late = redis.call('ZREVRANGEBYSCORE', leased, '+inf', '(' .. whole(now + lease), 'LIMIT', 0, MOST_LATE)
   if #late > 0 then redis.call('ZREM', leased, '') end -- a full server refuses a ZADD as the first write
   for _, id in ipairs(late) do shorten_lease(id) end
 end
 
-local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
+local function first_lease_end() return tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2]) end
+
+local lease_end = first_lease_end()
+if lease_end then shorten_late_leases() end
 local from, spared_until = leased, 0
 if lease_end and lease_end <= now then
   spared_until = tonumber(redis.call('GET', spared) or 0)
@@ -175,16 +180,14 @@ if #ids == 0 then
 end
 
 if #ids == 0 then
-  if lease_end then
-    shorten_late_leases()
-    lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
-  end
+  lease_end = lease_end and first_lease_end()
   local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, next_due or math.huge)
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
 
 local reply, leases, rows = {0, now, -1}, {}, {}
-local token_and_span = token .. whole(lease) .. ' '
+local token_and_span = token .. 'v1 ' .. whole(lease) .. ' '
+local first_attempt = ' 0 0 0 ' .. whole(now)
 local bodies = redis.call('HMGET', payloads, unpack(ids))
 redis.call('ZREM', from, unpack(ids))
 for i, id in ipairs(ids) do
@@ -194,10 +197,10 @@ for i, id in ipairs(ids) do
   rows[2 * i - 1] = id
   reply[at], reply[at + 1] = id, bodies[i]
   if type(state) == 'string' then
-    rows[2 * i] = token_and_span .. state .. ' ' .. state .. ' 0 0 0'
+    rows[2 * i] = token_and_span .. state .. ' ' .. state .. first_attempt
     reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = state, state, 0, 0, 0
   else
-    state.span = lease
+    state.span, state.claimed = lease, now
     rows[2 * i] = kept_as(token, state)
     reply[at + 2], reply[at + 3] = state.due, state.appointment
     reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts

@@ -24,6 +24,7 @@ for n, id in ipairs(held) do
   local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
   local later = whole(math.max(0, now + delay))
   local state = attempts_in(kept[at[n]], later)
+  local claimed = state.claimed
   if let_go(id, state) then
     state.attempts = state.attempts + 1
     if kind == 'failed' then
@@ -31,9 +32,12 @@ for n, id in ipairs(held) do
     elseif kind == 'again' then
       state.failures, state.deliveries, state.due = 0, 0, later
     elseif kind == 'new' then
+      local notes = state.notes
       state = attempts_in(nil, later)
+      state.notes = notes
     end
-    state.span = math.max(0, delay)
+    -- From the claim, because the handler decided on what it read after that. See restore.lua.
+    state.span = math.max(0, now + delay - claimed)
     redis.call('ZADD', scheduled, now + delay, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end
