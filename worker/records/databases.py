@@ -14,11 +14,18 @@ from sqlalchemy.engine.interfaces import Dialect
 
 from .ids import IdArray, id_type, plain_type
 
+#: How long a statement waits for one lock at most: a locked row holds up the batch until it is found.
+LOCK_MS = 1000
+_MS = "CAST(:ms AS text)"
 #: Sets timeouts for a transaction, in ms, where the engine's connections have none.
 _BOUNDED = ", ".join(
-    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN CAST(:ms AS text)"
+    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN {ms}"
     f" ELSE current_setting('{name}') END, true)"
-    for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    for name, ms in {
+        "lock_timeout": f"CAST(LEAST(CAST({_MS} AS integer), {LOCK_MS}) AS text)",
+        "statement_timeout": _MS,
+        "idle_in_transaction_session_timeout": _MS,
+    }.items()
 )
 #: Makes the planner read a page by index, in the index's order. For a table that was never analysed it
 #: guesses, and may guess that reading and sorting the whole table costs less.
