@@ -194,7 +194,9 @@ def test_nothing_runs_beside_the_statement(hall: Deciding) -> None:
 
 
 @on_postgresql
-def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "no pool"])
+def test_a_batch_is_one_round_trip(records_url: str, kind: str) -> None:
+    hall = Deciding(ENGINES[kind](records_url))
     hall.add("A1", "A2")
 
     def traced(connection: sa.Connection, tasks: Mapping[Any, Task]) -> dict[Any, float]:
@@ -211,6 +213,27 @@ def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
         sent = re.findall(r"^\S+ \S+\tF\t\d+\t(\w+)", trace.read().decode(), re.MULTILINE)
     assert sent == ["Parse", "Bind", "Describe", "Execute", "Sync", "Terminate"]
     assert hall.statuses() == {"A1": "free", "A2": "free"}
+    hall.engine.dispose()
+
+
+@on_postgresql
+def test_what_a_listener_has_begun_is_committed_before(records_url: str) -> None:
+    with made(records_url) as engine:
+        sa.event.listen(engine, "begin", lambda each: each.exec_driver_sql("SET LOCAL jit = off"))
+        hall = Deciding(engine)
+        hall.add("A1")
+        hall.decide = lambda connection, tasks: hall.free(connection, tasks) or 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            hall.run("A1")
+        assert hall.statuses() == {"A1": "free"}
+
+
+def test_batches_start_no_thread_each(hall: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+    hall.run("A1")
+    monkeypatch.delattr("threading.Thread.start")
+    for _ in range(3):
+        hall.run("A1")
+    assert hall.sweep() == []
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -17,7 +17,7 @@ from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
-from .ids import record_id, task_id
+from .ids import record_id_parser, task_id
 from .outages import retried, unavailable
 from .statements import RecordStatements
 
@@ -115,7 +115,7 @@ class Records:
         if handle is not None and decide is None:
             self._handle_batch = partial(self._locked, handle)
         elif decide is not None and handle is None:
-            self._parse = self._typed
+            self._parse = record_id_parser(self._id, self._sql.parse, engine.dialect)
             self._handle_batch = partial(self._decided, decide)
         else:
             raise ValueError("records need either handle or decide")
@@ -217,10 +217,6 @@ class Records:
         if batch:
             outcomes |= self._handle_batch(batch)
         return outcomes
-
-    def _typed(self, task_id: str) -> Any:
-        """A record's id as the application has it. Raises ValueError."""
-        return record_id(self._id, self._sql.parse(task_id), self._engine.dialect)
 
     @retried
     def _decided(self, decide: DecideRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
