@@ -26,7 +26,7 @@ from tests.integration.hall import (
     own_hall,
     queue_of,
 )
-from worker import DeadLetter, Failed, Outcome, Retry, Task, Unavailable
+from worker import DeadLetter, Failed, NotDue, Outcome, Retry, Task, Unavailable
 from worker.records import CONFLICT_RETRIES, LOOK_AGAIN_MS, Records
 from worker.runtime.isolation import handle
 
@@ -88,6 +88,7 @@ def test_one_statement_handles_a_batch_and_tells_what_it_left(hall: Deciding) ->
     assert outcomes.keys() == {"later", "a\0b"}
     assert isinstance(outcomes["a\0b"], DeadLetter)
     assert isinstance(retry := outcomes["later"], Retry)
+    assert isinstance(retry, NotDue)
     assert 55_000 < retry.delay_ms <= 60_000
     assert retry.delay_ms == round(retry.delay_ms)
     assert hall.statuses() == {"due": "free", "also due": "free", "sold": "sold", "later": "held"}
@@ -113,7 +114,7 @@ def test_the_statement_gets_ids_as_the_application_has_them(engine: sa.Engine) -
     assert [*hall.batches[0]] == [ONE]
     assert isinstance(next(iter(hall.batches[0])), UUID)
     assert {name: type(each) for name, each in outcomes.items()} == {
-        ONE.hex: Retry,
+        ONE.hex: NotDue,
         "no ticket": DeadLetter,
     }
 
@@ -126,7 +127,7 @@ def test_a_locked_record_is_left_and_looked_at_again(hall: Deciding) -> None:
         outcomes = hall.run("A1", "A2")
     [retry] = outcomes.values()
     assert isinstance(retry, Retry)
-    assert (*outcomes, retry.delay_ms) == ("A1", LOOK_AGAIN_MS)
+    assert (*outcomes, type(retry), retry.delay_ms) == ("A1", Retry, LOOK_AGAIN_MS)
     assert hall.run("A1") == {}
     assert hall.statuses() == {"A1": "sold", "A2": "free"}
 

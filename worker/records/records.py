@@ -13,7 +13,18 @@ from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
 from ..errors import Unavailable
 from ..findings import Checks
-from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe, Retry, Task
+from ..flow import (
+    CommonSettings,
+    DeadLetter,
+    Due,
+    Failed,
+    Flow,
+    NotDue,
+    Outcome,
+    Probe,
+    Retry,
+    Task,
+)
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
@@ -317,7 +328,7 @@ def _outcome(left: Any) -> Outcome:
 
 
 def _look_again(ms: float) -> Retry:
-    return Retry(LOOK_AGAIN_MS if ms <= 0 else math.ceil(ms))  # raises for NaN
+    return Retry(LOOK_AGAIN_MS) if ms <= 0 else NotDue(math.ceil(ms))  # raises for NaN
 
 
 def _column(column: Column) -> sa.Column[Any]:

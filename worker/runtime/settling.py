@@ -14,7 +14,7 @@ import structlog
 from .. import events
 from ..backoff import Backoff
 from ..errors import FAILURES, LeaseLost, described
-from ..flow import MAX_DELAY_MS, Flow, Retry, Task
+from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
 from ..queue.delay_queue import DelayQueue, Put
 from .isolation import BatchResult
 
@@ -112,23 +112,26 @@ class Settler:
         ]
         dead = [(task, letter.reason, letter.__cause__) for task, letter in results.dead]
         dead += [(task, "failed too often", error) for task, error in last]
-        retries = [(task, max(1.0, retry.delay_ms)) for task, retry in results.retries]
+        retried = [(task, retry, max(1.0, retry.delay_ms)) for task, retry in results.retries]
+        not_due = [(task, ms) for task, retry, ms in retried if isinstance(retry, NotDue)]
+        retries = [(task, ms) for task, retry, ms in retried if not isinstance(retry, NotDue)]
         rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
         later = [*retries, *rescheduled, *((task, ms) for task, _, ms in again)]
-        for task in [*results.done, *results.untouched]:
+        for task in [*results.done, *results.untouched, *(task for task, _ in not_due)]:
             self.postponed.discard(task.id)
         self._postpone([*later, *((task, math.inf) for task, _, _ in dead)])
         failures = [(task, delay_ms) for task, _, delay_ms in again]
         calls = [
             self._call("done", results.done, queue.ack),
             self._call("retried", retries, queue.retry),
+            self._call("retried", not_due, partial(queue.retry, put=Put.NOT_DUE)),
             self._call("retried", rescheduled, partial(queue.retry, put=Put.NEW)),
             self._call("failed", failures, partial(queue.retry, put=Put.FAILED)),
             self._call("released", results.untouched, queue.release),
         ]
         buried = self._bury(dead)
         lost = {task_id for call in calls for task_id in call.lost}
-        for task, delay_ms in [*retries, *rescheduled]:
+        for task, delay_ms in [*retries, *not_due, *rescheduled]:
             if task.id not in lost:
                 self._emit(events.Retried(queue.name, task, delay_ms))
         for task, error, delay_ms in again:

@@ -9,6 +9,7 @@
 -- ARGV[4..] id, delay_ms, kind, ...; kind is one of
 --   'failed'  counts a failure
 --   'again'   resets failures and deliveries
+--   'not due' as 'again', but without a span, so that restore.lua may bring it forward
 --   'new'     a new appointment
 --
 -- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
@@ -27,12 +28,12 @@ for n, id in ipairs(held) do
     state.attempts = state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1
-    elseif kind == 'again' then
+    elseif kind == 'again' or kind == 'not due' then
       state.failures, state.deliveries, state.due = 0, 0, later
     else
       state = attempts_in(nil, later)
     end
-    state.span = math.max(0, delay)
+    state.span = kind == 'not due' and 0 or math.max(0, delay)
     redis.call('ZADD', scheduled, now + delay, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end
