@@ -20,6 +20,7 @@ from worker import (
     Due,
     Failed,
     Flow,
+    NotDue,
     Outcome,
     Reschedule,
     Retry,
@@ -600,6 +601,37 @@ def test_a_pause_that_the_sweep_learns_of_is_known_to_claims(place: Place) -> No
     place.peer.queue.resume()
     place.round()
     assert not place.peer.claims.last_known_paused
+
+
+# -- clocks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redis_answers", [True, False])
+def test_what_a_slow_clock_called_not_due_is_handled_once_it_is_right(
+    place: Place, *, redis_answers: bool
+) -> None:
+    place.round()
+    place.records.add(a=600)  # by the slow clock
+    place.peer.claims.schedule("a", 1)
+    tasks = place.peer.claim()
+    place.peer.station.settler.settle(BatchResult(retries=[(tasks[0], NotDue(600_000))]))
+    place.rounds(3)
+    assert place.peer.claim() == []
+    if not redis_answers:
+        place.redis_is_silent_for_long()
+    place.records.waiting["a"] = place.clock.now - 5
+    place.round()
+    claimed = place.peer.claim() if redis_answers else []
+    assert [*place.handled, *(task.id for task in claimed)] == ["a"]
+
+
+def test_without_redis_not_due_is_asked_again_by_the_records(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-1)
+    place.outcomes = {"a": NotDue(600_000)}
+    place.rounds(3)
+    assert place.handled == ["a", "a", "a"]
+    assert {told.delay_ms for told in place.peer.heard.of(events.Retried)} == {600_000}
 
 
 # -- what rests ----------------------------------------------------------------------------
