@@ -83,7 +83,7 @@ def test_a_zombie_touches_nothing_that_another_holds(build: Build, moment: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["in_update"] * REPEAT)
+@pytest.mark.parametrize("moment", ["in_delete"] * REPEAT)
 def test_a_zombie_in_the_middle_of_its_statement_keeps_no_lock(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(ORDERS, 0, 0)
