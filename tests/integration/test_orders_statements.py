@@ -279,7 +279,7 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
     refund = partial(shop.service.refund, shop.client, second.id, reference="re-2")
     with waiting(shop, refund) as (other, _):
         pay(other, shop, order, "r-4")
-    told = shop.service.events(shop.client, order.id, after_id=0, page_size=9)[2:]
+    told: list[Any] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)[2:]
     assert [(event.type, event.data["reference"]) for event in told] == [
         ("payment.refund_due", "r-1"),
         ("payment.refund_due", "r-2"),
