@@ -155,7 +155,7 @@ def test_a_task_put_off_by_a_fast_clock_is_brought_forward(queue: DelayQueue, pu
     assert one(queue, NOW + 5).attempt == 2
 
 
-def test_a_task_that_was_not_due_is_brought_forward_by_its_record(queue: DelayQueue) -> None:
+def test_a_task_not_due_is_brought_forward_by_its_record(queue: DelayQueue) -> None:
     queue.schedule("a", NOW)
     queue.retry([(one(queue, NOW), 600_000)], Put.NOT_DUE, now_ms=NOW)
     assert queue.restore([Due("a", 600_000 - 50)], now_ms=NOW) == nothing()

@@ -121,7 +121,7 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["in_update", "after_commit"] * REPEAT)
+@pytest.mark.parametrize("moment", ["in_delete", "after_commit"] * REPEAT)
 def test_a_worker_killed_cancelling_without_redis_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)

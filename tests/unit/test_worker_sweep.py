@@ -354,9 +354,7 @@ def test_what_ends_while_a_backlog_is_read_costs_one_more_page(place: Place) -> 
     assert place.peer.counts == {}
 
 
-def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
-    place: Place, clock: Clock
-) -> None:
+def test_what_ends_while_a_backlog_is_read_costs_nothing(place: Place, clock: Clock) -> None:
     place.records.add(**dict.fromkeys("abcdef", -60.0))
     place.round()
     [task] = place.peer.claim(1)
@@ -377,7 +375,7 @@ def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
     assert place.peer.counts == {"restored": 6}
 
 
-def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_waiting(
+def test_a_leased_task_does_not_keep_lost_ones_waiting(
     place: Place,
 ) -> None:
     place.records.add(slow=-9, slow_too=-8)
@@ -431,7 +429,7 @@ def test_a_look_ahead_leaves_a_newly_silent_redis_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("delay", "looks"), [(-5.0, 4), (20.0, 3)], ids=["overdue", "due soon"])
-def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
+def test_a_worker_whose_turn_ends_reads_no_more_pages(
     place: Place, delay: float, looks: int
 ) -> None:
     place.records.add(**dict.fromkeys("abcdef", delay))
@@ -607,7 +605,7 @@ def test_a_pause_that_the_sweep_learns_of_is_known_to_claims(place: Place) -> No
 
 
 @pytest.mark.parametrize("redis_answers", [True, False])
-def test_what_a_slow_clock_called_not_due_is_handled_once_it_is_right(
+def test_a_slow_clocks_not_due_is_handled_once_it_is_right(
     place: Place, *, redis_answers: bool
 ) -> None:
     place.round()
