@@ -678,7 +678,7 @@ MOMENTS: dict[str, datetime | None] = {
     "after all": NOW + timedelta(days=1),
 }
 #: What a page of 50 things may read, however many there are; of orders, each by its primary key.
-PAGES, ORDER_PAGES = 100, 300
+PAGES, ORDER_PAGES = 100, 400
 
 
 @pytest.mark.parametrize("after", MOMENTS)
