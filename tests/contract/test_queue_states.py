@@ -180,8 +180,7 @@ class Machine(RuleBasedStateMachine):
         if turn:
             self.renew_pause(knew=knew)
         if not turn or self.paused:
-            paused = turn and self.paused
-            assert found == Restored((), 0, 0, paused, turn, new_turn, turn_in_ms)
+            assert found == Restored((), 0, 0, self.paused, turn, new_turn, turn_in_ms)
             return
         due = 0
         lost, rest = [], []

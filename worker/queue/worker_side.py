@@ -53,7 +53,7 @@ class WorkerSide(ScriptedQueue):
                 math.isqrt(limit),
                 lease_ms,
                 token,
-                "1" if self.last_known_paused else "",
+                self._pause_to_renew(),
                 *lost,
             )
         except (redis.ConnectionError, redis.TimeoutError):
@@ -175,7 +175,7 @@ class WorkerSide(ScriptedQueue):
                 worker_id,
                 term_ms,
                 "" if look_only else "1",
-                "1" if self.last_known_paused else "",
+                self._pause_to_renew(),
                 *rows,
             )
             found = Restored(
@@ -188,8 +188,7 @@ class WorkerSide(ScriptedQueue):
                 turn_in_ms,
             )
             seen += len(part)
-        if found.turn:
-            self.last_known_paused = found.paused
+        self.last_known_paused = found.paused
         return found
 
     def seed(
