@@ -361,11 +361,11 @@ class Machine(RuleBasedStateMachine):
         known = self.known[task.id]
         known.place, known.at = "scheduled", self.now + delay
         tried = known.tried
-        tried.token, tried.span = NOBODY, max(0, delay)
+        tried.token, tried.span = NOBODY, 0 if put is Put.NOT_DUE else max(0, delay)
         tried.before += 1
         if put is Put.FAILED:
             tried.failures += 1
-        if put is Put.AGAIN:
+        if put in (Put.AGAIN, Put.NOT_DUE):
             tried.failures = tried.deliveries = 0
             tried.due = known.at
         if put is Put.NEW:

@@ -788,9 +788,18 @@ def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) ->
 
 
 @on_postgresql
-def test_the_engines_own_bounds_stay(records_url: str) -> None:
-    options = {"options": "-c lock_timeout=1234 -c statement_timeout=2345"}
-    with made(records_url, connect_args=options) as engine:
+@pytest.mark.parametrize(
+    ("options", "bounds"),
+    [
+        ("", ["250ms", "10s"]),
+        ("-c lock_timeout=1234 -c statement_timeout=2345", ["1234ms", "2345ms"]),
+    ],
+    ids=["none", "the engine's own"],
+)
+def test_a_handler_waits_for_a_lock_no_longer_than_a_moment(
+    records_url: str, options: str, bounds: list[str]
+) -> None:
+    with made(records_url, connect_args={"options": options}) as engine:
         hall = Hall(engine)
         hall.add("A1")
         seen: list[Any] = []
@@ -802,7 +811,7 @@ def test_the_engines_own_bounds_stay(records_url: str) -> None:
 
         hall.handle = look
         assert hall.run("A1") == {}
-        assert seen == ["1234ms", "2345ms"]
+        assert seen == bounds
 
 
 @on_postgresql
