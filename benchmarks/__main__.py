@@ -20,7 +20,7 @@ PARTS: dict[str, list[str]] = {
     "lateness": ["--seconds", "3", "--waiting", "10000", "--repetitions", "1"],
     "enqueue": ["--orders", "500", "--repetitions", "1"],
     "memory": ["--checks", "100000"],
-    "disk": ["--orders", "2000"],
+    "disk": ["--orders", "2000", "--minutes", "0.05"],
     "dead": ["--letters", "2000"],
     "page": ["--waiting", "10000", "--letters", "1000", "--repetitions", "1"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],

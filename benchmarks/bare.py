@@ -22,7 +22,15 @@ from uuid_utils import uuid7
 from benchmarks import raw
 from orders.http.schemas.orders import OrderIn
 from orders.http.strict_json import parse_object
-from orders.sql.tables import order_items, orders, payments, stock_items
+from orders.sql.ids import random_part
+from orders.sql.tables import (
+    order_events,
+    order_items,
+    orders,
+    payments,
+    stock_items,
+    unpaid_orders,
+)
 
 HOLD = (
     sa.update(stock_items)
@@ -53,11 +61,12 @@ def create_app() -> Flask:
     def place() -> ResponseReturnValue:
         """Hold the stock, insert the order, insert its items."""
         body = request.get_json()
-        order = _order(body)
+        order, unpaid = _order(body)
         with engine.begin() as connection:
             for item in body["items"]:
                 connection.execute(HOLD, {"for_sku": item["sku"], "some": item["quantity"]})
             connection.execute(sa.insert(orders), order)
+            connection.execute(sa.insert(unpaid_orders), unpaid)
             connection.execute(
                 sa.insert(order_items),
                 [{"order_id": order["id"], **item} for item in body["items"]],
@@ -66,7 +75,7 @@ def create_app() -> Flask:
 
     @app.post("/payments")
     def pay() -> ResponseReturnValue:
-        """Insert the payment, mark the order as paid, take its items out of stock."""
+        """Insert the payment, end the order as paid, take its items out of stock."""
         payment = request.get_json()
         order = orders.c.id == payment["order_id"]
         with engine.begin() as connection:
@@ -81,9 +90,16 @@ def create_app() -> Flask:
                     "created_at": datetime.now(UTC),
                 },
             )
-            connection.execute(
-                sa.update(orders).where(order).values(status="paid", paid_at=datetime.now(UTC))
-            )
+            unpaid = unpaid_orders.c.order_id == found.id
+            ended = connection.execute(
+                sa.delete(unpaid_orders)
+                .where(unpaid)
+                .returning(
+                    unpaid_orders.c.order_id, unpaid_orders.c.client_id, unpaid_orders.c.expires_at
+                )
+            ).one()
+            paid = {"type": "order.paid", "at": datetime.now(UTC), "data": {}, "version": 2}
+            connection.execute(sa.insert(order_events), {**ended._asdict(), **paid})
             items = sa.select(order_items).where(order_items.c.order_id == found.id)
             for item in connection.execute(items):
                 connection.execute(SELL, {"for_sku": item.sku, "some": item.quantity})
@@ -122,10 +138,9 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
         if not compare_digest(secret_hash, sha256(sent.encode()).hexdigest()):
             return "", 401
         body = OrderIn.model_validate(parse_object(request.get_data()))
-        order_id = str(uuid7())
         text, fixed = raw.PLACE
         order = {
-            "order_id": order_id,
+            "for_random": random_part(),
             "for_client": customer,
             "for_key": request.environ["HTTP_IDEMPOTENCY_KEY"],
             "for_fingerprint": body.fingerprint(),
@@ -135,18 +150,19 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
         }
         cursor = connection.cursor(row_factory=dict_row)
         rows = cursor.execute(text, {**fixed, **order}).fetchall()
-        created_at = rows[0]["created_at"]
+        order_id, created_at = rows[0]["order_id"], rows[0]["created_at"]
+        quantities = {item.sku: item.quantity for item in body.items}
         shown = {
             "id": order_id,
             "client": rows[0]["client"],
             "status": "unpaid",
             "version": 1,
             "currency": rows[0]["currency"],
-            "total_minor": sum(row["quantity"] * row["price_minor"] for row in rows),
+            "total_minor": int(rows[0]["total"]),
             "items": [
                 {
                     "sku": row["sku"],
-                    "quantity": row["quantity"],
+                    "quantity": quantities[row["sku"]],
                     "unit_price_minor": row["price_minor"],
                 }
                 for row in rows
@@ -160,19 +176,23 @@ def create_least_app(dsn: str, key: str, customer: str) -> Flask:
     return app
 
 
-def _order(body: dict[str, Any]) -> dict[str, Any]:
-    """An order's row. The customer and the prices are what the client says."""
+def _order(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An order's two rows. The customer and the prices are what the client says."""
     now, order_id = datetime.now(UTC), str(uuid7())
-    return {
+    order = {
         "id": order_id,
         "client_id": body["client_id"],
-        "status": "unpaid",
         "currency": "EUR",
         "total_minor": sum(item["quantity"] * item["unit_price_minor"] for item in body["items"]),
         "created_at": now,
-        "expires_at": now + timedelta(minutes=30),
         "idempotency_key": order_id,
         "fingerprint": "",
         "timeout_ms": 1_800_000,
+    }
+    unpaid = {
+        "order_id": order_id,
+        "client_id": body["client_id"],
+        "expires_at": now + timedelta(minutes=30),
         "pieces": sum(item["quantity"] for item in body["items"]),
     }
+    return order, unpaid

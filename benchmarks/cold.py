@@ -17,6 +17,7 @@ from benchmarks.report import Report
 from benchmarks.scene import Scene, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
+from orders.sql.database import autocommit
 
 SIZES = (1, 20, 500)
 BATCHES = 10
@@ -56,7 +57,8 @@ def _measure(stage: Scene, ids: Iterator[str]) -> dict[int, float]:
         for _ in range(BATCHES):
             batch = [next(ids) for _ in range(size)]
             begun = time.perf_counter()
-            assert services.orders.expire(batch) == {}
+            with autocommit(services.engine) as connection:
+                assert services.orders.expire(connection, batch) == {}
             times.append((time.perf_counter() - begun) * 1000)
         medians[size] = statistics.median(times)
     services.close()

@@ -90,7 +90,7 @@ def creates(stage: Scene, turns: int, threads: int) -> tuple[float, float]:
                 seconds[service] += time.perf_counter() - start
     services.close()
     expected = (WARM_UP_TURNS + turns) * TURN
-    assert stage.count("FROM orders WHERE status = 'unpaid'") == 2 * expected
+    assert stage.count("FROM unpaid_orders") == 2 * expected
     assert stage.queue().stats().scheduled == expected
     return seconds[without], seconds[services.orders]
 

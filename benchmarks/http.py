@@ -163,7 +163,9 @@ class Bench:
 
     def _payments(self) -> list[tuple[str, dict[str, Any]]]:
         """Each unpaid order's id, and a payment for it."""
-        unpaid = self.stage.rows("SELECT id, total_minor FROM orders WHERE status = 'unpaid'")
+        unpaid = self.stage.rows(
+            "SELECT id, total_minor FROM orders JOIN unpaid_orders ON order_id = id"
+        )
         facts = {"provider": "bank", "currency": "EUR"}
         return [
             (str(order_id), {**facts, "reference": uuid4().hex, "amount_minor": total_minor})
@@ -225,7 +227,7 @@ class Bench:
         [[on_hand]] = self.stage.rows("SELECT sum(on_hand) FROM stock_items")
         _assert_all(
             orders,
-            paid=self.stage.count("FROM orders WHERE status = 'paid'") - EARLIER,
+            paid=self.stage.count("FROM order_events WHERE type = 'order.paid'") - EARLIER,
             applied=self.stage.count("FROM payments WHERE status = 'applied'"),
             sold=SKUS * ON_HAND - on_hand,
         )

@@ -121,7 +121,7 @@ def orders(stage: Scene, rate: int, seconds: float) -> dict[str, float]:
         stage.queue().schedule_many((order_id, at, b"") for order_id, at in deadlines.items())
         with _costs(process, stage.client(), due[0]) as costs:
             wait_until(
-                lambda: stage.count("FROM orders WHERE status = 'unpaid'") == 0,
+                lambda: stage.count("FROM unpaid_orders") == 0,
                 "all to be cancelled",
                 seconds=seconds + 60,
                 every=0.5,

@@ -18,6 +18,7 @@ from uuid_utils import uuid7
 from benchmarks.load import Measured, measured
 from benchmarks.scene import FINGERPRINT, Scene
 from orders.order import operations
+from orders.sql.ids import random_part
 
 BATCH = 500
 LEASE_MS = 10_000
@@ -86,9 +87,12 @@ def scripts(stage: Scene, ids: Sequence[str]) -> float:
 
 HOLD = "UPDATE stock_items SET reserved = reserved + %(quantity)s WHERE sku = %(sku)s"
 INSERT_ORDER = (
-    "INSERT INTO orders (id, client_id, status, currency, total_minor, created_at, expires_at, "
-    "idempotency_key, fingerprint, timeout_ms, pieces) VALUES (%(id)s, %(client)s, 'unpaid', 'EUR', "
-    "%(total)s, now(), now() + interval '30 minutes', %(id)s, '', 1800000, %(pieces)s)"
+    "INSERT INTO orders (id, client_id, currency, total_minor, created_at, idempotency_key, "
+    "fingerprint, timeout_ms) VALUES (%(id)s, %(client)s, 'EUR', %(total)s, now(), %(id)s, '', 1800000)"
+)
+INSERT_UNPAID = (
+    "INSERT INTO unpaid_orders (order_id, client_id, expires_at, pieces) "
+    "VALUES (%(id)s, %(client)s, now() + interval '30 minutes', %(pieces)s)"
 )
 INSERT_ITEM = (
     "INSERT INTO order_items (order_id, sku, quantity, unit_price_minor) "
@@ -136,6 +140,7 @@ def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[s
         pieces = sum(item["quantity"] for item in items)
         order = {"id": order_id, "client": customer, "total": total, "pieces": pieces}
         connection.execute(INSERT_ORDER, order)
+        connection.execute(INSERT_UNPAID, order)
         for item in items:
             connection.execute(INSERT_ITEM, item | {"order_id": order_id})
 
@@ -149,7 +154,7 @@ def create(
     """Send only what `OrderService.place` sends to the database."""
     text, fixed = PLACE
     order = {
-        "order_id": str(uuid7()),
+        "for_random": random_part(),
         "for_client": customer,
         "for_key": str(uuid7()),
         "for_fingerprint": FINGERPRINT,

@@ -38,10 +38,14 @@ UNPRIVILEGED = 65534
 
 
 class Postgres:
-    """A private PostgreSQL server on TCP. Everybody on this machine may connect; fsync is on."""
+    """A private PostgreSQL server on TCP. Everybody on this machine may connect."""
 
-    def __init__(self, folder: Path | None = None, *, port: int | None = None) -> None:
-        """``folder`` keeps the data; None is a temporary one, which `remove` deletes."""
+    def __init__(
+        self, folder: Path | None = None, *, port: int | None = None, fsync: bool = True
+    ) -> None:
+        """``folder`` keeps the data; None is a temporary one, which `remove` deletes. Without
+        ``fsync`` the data may not survive a crash of the machine.
+        """
         self.port = port or free_port()
         # Not in pytest's folder: only its owner may enter that, and the server runs as another user.
         self.folder = folder or Path(tempfile.mkdtemp(prefix="postgres-"))
@@ -50,6 +54,7 @@ class Postgres:
             self.folder = _enterable(self.folder)
         self.log = self.folder / "postgres.log"
         LOGS.add(self.log)
+        self._fsync = "on" if fsync else "off"
         self._child: subprocess.Popen[bytes] | None = None
         self._guard: Guard | None = None
         self._as: dict[str, Any] = {"cwd": self.folder, "env": {**os.environ, "LC_ALL": "C"}}
@@ -155,7 +160,7 @@ class Postgres:
             "port": self.port,
             "unix_socket_directories": "",
             "max_connections": 100,
-            "fsync": "on",
+            "fsync": self._fsync,
         }
         command = [binary("postgres"), "-D", str(data)]
         for name, value in settings.items():

@@ -1,8 +1,8 @@
 """``flask --app orders.app keys ...``, ``... providers ...`` and ``... stock ...``"""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 from flask.cli import AppGroup
@@ -21,9 +21,20 @@ MAX_NAME = 100
 
 SCOPES = ["orders", "payments", "ops"]
 
-keys = AppGroup("keys", help="API keys.")
-providers = AppGroup("providers", help="Payment providers, which send signed webhooks.")
-stock = AppGroup("stock", help="Stock on hand and prices.")
+
+class Commands(AppGroup):
+    """Commands that turn an error of the service into one line without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OrderError as error:
+            raise click.ClickException(str(error)) from error
+
+
+keys = Commands("keys", help="API keys.")
+providers = Commands("providers", help="Payment providers, which send signed webhooks.")
+stock = Commands("stock", help="Stock on hand and prices.")
 
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:
@@ -52,15 +63,6 @@ def _time(moment: datetime | None) -> str:
     return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turn an error of the service into one line without a traceback."""
-    try:
-        yield
-    except OrderError as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _check_client(name: str | None) -> None:
     """Raises ClientNotFound, so that a misspelt name is not taken for a client that has nothing."""
     if name is not None:
@@ -85,8 +87,7 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
     if not 0 < len(name) <= MAX_NAME or not name.isprintable():
         raise click.BadParameter(f"a name has 1 to {MAX_NAME} printable characters, in one line")
     expires_in = None if days is None else timedelta(days=days)
-    with _plain_errors():
-        click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
+    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
 
 
 @keys.command("list")
@@ -94,9 +95,8 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the keys of the client NAME, or of all clients."""
-    with _plain_errors():
-        _check_client(name)
-        found = services().clients.list_keys(name)
+    _check_client(name)
+    found = services().clients.list_keys(name)
     if as_json:
         for key in found:
             click.echo(TypeAdapter(ApiKey).dump_json(key))
@@ -115,8 +115,7 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
 @click.argument("key_id", metavar="ID", callback=_id_of)
 def revoke_key(key_id: str) -> None:
     """Revoke the key ID. It is refused everywhere within seconds."""
-    with _plain_errors():
-        key = services().clients.revoke(key_id)
+    key = services().clients.revoke(key_id)
     click.echo(f"{key.id} of {key.client} is revoked")
 
 
@@ -130,8 +129,7 @@ def rotate_key(key_id: str, hours: int) -> None:
 
     The old one still works for --hours (24), unless it expires sooner.
     """
-    with _plain_errors():
-        click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
+    click.echo(services().clients.rotate(key_id, timedelta(hours=hours)))
 
 
 @providers.command("add")
@@ -143,8 +141,7 @@ def add_provider(client: str, provider: str) -> None:
     Prints its path and its secret, which it does not show again. Unlike an API key the secret is
     stored in plain text: verifying a signature requires the secret itself.
     """
-    with _plain_errors():
-        endpoint, secret = services().providers.add(client, provider)
+    endpoint, secret = services().providers.add(client, provider)
     click.echo(f"/v1/providers/{endpoint.id}/webhook\n{secret}")
 
 
@@ -153,9 +150,8 @@ def add_provider(client: str, provider: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
-    with _plain_errors():
-        _check_client(client)
-        found = services().providers.list_endpoints(client)
+    _check_client(client)
+    found = services().providers.list_endpoints(client)
     if as_json:
         for endpoint in found:
             click.echo(TypeAdapter(ProviderEndpoint).dump_json(endpoint))
@@ -179,16 +175,14 @@ def rotate_provider(endpoint_id: str, hours: int) -> None:
 
     Messages signed with the old one are still accepted for --hours (24).
     """
-    with _plain_errors():
-        click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))
+    click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))
 
 
 @providers.command("revoke")
 @click.argument("endpoint_id", metavar="ID", callback=_id_in)
 def revoke_provider(endpoint_id: str) -> None:
     """Revoke the endpoint ID and delete its secrets. It is refused everywhere within seconds."""
-    with _plain_errors():
-        endpoint = services().providers.revoke(endpoint_id)
+    endpoint = services().providers.revoke(endpoint_id)
     click.echo(f"{endpoint.id} of {endpoint.client} is revoked")
 
 
@@ -206,6 +200,5 @@ def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
         [wrong, *_] = error.errors()
         field = ".".join(map(str, wrong["loc"])) or "sku"
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
-    with _plain_errors():
-        item = services().stock.set(sku, **body.model_dump())
+    item = services().stock.set(sku, **body.model_dump())
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

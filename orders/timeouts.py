@@ -3,28 +3,30 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 
+import sqlalchemy as sa
 import structlog
 
-from orders.bootstrap import bootstrap, counting, tracing
+from orders.bootstrap import Services, bootstrap, counting, tracing
 from orders.config import Settings
 from orders.deliveries import webhook_flow
 from orders.order.domain import CancelledOrder
-from orders.order.service import OrderService, Report
+from orders.order.service import Report
 from orders.outages import outages
 from orders.queues import QUEUE
-from orders.sql.ids import is_uuid
+from orders.sql.tables import unpaid_orders
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, Due, Flow, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Task
+from worker.records import Records
 
 log = structlog.get_logger("orders")
 
 #: Larger batches, which only a backlog makes, log each order only at LOG_LEVEL=debug: writing 500
 #: lines takes as long as cancelling 500 orders.
 MOST_LINES = 50
+HAS_PAYLOAD = DeadLetter("an order's check has no payload")
 
 
 def flows() -> list[Flow]:
@@ -32,32 +34,36 @@ def flows() -> list[Flow]:
     settings = Settings.from_env(os.environ)
     services = bootstrap(settings, counting())
     traces = tracing(os.environ)
-    timeouts = timeout_flow(services.orders, settings, Doctor(services.engine), traces)
+    timeouts = timeout_flow(services, Doctor(services.engine), traces)
     return [timeouts, webhook_flow(services, traces=traces)]
 
 
 def timeout_flow(
-    orders: OrderService,
-    settings: Settings,
-    doctor: Doctor | None = None,
-    traces: Traces = NO_TRACES,
+    services: Services, doctor: Doctor | None = None, traces: Traces = NO_TRACES
 ) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
+    settings, orders = services.settings, services.orders
 
-    def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
-        with outages():
-            for page in orders.waiting(after_seconds, before_seconds, settings.batch_size):
-                yield [Due(order.id, order.expires_in_ms) for order in page]
+    def decide(
+        connection: sa.Connection, tasks: Mapping[str, Task]
+    ) -> Mapping[str, float | Outcome]:
+        odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
+        report = _report(tasks.values(), traces, time.time_ns())
+        return orders.expire(connection, [*(tasks.keys() - odd)], report) | odd
 
     def probe() -> None:
         with outages():
             orders.check_ready()
 
-    return Flow(
-        name=QUEUE,
-        handler=partial(_expire, orders, traces),
-        sweep=waiting,
-        without_redis="handle",  # several workers may: each order's UPDATE decides
+    return Records(
+        services.engine,
+        id=unpaid_orders.c.order_id,
+        due=unpaid_orders.c.expires_at,
+        pending=sa.true(),
+        decide=decide,
+        queue=DelayQueue(services.redis, QUEUE),
+        timeout_seconds=settings.statement_timeout_seconds,
+    ).flow(
         probe=probe,
         checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
@@ -70,22 +76,7 @@ def timeout_flow(
     )
 
 
-def _expire(orders: OrderService, traces: Traces, tasks: Sequence[Task]) -> dict[str, Outcome]:
-    outcomes: dict[str, Outcome] = {}
-    for task in tasks:
-        if not is_uuid(task.id):
-            outcomes[task.id] = DeadLetter("its id is not an order's")
-        elif task.payload:
-            outcomes[task.id] = DeadLetter("an order's check has no payload")
-    order_ids = [task.id for task in tasks if task.id not in outcomes]
-    if order_ids:
-        with outages():
-            again = orders.expire(order_ids, _report(tasks, traces, time.time_ns()))
-        outcomes |= {order_id: Retry(delay_ms) for order_id, delay_ms in again.items()}
-    return outcomes
-
-
-def _report(tasks: Sequence[Task], traces: Traces, began_ns: int) -> Report | None:
+def _report(tasks: Collection[Task], traces: Traces, began_ns: int) -> Report | None:
     """What reports the cancelled orders of a batch; None if that would go nowhere.
 
     Each order has a line in the log and, with tracing, a span.

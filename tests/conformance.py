@@ -21,6 +21,8 @@ class Conformance:
 
     def __init__(self) -> None:
         self._document = json.loads(openapi.FILE.read_text())
+        #: By the identity of a schema of the document: making one takes longer than using it.
+        self._validators: dict[int, Draft202012Validator] = {}
         self._paths = [
             (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), item)
             for path, item in self._document["paths"].items()
@@ -68,10 +70,12 @@ class Conformance:
                 self._check_value(of_type, header["schema"], f"{name} of {said}")
 
     def _check_value(self, value: Any, schema: Any, said: str) -> None:
-        whole = {**schema, "components": self._document["components"]}
-        error = next(
-            Draft202012Validator(whole, format_checker=FormatChecker()).iter_errors(value), None
-        )
+        validator = self._validators.get(id(schema))
+        if validator is None:
+            whole = {**schema, "components": self._document["components"]}
+            validator = Draft202012Validator(whole, format_checker=FormatChecker())
+            self._validators[id(schema)] = validator
+        error = next(validator.iter_errors(value), None)
         assert error is None, f"{error.message}: {said}"
 
     def _resolved(self, node: Any) -> Any:

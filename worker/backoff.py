@@ -36,6 +36,10 @@ class Backoff:
         return max(0.001, ceiling * (0.5 + chance() / 2))
 
 
+#: How long to wait before another look at a task whose row somebody has locked.
+LOOK_AGAIN = Backoff(base_seconds=0.05, cap_seconds=1.0)
+
+
 class Delays:
     """A backoff with the given delays in seconds; the last one repeats.
 

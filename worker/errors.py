@@ -1,11 +1,10 @@
 """Everything the engine raises, as one tree. An exception's docstring is its message."""
 
-from asyncio import CancelledError
 from collections.abc import Iterable
 
-#: What the application's code may fail with. CancelledError is not an Exception, so that coroutines do not
-#: swallow it; once it has left its event loop, it is a failure like any other.
-FAILURES = (Exception, CancelledError)
+#: What ends the process when the application's code raises it. Everything else is a failure, even if it is no
+#: Exception, as asyncio's CancelledError, gevent's Timeout, or a panic in an extension written in Rust.
+FATAL = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class WorkerError(Exception):

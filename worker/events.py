@@ -16,12 +16,9 @@ that thread. The first exception of a listener is logged, later ones are ignored
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
-from .errors import FAILURES
+from .errors import FATAL
 from .flow import Task
-
-log = structlog.get_logger("worker")
+from .log import log
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +62,8 @@ class Retried(Event):
 
     task: Task
     delay_ms: float
+    #: Set if something was unavailable to this task alone: its row is locked, for instance.
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Failed(Event):
 
     task: Task
     #: With its traceback.
-    error: Exception
+    error: BaseException
     delay_ms: float
 
 
@@ -169,7 +168,9 @@ class Listeners:
         for listener in self._listeners:
             try:
                 listener(event)
-            except FAILURES:  # a listener must not stop the work
+            except FATAL:
+                raise
+            except BaseException:  # a listener must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
                     log.exception("listener fails", listener=repr(listener))

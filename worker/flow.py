@@ -128,7 +128,7 @@ class Failed(Exception):
     The error may be given as text.
     """
 
-    def __init__(self, error: Exception | str) -> None:
+    def __init__(self, error: BaseException | str) -> None:
         self.error = RuntimeError(error) if isinstance(error, str) else error
         super().__init__(described(self.error))
 
@@ -155,8 +155,9 @@ class Flow:
     The handler gets a batch and returns what is *not* done: a mapping from task id to
     `Retry`, `Reschedule`, `DeadLetter` or `Failed`. A task that the mapping leaves out is done. An
     exception means that the batch failed; it is run again in halves until the failing tasks are isolated.
-    `Unavailable` means that no task is at fault: the batch is put back, nothing is counted, and
-    nothing is claimed until ``probe`` returns.
+    `Unavailable` counts nothing. If ``probe`` fails, or there is none, it is an outage: the batch is put back,
+    and nothing is claimed until ``probe`` returns. If it passes, the trouble is one task's, whose row is
+    locked, for instance: that task is isolated in halves, too, and tried again within a second.
 
     Delivery is at least once: a handler may see a task again after a crash, so everything it does
     must be safe to repeat.

@@ -52,7 +52,7 @@ def drain(peer: Peer, stage: Scene, ids: Sequence[str]) -> float:
     env = _prepare(peer, stage, {})
     _produce(peer, env, "enqueue", ids)
     with _workers(peer, env, stage.folder) as workers:
-        unpaid = "FROM orders WHERE status = 'unpaid'"
+        unpaid = "FROM unpaid_orders"
         _wait(workers, lambda: stage.count(unpaid) == 0, seconds=600)
     stage.assert_drained()
     with psycopg.connect(stage.dsn) as connection:

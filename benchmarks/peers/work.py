@@ -33,11 +33,11 @@ def _cancel(run: Run, order_id: str) -> None:
     The first is conditional, as it must be: checking first and writing later would lose payments.
     """
     cancelled = run(
-        "UPDATE orders SET status = 'cancelled', cancelled_at = now(), cancel_reason = 'expired', "
-        "version = version + 1 WHERE id = %s AND status = 'unpaid' AND expires_at <= now()",
+        "DELETE FROM unpaid_orders WHERE order_id = %s AND expires_at <= now() "
+        "RETURNING client_id, expires_at, version + 1",
         [order_id],
-    )
-    if cancelled.rowcount == 0:
+    ).fetchone()
+    if cancelled is None:
         return
     items = run(
         "SELECT sku, quantity FROM order_items WHERE order_id = %s ORDER BY sku", [order_id]
@@ -45,9 +45,9 @@ def _cancel(run: Run, order_id: str) -> None:
     for sku, quantity in items.fetchall():
         run("UPDATE stock_items SET reserved = reserved - %s WHERE sku = %s", [quantity, sku])
     run(
-        "INSERT INTO order_events (order_id, type, at, data) "
-        "VALUES (%s, 'order.cancelled', now(), '{\"reason\": \"expired\"}')",
-        [order_id],
+        "INSERT INTO order_events (order_id, type, at, data, client_id, expires_at, version) "
+        "VALUES (%s, 'order.cancelled', now(), '{\"reason\": \"expired\"}', %s, %s, %s)",
+        [order_id, *cancelled],
     )
 
 

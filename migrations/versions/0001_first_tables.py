@@ -12,6 +12,9 @@ depends_on = None
 ID = sa.UUID(as_uuid=False)
 INSTANT = sa.TIMESTAMP(timezone=True)
 
+TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
+HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
+
 
 def upgrade() -> None:
     _clients()
@@ -120,54 +123,42 @@ def _orders() -> None:
         "orders",
         sa.Column("id", ID, nullable=False),
         sa.Column("client_id", ID, nullable=False),
-        sa.Column("status", sa.String(9), nullable=False),
         sa.Column("currency", sa.CHAR(3), nullable=False),
         sa.Column("total_minor", sa.BigInteger(), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
-        sa.Column("expires_at", INSTANT, nullable=False),
-        sa.Column("paid_at", INSTANT),
-        sa.Column("cancelled_at", INSTANT),
-        sa.Column("cancel_reason", sa.String(20)),
-        sa.Column("version", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("timeout_ms", sa.BigInteger(), nullable=False),
         sa.Column("idempotency_key", sa.String(255), nullable=False),
         sa.Column("fingerprint", sa.String(64), nullable=False),
-        sa.Column("timeout_ms", sa.BigInteger(), nullable=False),
         sa.Column("client_reference", sa.String(255)),
         sa.Column("metadata", sa.JSON()),
-        sa.Column("pieces", sa.BigInteger(), nullable=False),
         sa.Column("origin", sa.String(120)),
-        sa.CheckConstraint(
-            "(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="ck_orders_cancelled_at"
-        ),
-        sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
-        sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
         sa.ForeignKeyConstraint(["client_id"], ["api_clients.id"], name="fk_orders_client_id"),
         sa.PrimaryKeyConstraint("id", name="pk_orders"),
     )
-    op.create_index("ix_orders_created", "orders", ["client_id", "status", "created_at", "id"])
-    op.create_index(
-        "ix_orders_expired",
-        "orders",
-        ["cancelled_at"],
-        postgresql_where=sa.text("cancel_reason = 'expired'"),
-    )
-    op.create_index(
-        "ix_orders_expires", "orders", ["client_id", "status", "expires_at", "id", "created_at"]
-    )
-    op.create_index(
-        "ix_orders_reference",
-        "orders",
-        ["client_id", "client_reference", "status", "created_at", "id"],
-        postgresql_where=sa.text("client_reference IS NOT NULL"),
-    )
-    op.create_index(
-        "ix_orders_unpaid_expiry",
-        "orders",
-        ["expires_at", "id"],
-        postgresql_where=sa.text("status = 'unpaid'"),
-    )
     op.create_index(
         "uq_orders_idempotency_key", "orders", ["client_id", "idempotency_key"], unique=True
+    )
+    op.create_table(
+        "unpaid_orders",
+        sa.Column("order_id", ID, nullable=False),
+        sa.Column("client_id", ID, nullable=False),
+        sa.Column("expires_at", INSTANT, nullable=False),
+        sa.Column("version", sa.Integer(), server_default="1", nullable=False),
+        sa.Column("pieces", sa.BigInteger(), nullable=False),
+        sa.Column("client_reference", sa.String(255)),
+        sa.PrimaryKeyConstraint("order_id", name="pk_unpaid_orders"),
+    )
+    for name, columns in {
+        "expires": ["expires_at", "order_id"],
+        "client": ["client_id", "order_id"],
+        "client_expires": ["client_id", "expires_at", "order_id"],
+    }.items():
+        op.create_index(f"ix_unpaid_orders_{name}", "unpaid_orders", columns)
+    op.create_index(
+        "ix_unpaid_orders_reference",
+        "unpaid_orders",
+        ["client_id", "client_reference", "order_id"],
+        postgresql_where=HAS_REFERENCE,
     )
     op.create_table(
         "order_items",
@@ -176,8 +167,6 @@ def _orders() -> None:
         sa.Column("quantity", sa.Integer(), nullable=False),
         sa.Column("unit_price_minor", sa.BigInteger(), nullable=False),
         sa.CheckConstraint("quantity > 0", name="ck_order_items_quantity"),
-        sa.ForeignKeyConstraint(["order_id"], ["orders.id"], name="fk_order_items_order_id"),
-        sa.ForeignKeyConstraint(["sku"], ["stock_items.sku"], name="fk_order_items_sku"),
         sa.PrimaryKeyConstraint("order_id", "sku", name="pk_order_items"),
     )
     op.create_table(
@@ -220,11 +209,20 @@ def _orders() -> None:
     )
     op.create_table(
         "order_events",
-        sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
         sa.Column("order_id", ID, nullable=False),
+        sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
+        sa.Column("client_id", ID, nullable=False),
         sa.Column("type", sa.String(30), nullable=False),
         sa.Column("at", INSTANT, nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("expires_at", INSTANT),
+        sa.Column("version", sa.Integer()),
+        sa.Column("client_reference", sa.String(255)),
+        sa.CheckConstraint(
+            "(type IN ('order.paid', 'order.cancelled')) = (expires_at IS NOT NULL)"
+            " AND (expires_at IS NULL) = (version IS NULL)",
+            name="ck_order_events_terminal",
+        ),
         sa.PrimaryKeyConstraint("order_id", "id", name="pk_order_events"),
     )
     op.create_index(
@@ -232,7 +230,31 @@ def _orders() -> None:
         "order_events",
         ["order_id"],
         unique=True,
-        postgresql_where=sa.text("type IN ('order.paid', 'order.cancelled')"),
+        postgresql_where=TERMINAL,
+    )
+    op.create_index(
+        "ix_order_events_ended",
+        "order_events",
+        ["client_id", "type", "order_id"],
+        postgresql_where=TERMINAL,
+    )
+    op.create_index(
+        "ix_order_events_ended_expires",
+        "order_events",
+        ["client_id", "type", "expires_at", "order_id"],
+        postgresql_where=TERMINAL,
+    )
+    op.create_index(
+        "ix_order_events_ended_reference",
+        "order_events",
+        ["client_id", "client_reference", "type", "order_id"],
+        postgresql_where=HAS_REFERENCE,
+    )
+    op.create_index(
+        "ix_order_events_expired",
+        "order_events",
+        ["at"],
+        postgresql_where=sa.text("type = 'order.cancelled' AND data ->> 'reason' = 'expired'"),
     )
 
 
@@ -317,6 +339,7 @@ def downgrade() -> None:
         "order_events",
         "payments",
         "order_items",
+        "unpaid_orders",
         "orders",
         "stock_adjustments",
         "stock_items",

@@ -48,113 +48,103 @@ database's clock.
 Another client's orders, payments and events do not exist for you: 404.
 """
 
+Schema = dict[str, Any]
+Node = TypeVar("Node")
+
+
+def _text(example: str, **bounds: Any) -> Schema:
+    return {"type": "string", **bounds, "examples": [example]}
+
+
+def _sent(description: str, schema: Schema) -> Schema:
+    """A header of a response."""
+    return {"description": description, "required": True, "schema": schema}
+
+
+def _taken(name: str, description: str, schema: Schema, *, required: bool = False) -> Schema:
+    """A header of a request."""
+    return {
+        "name": name,
+        "in": "header",
+        "description": description,
+        "required": required,
+        "schema": schema,
+    }
+
+
 #: The headers of responses, by name.
-HEADERS: dict[str, dict[str, Any]] = {
-    "X-Request-ID": {
-        "description": "The request's id: the caller's if it sent a valid one. The log has it too.",
-        "required": True,
-        "schema": {
-            "type": "string",
-            "pattern": "^[A-Za-z0-9._:-]+$",
-            "minLength": 1,
-            "maxLength": 64,
-            "examples": ["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
-        },
-    },
-    "Location": {
-        "description": "The path of what was created.",
-        "required": True,
-        "schema": {
-            "type": "string",
-            "format": "uri-reference",
-            "maxLength": 200,
-            "examples": ["/v1/orders/01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
-        },
-    },
+HEADERS: dict[str, Schema] = {
+    "X-Request-ID": _sent(
+        "The request's id: the caller's if it sent a valid one. The log has it too.",
+        _text(
+            "01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f",
+            pattern="^[A-Za-z0-9._:-]+$",
+            minLength=1,
+            maxLength=64,
+        ),
+    ),
+    "Location": _sent(
+        "The path of what was created.",
+        _text(
+            "/v1/orders/01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f",
+            format="uri-reference",
+            maxLength=200,
+        ),
+    ),
     "Idempotent-Replayed": {
         "description": "Present if this response repeats an earlier one.",
         "schema": {"type": "string", "const": "true"},
     },
-    "ETag": {
-        "description": "Identifies this version. Send it as If-Match to change only this version.",
-        "required": True,
-        "schema": {
-            "type": "string",
-            "pattern": '^"[!#-~]+"$',
-            "maxLength": 100,
-            "examples": ['"1"'],
-        },
-    },
-    "Retry-After": {
-        "description": "How many seconds to wait before trying again.",
-        "required": True,
-        "schema": {"type": "integer", "minimum": 1, "maximum": 3600, "examples": [2]},
-    },
-    "RateLimit": {
-        "description": "How many requests the key has left, and in how many seconds its quota is full again.",
-        "required": True,
-        "schema": {"type": "string", "maxLength": 100, "examples": ['"key";r=199;t=1']},
-    },
-    "RateLimit-Policy": {
-        "description": "How many requests a key may send in how many seconds.",
-        "required": True,
-        "schema": {"type": "string", "maxLength": 100, "examples": ['"key";q=200;w=2']},
-    },
-    "WWW-Authenticate": {
-        "description": "How to authenticate: with a bearer token, or a signature.",
-        "required": True,
-        "schema": {"type": "string", "maxLength": 200, "examples": ['Bearer realm="orders"']},
-    },
+    "ETag": _sent(
+        "Identifies this version. Send it as If-Match to change only this version.",
+        _text('"1"', pattern='^"[!#-~]+"$', maxLength=100),
+    ),
+    "Retry-After": _sent(
+        "How many seconds to wait before trying again.",
+        {"type": "integer", "minimum": 1, "maximum": 3600, "examples": [2]},
+    ),
+    "RateLimit": _sent(
+        "How many requests the key has left, and in how many seconds its quota is full again.",
+        _text('"key";r=199;t=1', maxLength=100),
+    ),
+    "RateLimit-Policy": _sent(
+        "How many requests a key may send in how many seconds.",
+        _text('"key";q=200;w=2', maxLength=100),
+    ),
+    "WWW-Authenticate": _sent(
+        "How to authenticate: with a bearer token, or a signature.",
+        _text('Bearer realm="orders"', maxLength=200),
+    ),
 }
 
 RATE_LIMIT = ["RateLimit", "RateLimit-Policy"]
 #: For responses that may be sent before the key is checked.
 LIMITED = dict.fromkeys(RATE_LIMIT, False)
 
+ANY_VERSION = "The ETag that you read, or * for any."
+VERSIONS = _text("*", pattern=IF_MATCH, minLength=1, maxLength=MAX_IF_MATCH)
 #: The headers of requests that are in no schema of a route.
-IF_MATCH_HEADER = {
-    "name": "If-Match",
-    "in": "header",
-    "description": "The ETag that you read, or * for any.",
-    "required": True,
-    "schema": {
-        "type": "string",
-        "pattern": IF_MATCH,
-        "minLength": 1,
-        "maxLength": MAX_IF_MATCH,
-        "examples": ["*"],
-    },
-}
-TAKEN: dict[str, dict[str, Any]] = {
-    "If-Match": IF_MATCH_HEADER,
-    "If-Match, if it exists": {
-        **IF_MATCH_HEADER,
-        "description": "The ETag that you read, or * for any. Required to change what exists.",
-        "required": False,
-    },
-    "If-None-Match": {
-        "name": "If-None-Match",
-        "in": "header",
-        "description": "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
-        "required": False,
-        "schema": {"type": "string"},
-    },
-    "If-None-Match: *": {
-        "name": "If-None-Match",
-        "in": "header",
-        "description": "*, to create it only if it is new.",
-        "required": False,
-        "schema": {"type": "string", "pattern": r"^\*$", "maxLength": 1, "examples": ["*"]},
-    },
+TAKEN: dict[str, Schema] = {
+    "If-Match": _taken("If-Match", ANY_VERSION, VERSIONS, required=True),
+    "If-Match, if it exists": _taken(
+        "If-Match", f"{ANY_VERSION} Required to change what exists.", VERSIONS
+    ),
+    "If-None-Match": _taken(
+        "If-None-Match",
+        "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
+        {"type": "string"},
+    ),
+    "If-None-Match: *": _taken(
+        "If-None-Match",
+        "*, to create it only if it is new.",
+        _text("*", pattern=r"^\*$", maxLength=1),
+    ),
 }
 #: What signs a message to a webhook.
 SIGNATURE = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 #: The parameters in paths that are not an id of ours.
 PATH_PARAMETERS: dict[str, Any] = {"sku": Sku, "task_id": TaskId}
-
-Schema = dict[str, Any]
-Node = TypeVar("Node")
 
 
 class Incomplete(Exception):

@@ -43,5 +43,5 @@ class Examination:
     def _flows(self) -> list[Flow]:
         """Built on first use, because it loads TLS certificates."""
         services = self._services
-        orders = timeout_flow(services.orders, services.settings, Doctor(services.engine))
+        orders = timeout_flow(services, Doctor(services.engine))
         return [orders, webhook_flow(services)]

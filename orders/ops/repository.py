@@ -8,17 +8,26 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.order.operations import client_of
+from orders.order.domain import OrderStatus
 from orders.order.repository import OrderRepository
+from orders.order.states import (
+    client_of,
+    ended_state,
+    in_state,
+    in_status,
+    listed,
+    unpaid_state,
+)
 from orders.sql.expressions import Instant, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, Position, after_last
 from orders.sql.tables import (
-    EXPIRED,
+    IS_EXPIRED,
     REFUND_DUE,
-    UNPAID,
     api_clients,
+    order_events,
     orders,
     payments,
+    unpaid_orders,
     webhook_deliveries,
     webhook_subscriptions,
 )
@@ -30,35 +39,43 @@ MINUTES, SAMPLE = 30, 25
 #: Cancellations before that are not listed among the latest.
 DAY_MS = 86_400_000
 
-# With a bound, planners seek in the index instead of scanning all of it.
-_is_unpaid = sa.and_(orders.c.status == UNPAID, orders.c.expires_at > sa.literal(FIRST.at, Instant))
-_of_unpaid = sa.select(orders.c.expires_at).where(_is_unpaid).limit(p("most"))
+_overdue = unpaid_orders.c.expires_at <= now()
+_of_unpaid = (
+    # With a bound, planners seek in the index instead of scanning all of it.
+    sa.select(unpaid_orders.c.expires_at)
+    .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
+    .limit(p("most"))
+)
 # How many orders are unpaid, up to a number.
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
 # How many of them are overdue, up to a number.
-COUNT_OVERDUE = sa.select(sa.func.count()).select_from(
-    _of_unpaid.where(orders.c.expires_at <= now()).subquery()
-)
-_SHOWN = (
-    *(orders.c.id, orders.c.client_reference, orders.c.total_minor, orders.c.currency),
-    *(orders.c.status, orders.c.expires_at, client_of(orders.c.client_id)),
+COUNT_OVERDUE = sa.select(sa.func.count()).select_from(_of_unpaid.where(_overdue).subquery())
+_owner = client_of(orders.c.client_id)
+_next = (
+    unpaid_state()
+    .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
+    .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
+    .limit(p("most"))
+    .cte("page")
 )
 # The unpaid orders that expire next, overdue ones first.
-LIST_NEXT = (
-    sa.select(*_SHOWN, ms_until(orders.c.expires_at).label("expires_in_ms"))
-    .where(_is_unpaid)
-    .order_by(orders.c.expires_at, orders.c.id)
-    .limit(p("most"))
+LIST_NEXT = in_state(_next, _owner, ms_until(_next.c.expires_at).label("expires_in_ms")).order_by(
+    _next.c.expires_at, _next.c.order_id
 )
-_late = ms_until(orders.c.cancelled_at, orders.c.expires_at).label("late_ms")
-_cancelled_ago = ms_until(orders.c.cancelled_at).label("ms")
+_latest = (
+    ended_state()
+    .where(IS_EXPIRED, order_events.c.at > later(now(), "after_ms"))
+    .order_by(order_events.c.at.desc())
+    .limit(p("most"))
+    .cte("page")
+)
 # The orders that expired last, and how late they were cancelled.
-LIST_LATEST = (
-    sa.select(*_SHOWN, _late, _cancelled_ago)
-    .where(orders.c.cancel_reason == EXPIRED, orders.c.cancelled_at > later(now(), "after_ms"))
-    .order_by(orders.c.cancelled_at.desc())
-    .limit(p("most"))
-)
+LIST_LATEST = in_state(
+    _latest,
+    _owner,
+    ms_until(_latest.c.ended_at, _latest.c.expires_at).label("late_ms"),
+    ms_until(_latest.c.ended_at).label("ms"),
+).order_by(_latest.c.ended_at.desc())
 
 
 def _ago(minutes: int) -> sa.ColumnElement[Any]:
@@ -68,13 +85,16 @@ def _ago(minutes: int) -> sa.ColumnElement[Any]:
 def _lateness_of(minute: int) -> sa.Select[Any]:
     """The last cancellations of the minute that ended ``minute`` minutes ago."""
     found = (
-        sa.select(sa.literal_column(str(minute), sa.Integer).label("minute"), _late)
-        .where(
-            orders.c.cancel_reason == EXPIRED,
-            orders.c.cancelled_at > _ago(minute + 1),
-            orders.c.cancelled_at <= _ago(minute),
+        sa.select(
+            sa.literal_column(str(minute), sa.Integer).label("minute"),
+            ms_until(order_events.c.at, order_events.c.expires_at).label("late_ms"),
         )
-        .order_by(orders.c.cancelled_at.desc())
+        .where(
+            IS_EXPIRED,
+            order_events.c.at > _ago(minute + 1),
+            order_events.c.at <= _ago(minute),
+        )
+        .order_by(order_events.c.at.desc())
         .limit(p("most"))
     )
     return sa.select(found.subquery())
@@ -97,19 +117,17 @@ LIST_REFUNDS_DUE = (
 GET_PAYER = sa.select(payments.c.client_id).where(payments.c.id == p("for_id"))
 
 _some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
-_with_reference = (
-    sa.select(orders.c.id)
-    .where(
-        one_of(orders.c.client_id, _some_clients), orders.c.client_reference == p("for_reference")
+_found = listed(
+    *(
+        page.where(
+            one_of(table.c.client_id, _some_clients),
+            table.c.client_reference == p("for_reference"),
+        )
+        for table, page in map(in_status, OrderStatus)
     )
-    .limit(p("most"))
-)
-# Some orders with a reference, of a bounded number of clients: one index lookup for each client.
-FIND_BY_REFERENCE = (
-    sa.select(*_SHOWN)
-    .where(one_of(orders.c.id, _with_reference))
-    .order_by(orders.c.created_at.desc(), orders.c.id)
-)
+).cte("page")
+# Some orders with a reference, of a bounded number of clients: a few index lookups for each client.
+FIND_BY_REFERENCE = in_state(_found, _owner).order_by(_found.c.order_id.desc())
 # The webhook deliveries about an order, with their URLs.
 LIST_DELIVERIES = (
     sa.select(webhook_deliveries, webhook_subscriptions.c.url)
@@ -174,7 +192,7 @@ class OpsRepository(OrderRepository):
         self, reference: str, *, most_clients: int, most: int
     ) -> Sequence[sa.Row[Any]]:
         """Orders with this client reference, newest first."""
-        values = {"for_reference": reference, "most_clients": most_clients, "most": most}
+        values = {"for_reference": reference, "most_clients": most_clients, "page_size": most}
         return self._run(FIND_BY_REFERENCE, **values).all()
 
     def list_deliveries(self, order_id: str, most: int) -> Sequence[sa.Row[Any]]:

@@ -129,14 +129,6 @@ class CancelledOrder(NamedTuple):
     origin: Origin
 
 
-class WaitingOrder(NamedTuple):
-    """An unpaid order, and the milliseconds until it expires; negative when it is overdue."""
-
-    id: str
-    expires_at: datetime
-    expires_in_ms: int
-
-
 class RefundsDue(NamedTuple):
     """Money in one currency that has to be refunded, and how long the oldest of it has waited."""
 

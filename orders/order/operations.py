@@ -1,23 +1,28 @@
 """What changes orders: placing, extending, paying, refunding, cancelling and expiring.
 
-Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
-nobody's yet, so placing takes stock first. So operations cannot deadlock, with one exception: a
-request that is repeated while the first is at work holds the stock, and finds in the index of keys
-that the order was placed meanwhile and is being paid or cancelled. PostgreSQL ends that deadlock,
-and the loser is run again.
+An order never changes. While it is unpaid it has a row in `unpaid_orders`; whoever deletes that row
+ends the order, and writes its terminal event in the same statement.
 
-An operation is one statement, which sees what was committed when it began. So it
-decides by rows that it has locked: one that another transaction changed meanwhile is read as that
-transaction left it, and is compared with the conditions again.
+Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
+nobody's yet, so placing takes stock first. So operations cannot deadlock: a request that is repeated
+while the first is at work holds the stock, but finds the order by its key without waiting for
+whoever is paying it.
+
+An operation is one statement, which sees what was committed when it began. So it decides by rows
+that it has locked: one that another transaction changed meanwhile is read as that transaction left
+it, and is compared with the conditions again. One that was deleted meanwhile is not found, and how
+the order ended is seen only by the next statement.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.sql.dml import ReturningDelete
 
-from orders.order.domain import EventType
+from orders.order.domain import CancelReason, EventType
+from orders.order.states import client_of, in_state, unpaid_state, with_items
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -29,18 +34,17 @@ from orders.sql.expressions import (
     one_of,
     rfc3339_text,
     text_literal,
-    unindexed,
+    uuid7,
 )
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
-    IS_UNPAID,
-    UNPAID,
-    api_clients,
+    TERMINAL,
     order_events,
     order_items,
     orders,
     payments,
     stock_items,
+    unpaid_orders,
     webhook_deliveries,
     webhook_interests,
 )
@@ -48,10 +52,11 @@ from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
 Quantity = sa.ColumnElement[int]
+#: The deadline, version and client reference that an order ends with.
+Ending = tuple[sa.ColumnElement[Any], sa.ColumnElement[Any], sa.ColumnElement[Any]]
 
-#: `IS_UNPAID`, for statements that name their orders.
-OPEN = unindexed(IS_UNPAID)
 OWN = (orders.c.id == p("for_id"), orders.c.client_id == p("for_client"))
+OWN_UNPAID = (unpaid_orders.c.order_id == p("for_id"), unpaid_orders.c.client_id == p("for_client"))
 OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.client_id == p("for_client"))
 WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p("for_key"))
 
@@ -59,53 +64,60 @@ WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p
 # -- what operations have in common --------------------------------------------------------
 
 
-def client_of(client_id: sa.ColumnElement[str]) -> sa.Label[str]:
-    """The name of an order's client."""
-    return (
-        sa.select(api_clients.c.name)
-        .where(api_clients.c.id == client_id)
-        .scalar_subquery()
-        .label("client")
-    )
-
-
-def with_items(found: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """The orders in ``found`` that meet the conditions, a row for each item."""
-    item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
-    return (
-        sa.select(found, client_of(found.c.client_id), *item)
-        .join_from(found, order_items, order_items.c.order_id == found.c.id)
-        .where(
-            *conditions,
-            one_of(order_items.c.order_id, sa.select(found.c.id).where(*conditions)),
-        )
-    )
-
-
 def _is_of_version() -> sa.ColumnElement[bool]:
     """Whether an order's version is in the parameter, between spaces; "*" is any version."""
     expected = p("for_versions", type_=sa.String)
-    version = (
-        text_literal(" ").concat(sa.cast(orders.c.version, sa.String)).concat(text_literal(" "))
-    )
-    return (expected == "*") | expected.contains(version)
+    version = sa.cast(unpaid_orders.c.version, sa.String)
+    between_spaces = text_literal(" ").concat(version).concat(text_literal(" "))
+    return (expected == "*") | expected.contains(between_spaces)
 
 
-def _cancel(reason: str) -> sa.Update:
-    return sa.update(orders).values(
-        status=text_literal("cancelled"),
-        cancelled_at=now(),
-        cancel_reason=text_literal(reason),
-        version=orders.c.version + 1,
-    )
+def _end(at: sa.ColumnElement[Any]) -> ReturningDelete[Any]:
+    """End orders at a moment; each row that is returned is an order that this statement ended."""
+    columns = (each for each in unpaid_orders.c if each.name != "pieces")
+    return sa.delete(unpaid_orders).returning(*columns, at.label("at"))
 
 
-def _release(step: Step, cancelled: sa.FromClause) -> sa.FromClause:
+def _ending(ended: sa.FromClause) -> Ending:
+    return ended.c.expires_at, ended.c.version + 1, ended.c.client_reference
+
+
+def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
-    reason, at = {"reason": cancelled.c.cancel_reason}, cancelled.c.cancelled_at
-    event = _event(cancelled.c.id, EventType.CANCELLED, at, reason)
-    return _add_events(step, cancelled.c.client_id, event, owners=cancelled)
+    because = {"reason": text_literal(reason)}
+    return _add_events(
+        step,
+        _event(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=_ending(cancelled)),
+    )
+
+
+class _Locked(NamedTuple):
+    """Whether an order exists and is locked, and whether it is unpaid."""
+
+    at_all: sa.ColumnElement[bool]
+    unpaid: sa.ColumnElement[bool]
+
+
+def _lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
+    """Lock an order whatever its state, so that its events are in commit order.
+
+    Of an unpaid order the row that ends it is locked; of one that has ended, the order itself.
+    """
+    unpaid = step(
+        "open",
+        sa.select(unpaid_orders.c.order_id)
+        .where(unpaid_orders.c.order_id == order_id)
+        .with_for_update(),
+    )
+    is_open = sa.exists(sa.select(unpaid.c.order_id))
+    ended = step(
+        "ended",
+        sa.select(orders.c.id)
+        .where(orders.c.id == order_id, ~is_open)
+        .with_for_update(key_share=True),
+    )
+    return _Locked(is_open | sa.exists(sa.select(ended.c.id)), is_open)
 
 
 def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
@@ -113,7 +125,7 @@ def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
     return step(
         "held",
         sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
-        .where(one_of(order_items.c.order_id, sa.select(ended.c.id)))
+        .where(one_of(order_items.c.order_id, sa.select(ended.c.order_id)))
         .group_by(order_items.c.sku),
     )
 
@@ -127,11 +139,12 @@ def _change_stock(
     step: Step,
     lines: sa.FromClause,
     added: Callable[[Quantity, Quantity], dict[str, Quantity]],
-    *conditions: sa.ColumnElement[bool],
+    *,
     held: Quantity | None = None,
+    where: sa.FromClause | None = None,
 ) -> None:
     """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
-    and how much of it is held.
+    and how much of it is held; nothing unless there is a row in ``where``.
 
     It is an insert that always conflicts: it finds a row by its key, whatever the planner
     estimates, and reads the row as it is once it is locked. An update would read the row as of the
@@ -145,7 +158,8 @@ def _change_stock(
         "price_minor": sa.literal_column("0"),
         "currency": text_literal(""),
     }
-    change = _insert(stock_items, row, *conditions, order_by=_in_sku_order(lines))
+    source = lines if where is None else lines.join(where, sa.true())
+    change = _insert(stock_items, row, source=source, order_by=_in_sku_order(lines))
     more = added(change.excluded.on_hand, change.excluded.reserved)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
@@ -160,33 +174,27 @@ def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
 
 
 def _add_events(
-    step: Step,
-    client_id: sa.ColumnElement[str],
-    *events: sa.Select[Any],
-    owners: sa.FromClause | None = None,
-    reminders: sa.ColumnElement[bool] | None = None,
+    step: Step, *events: sa.Select[Any], reminders: sa.ColumnElement[bool] | None = None
 ) -> sa.FromClause:
     """Write events of locked orders, so that ids are in commit order, and the webhook deliveries of
     each.
 
-    ``client_id`` is the orders' client, as an earlier step returned it; with orders of several
-    clients, ``owners`` is that step. ``reminders`` says whether an event brings a reminder with it.
-    Returns the ids of the deliveries.
+    ``reminders`` says whether an event brings a reminder with it. Returns the ids of the deliveries.
     """
-    columns = ("order_id", "type", "at", "data")
     rows = events[0] if len(events) == 1 else sa.union_all(*events)
     added = (
         insert(order_events)
-        .from_select(columns, rows)
+        .from_select(EVENT[: len(events[0].selected_columns)], rows)
         .returning(
-            order_events.c.id, order_events.c.order_id, order_events.c.type, order_events.c.at
+            *(order_events.c[name] for name in ("id", "order_id", "client_id", "type", "at"))
         )
     )
     event, wish = step("events", added), webhook_interests.alias("i")
     # Filtered by client first: clients without subscriptions leave nothing to join.
     wanted = [
+        wish.c.client_id == event.c.client_id,
         wish.c.event_type == event.c.type,
-        one_of(wish.c.client_id, sa.select(client_id)),
+        one_of(wish.c.client_id, sa.select(event.c.client_id)),
     ]
     if reminders is not None:
         wanted.append(reminders | (wish.c.type == event.c.type))
@@ -198,11 +206,7 @@ def _add_events(
         "created_at": event.c.at,
         "due_at": event.c.at,
     }
-    source: sa.FromClause = event
-    if owners is not None:
-        source = event.join(owners, owners.c.id == event.c.order_id)
-        wanted.append(wish.c.client_id == client_id)
-    chosen = sa.select(*row.values()).select_from(source.join(wish, sa.and_(*wanted)))
+    chosen = sa.select(*row.values()).select_from(event.join(wish, sa.and_(*wanted)))
     return step(
         "deliveries",
         insert(webhook_deliveries).from_select([*row], chosen).returning(webhook_deliveries.c.id),
@@ -218,29 +222,43 @@ def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
     )
 
 
+#: The columns of an event; the last three are those of a terminal one.
+EVENT = ("order_id", "client_id", "type", "at", "data", "expires_at", "version", "client_reference")
+NULL: sa.ColumnClause[Any] = sa.literal_column("NULL")
+#: For an event that ends nothing, beside one that does.
+NO_ENDING: Ending = (NULL, NULL, NULL)
+
+
 def _event(
-    order_id: sa.ColumnElement[str],
+    of: sa.FromClause,
     kind: EventType,
     at: sa.ColumnElement[Any],
     data: Mapping[str, sa.ColumnElement[Any]],
     *conditions: sa.ColumnElement[bool],
+    ending: Ending | tuple[()] = (),
 ) -> sa.Select[Any]:
-    """An event of each order."""
+    """An event of each order in ``of``, which has the order's id and client."""
     pairs = (each for name, value in data.items() for each in (text_literal(name), value))
     facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
-    return sa.select(order_id, text_literal(kind), at, facts).where(*conditions)
+    row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, *ending)
+    return sa.select(*row).where(*conditions)
 
 
 def _insert(
-    table: sa.Table, row: Mapping[str, Any], *conditions: Any, order_by: Any = None
+    table: sa.Table,
+    row: Mapping[str, Any],
+    *conditions: Any,
+    source: sa.FromClause | None = None,
+    order_by: Any = None,
 ) -> Insert:
     """Insert what is selected; a value that is text is the name of a parameter."""
     values = (
         p(value, type_=table.c[name].type) if isinstance(value, str) else value
         for name, value in row.items()
     )
+    chosen = sa.select(*values).where(*conditions).order_by(order_by)
     return insert(table).from_select(
-        [*row], sa.select(*values).where(*conditions).order_by(order_by)
+        [*row], chosen if source is None else chosen.select_from(source)
     )
 
 
@@ -257,8 +275,8 @@ def place(step: Step) -> sa.Select[Any]:
 
     An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
     that was found, with what it has to spare; and with the basket's total and why it is refused,
-    the times when the order was placed and paid, or nulls, and the name of its client. Returns no
-    rows if the key is already known.
+    the order's id and when it was placed, or nulls, and the name of its client. Returns no rows if
+    the key is already known.
     """
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
@@ -303,54 +321,62 @@ def place(step: Step) -> sa.Select[Any]:
             clock().label("moment"),  # when the stock is locked, however long that took
         ),
     )
-    is_free = basket.c.total == zero
     row = {
-        "id": "order_id",
+        "id": uuid7(basket.c.moment, "for_random"),
         "client_id": "for_client",
-        "status": sa.case((is_free, text_literal("paid")), else_=UNPAID),
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
         "created_at": basket.c.moment,
-        "paid_at": sa.case((is_free, basket.c.moment)),
-        "expires_at": later(basket.c.moment, "for_ms"),
+        "timeout_ms": "for_ms",
         "idempotency_key": "for_key",
         "fingerprint": "for_fingerprint",
-        "timeout_ms": "for_ms",
         "client_reference": "for_reference",
         "metadata": "for_metadata",
-        "pieces": basket.c.pieces,
         "origin": "for_origin",
     }
     placed = step(
         "placed",
         _insert(orders, row, basket.c.refusal.is_(None))
         .on_conflict_do_nothing()
-        .returning(orders.c.id, orders.c.client_id, orders.c.created_at, orders.c.paid_at),
+        .returning(
+            orders.c.id.label("order_id"),
+            orders.c.client_id,
+            orders.c.created_at,
+            orders.c.client_reference,
+            later(orders.c.created_at, orders.c.timeout_ms).label("expires_at"),
+            (orders.c.total_minor == zero).label("is_free"),
+        ),
     )
-    is_placed = sa.exists(sa.select(placed.c.id))
-    is_paid = placed.c.paid_at.is_not(None)
+    unpaid = {
+        "order_id": placed.c.order_id,
+        "client_id": placed.c.client_id,
+        "expires_at": placed.c.expires_at,
+        "pieces": sa.select(basket.c.pieces).scalar_subquery(),
+        "client_reference": placed.c.client_reference,
+    }
+    step("unpaid", _insert(unpaid_orders, unpaid, ~placed.c.is_free))
     items = {
-        "order_id": "order_id",
+        "order_id": placed.c.order_id,
         "sku": lines.c.sku,
         "quantity": lines.c.quantity,
         "unit_price_minor": lines.c.price_minor,
     }
-    step("items", _insert(order_items, items, is_placed))
+    step("items", _insert(order_items, items, source=lines.join(placed, sa.true())))
+    at = placed.c.created_at
+    ending: Ending = (placed.c.expires_at, sa.literal_column("1"), placed.c.client_reference)
     deliveries = _add_events(
         step,
-        placed.c.client_id,
-        _event(placed.c.id, EventType.CREATED, placed.c.created_at, {}),
-        _event(placed.c.id, EventType.PAID, placed.c.paid_at, {}, is_paid),
+        _event(placed, EventType.CREATED, at, {}, ending=NO_ENDING),
+        _event(placed, EventType.PAID, at, {}, placed.c.is_free, ending=ending),
         reminders=REMINDERS,
     )
     # What is paid at once is not held: it leaves the shelf.
-    paid_at = sa.select(placed.c.paid_at).scalar_subquery()
     _change_stock(
         step,
         lines,
         lambda all_, held: {"reserved": held, "on_hand": held - all_},
-        is_placed,
-        held=sa.case((paid_at.is_(None), lines.c.quantity), else_=zero),
+        held=sa.case((placed.c.is_free, zero), else_=lines.c.quantity),
+        where=placed,
     )
     return sa.select(
         lines.c.sku,
@@ -359,8 +385,8 @@ def place(step: Step) -> sa.Select[Any]:
         lines.c.spare,
         basket.c.refusal,
         basket.c.total,
+        placed.c.order_id,
         placed.c.created_at,
-        placed.c.paid_at,
         client_of(p("for_client", type_=Id)),
         _ids_of(deliveries),
     ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
@@ -375,39 +401,36 @@ def extend(step: Step) -> sa.Select[Any]:
     then.
     """
     deadline = p("for_deadline", type_=Instant)
-    order = step(
-        "own",
-        sa.select(orders.c.id, orders.c.expires_at)
-        .where(
+    within_bounds = sa.exists(
+        sa.select(orders.c.id).where(
             *OWN,
-            OPEN,
-            _is_of_version(),
             deadline >= later(orders.c.created_at, "for_min_ms"),
             deadline <= later(orders.c.created_at, "for_max_ms"),
-            deadline >= clock(),
         )
-        .with_for_update(key_share=True),
+    )
+    order = step(
+        "own",
+        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
+        .where(*OWN_UNPAID, _is_of_version(), within_bounds, deadline >= clock())
+        .with_for_update(),
     )
     extended = step(
         "extended",
-        sa.update(orders)
-        .where(one_of(orders.c.id, sa.select(order.c.id)), OPEN)
-        .values(expires_at=deadline, version=orders.c.version + 1)
-        .returning(orders),
+        sa.update(unpaid_orders)
+        .where(one_of(unpaid_orders.c.order_id, sa.select(order.c.order_id)))
+        .values(expires_at=deadline, version=unpaid_orders.c.version + 1)
+        .returning(unpaid_orders, clock().label("at")),
     )
     facts = {
         "previous_expires_at": rfc3339_text(order.c.expires_at),
         "expires_at": rfc3339_text(extended.c.expires_at),
     }
-    same = order.c.id == extended.c.id
-    deliveries = _add_events(
-        step,
-        extended.c.client_id,
-        _event(extended.c.id, EventType.EXTENDED, now(), facts, same),
-        reminders=REMINDERS,
-    )
-    left = ms_until(extended.c.expires_at, clock()).label("ms")
-    return with_items(extended).add_columns(left, _ids_of(deliveries))
+    same = order.c.order_id == extended.c.order_id
+    event = _event(extended, EventType.EXTENDED, extended.c.at, facts, same)
+    deliveries = _add_events(step, event, reminders=REMINDERS)
+    left = ms_until(extended.c.expires_at, extended.c.at).label("ms")
+    state = unpaid_state(extended).add_columns(left, _ids_of(deliveries)).cte("state")
+    return with_items(in_state(state))
 
 
 @Operation
@@ -416,24 +439,29 @@ def pay(step: Step) -> sa.Select[Any]:
 
     The order's lock decides: a payment that comes too late, twice or in the wrong amount is to be
     refunded, and its event, too, follows those of the previous holder of the lock. Returns nothing
-    if there is no such order, and an empty payment if its reference is known.
+    if there is no such order, and an empty payment if its reference is known, or with ``lost`` if
+    the order ended after the statement had begun: only the next one sees how, so run it again.
     """
+    locked = _lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
+    ending = (
+        sa.select(order_events.c.type)
+        .where(order_events.c.order_id == p("for_id"), TERMINAL)
+        .scalar_subquery()
+    )
+    is_wrong = (orders.c.total_minor != p("for_amount")) | (orders.c.currency != p("for_currency"))
+    refusal = sa.case(
+        (locked.unpaid, sa.case((is_wrong, text_literal("wrong_amount")))),
+        else_=sa.case(
+            {EventType.PAID: "already_paid", EventType.CANCELLED: "order_cancelled"},
+            value=ending,
+            else_="lost",
+        ),
+    )
     order = step(
         "own",
-        sa.select(
-            orders.c.id,
-            sa.case(
-                (orders.c.status == text_literal("cancelled"), text_literal("order_cancelled")),
-                (~IS_UNPAID, text_literal("already_paid")),
-                (
-                    (orders.c.total_minor != p("for_amount"))
-                    | (orders.c.currency != p("for_currency")),
-                    text_literal("wrong_amount"),
-                ),
-            ).label("reason"),
-        )
-        .where(*OWN)
-        .with_for_update(key_share=True),
+        sa.select(orders.c.id, refusal.label("reason"), clock().label("moment")).where(
+            *OWN, locked.at_all
+        ),
     )
     refused = order.c.reason.is_not(None)
     row = {
@@ -446,32 +474,25 @@ def pay(step: Step) -> sa.Select[Any]:
         "currency": "for_currency",
         "status": sa.case((refused, text_literal("refund_due")), else_=text_literal("applied")),
         "reason": order.c.reason,
-        "created_at": now(),
+        "created_at": order.c.moment,
     }
+    not_lost = order.c.reason.is_distinct_from(text_literal("lost"))
     payment = step(
         "payment",
-        _insert(payments, row, sa.true()).on_conflict_do_nothing().returning(payments),
+        _insert(payments, row, not_lost).on_conflict_do_nothing().returning(payments),
     )
-    paid = step(
-        "paid",
-        sa.update(orders)
-        .where(
-            one_of(orders.c.id, sa.select(payment.c.order_id).where(payment.c.status == "applied")),
-            OPEN,
-        )
-        .values(status=text_literal("paid"), paid_at=now(), version=orders.c.version + 1)
-        .returning(orders.c.id),
-    )
+    applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
+    paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
-    at, reason, facts = payment.c.created_at, payment.c.reason, _money(payment)
-    because = {**facts, "reason": reason}
+    at, facts, same = payment.c.created_at, _money(payment), paid.c.order_id == payment.c.order_id
+    because = {**facts, "reason": payment.c.reason}
+    is_due = payment.c.reason.is_not(None)
     deliveries = _add_events(
         step,
-        payment.c.client_id,
-        _event(payment.c.order_id, EventType.PAID, at, facts, reason.is_(None)),
-        _event(payment.c.order_id, EventType.REFUND_DUE, at, because, reason.is_not(None)),
+        _event(payment, EventType.PAID, at, facts, same, ending=_ending(paid)),
+        _event(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
     )
-    return sa.select(payment, _ids_of(deliveries)).select_from(
+    return sa.select(payment, (~not_lost).label("lost"), _ids_of(deliveries)).select_from(
         order.join(payment, sa.true(), isouter=True)
     )
 
@@ -483,69 +504,67 @@ def refund(step: Step) -> sa.Select[Any]:
     Its order is locked, so that its events are in commit order.
     """
     order_id = sa.select(payments.c.order_id).where(*OWN_PAYMENT).scalar_subquery()
-    order = step(
-        "own",
-        sa.select(orders.c.id).where(orders.c.id == order_id).with_for_update(key_share=True),
-    )
     refunded = step(
         "refunded",
         sa.update(payments)
         .where(
             *OWN_PAYMENT,
             payments.c.status == text_literal("refund_due"),
-            one_of(payments.c.order_id, sa.select(order.c.id)),
+            _lock(step, order_id).at_all,
         )
         .values(
-            status=text_literal("refunded"), refunded_at=now(), refund_reference=p("for_reference")
+            status=text_literal("refunded"),
+            refunded_at=clock(),
+            refund_reference=p("for_reference"),
         )
         .returning(payments),
     )
     facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
-    at = refunded.c.refunded_at
-    event = _event(refunded.c.order_id, EventType.REFUNDED, at, facts)
-    return sa.select(refunded, _ids_of(_add_events(step, refunded.c.client_id, event)))
+    event = _event(refunded, EventType.REFUNDED, refunded.c.refunded_at, facts)
+    return sa.select(refunded, _ids_of(_add_events(step, event)))
 
 
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
-    cancelled = step("cancelled", _cancel("requested").where(*OWN, OPEN).returning(orders))
-    deliveries = _release(step, cancelled)
-    return with_items(cancelled).add_columns(_ids_of(deliveries))
+    cancelled = step("cancelled", _end(clock()).where(*OWN_UNPAID))
+    deliveries = _release(step, cancelled, CancelReason.REQUESTED)
+    state = sa.select(
+        cancelled.c.order_id,
+        cancelled.c.expires_at,
+        (cancelled.c.version + 1).label("version"),
+        text_literal(EventType.CANCELLED).label("ending"),
+        cancelled.c.at.label("ended_at"),
+        text_literal(CancelReason.REQUESTED).label("reason"),
+        _ids_of(deliveries),
+    )
+    return with_items(in_state(state.cte("state")))
 
 
 def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     overdue = step(
         "overdue",
-        sa.select(orders.c.id)
-        .where(one_of(orders.c.id, ids("ids")), OPEN, orders.c.expires_at <= now())
-        .order_by(orders.c.id)
-        .with_for_update(key_share=True, skip_locked=True),
+        sa.select(unpaid_orders.c.order_id)
+        .where(one_of(unpaid_orders.c.order_id, ids("ids")), unpaid_orders.c.expires_at <= now())
+        .order_by(unpaid_orders.c.order_id)
+        .with_for_update(skip_locked=True),
     )
-    detail = (orders.c.expires_at, orders.c.origin) if in_detail else ()
     cancelled = step(
         "cancelled",
-        _cancel("expired")
-        .where(one_of(orders.c.id, sa.select(overdue.c.id)), OPEN)
-        .returning(
-            orders.c.id,
-            orders.c.client_id,
-            orders.c.cancelled_at,
-            orders.c.cancel_reason,
-            *detail,
-        ),
+        _end(now()).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
     )
-    deliveries = _release(step, cancelled)
-    rest = sa.except_(ids("ids"), sa.select(cancelled.c.id)).subquery("rest")
-    left = _found("unpaid", orders.c.id, ms_until(orders.c.expires_at)).where(
-        one_of(orders.c.id, sa.select(rest)), OPEN
+    deliveries = _release(step, cancelled, CancelReason.EXPIRED)
+    rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
+    left = _found("unpaid", unpaid_orders.c.order_id, ms_until(unpaid_orders.c.expires_at)).where(
+        one_of(unpaid_orders.c.order_id, sa.select(rest))
     )
     count = _found("count", sa.null(), sa.func.count()).select_from(cancelled)
     sent = _found("delivery", deliveries.c.id, sa.null())
     if not in_detail:
         return sa.select(sa.union_all(left, sent, count).subquery("found"))
-    late_ms = ms_until(cancelled.c.cancelled_at, cancelled.c.expires_at)
-    each = _found("cancelled", cancelled.c.id, late_ms, cancelled.c.origin)
+    late_ms = ms_until(cancelled.c.at, cancelled.c.expires_at)
+    origin = sa.select(orders.c.origin).where(orders.c.id == cancelled.c.order_id)
+    each = _found("cancelled", cancelled.c.order_id, late_ms, origin.scalar_subquery())
     return sa.select(sa.union_all(left, sent, count, each).subquery("found"))
 
 

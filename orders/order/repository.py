@@ -35,24 +35,32 @@ from orders.order.domain import (
     Payment,
     PaymentStatus,
     RefundsDue,
-    WaitingOrder,
 )
 from orders.order.holdings import Holding
-from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY, client_of, with_items
+from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY
 from orders.order.origin import Origin
+from orders.order.states import (
+    client_of,
+    ended_state,
+    in_state,
+    list_orders,
+    listed,
+    state_of,
+    unpaid_state,
+    with_items,
+)
 from orders.sql.errors import waited_for
-from orders.sql.expressions import Instant, ids, ms_until, now, one_of
-from orders.sql.ids import new_id
-from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
+from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
+from orders.sql.ids import first_id_after, new_id, random_part
+from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation
 from orders.sql.tables import (
-    IS_UNPAID,
     REFUND_DUE,
-    UNPAID,
     order_events,
     order_items,
     orders,
     payments,
+    unpaid_orders,
 )
 from orders.stock.domain import MAX_MINOR
 
@@ -87,41 +95,41 @@ class Expired(NamedTuple):
     details: list[CancelledOrder]
     #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
     #: is locked.
-    unpaid: dict[str, int]
+    unpaid: dict[str, float]
 
 
-# Unpaid orders by deadline.
-UNPAID_BY_DEADLINE = by_due(orders.c.expires_at, IS_UNPAID)
-
-#: After any row.
-LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-
-# One order of one client, a row for each item.
-GET_ORDER = with_items(orders, *OWN)
-# One order of any client, a row for each item.
-GET_ANY_ORDER = with_items(orders, orders.c.id == p("for_id"))
-# The order that was placed with a key, a row for each item.
-GET_ORDER_OF_KEY = with_items(orders, *WITH_KEY)
-# A page of all clients' orders in the order of their ids, which is that of their creation.
-LIST_ALL_ORDERS = (
-    sa.select(orders, client_of(orders.c.client_id))
-    .where(orders.c.id < p("last_id", type_=orders.c.id.type))
-    .order_by(orders.c.id.desc())
-    .limit(p("page_size"))
+_of_id = p("for_id", type_=Id)
+_state = sa.union_all(
+    unpaid_state().where(unpaid_orders.c.order_id == _of_id),
+    ended_state().where(order_events.c.order_id == _of_id),
+).subquery("state")
+_item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+_state_columns = (each for each in _state.c if each.name != "order_id")
+_order_with_items = (
+    sa.select(orders, *_state_columns, client_of(orders.c.client_id), *_item)
+    .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
+    .where(order_items.c.order_id == _of_id)
 )
-_unpaid = (
-    sa.select(orders.c.pieces)
-    # As a range, so that the sweep's partial index does not qualify: it has the orders of all
-    # clients.
-    .where(orders.c.client_id == p("for_client"), orders.c.status.between(UNPAID, UNPAID))
+# One order of any client, a row for each item.
+GET_ANY_ORDER = Operation(lambda _: _order_with_items.where(orders.c.id == _of_id))
+# One order of one client, a row for each item.
+GET_ORDER = Operation(lambda _: _order_with_items.where(*OWN))
+# The same order as it was placed.
+GET_ANY_PLACED = Operation(lambda _: with_items(sa.select(orders).where(orders.c.id == _of_id)))
+GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*OWN)))
+# The order that was placed with a key, as it was placed.
+GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
+_held = (
+    sa.select(unpaid_orders.c.pieces)
+    .where(unpaid_orders.c.client_id == p("for_client"))
     .limit(p("most"))
     .subquery()
 )
 # How many unpaid orders a client has, up to a number, and the pieces that those hold.
 COUNT_HELD = sa.select(
     sa.func.count().label("unpaid"),
-    sa.cast(sa.func.coalesce(sa.func.sum(_unpaid.c.pieces), 0), sa.BigInteger).label("pieces"),
-).select_from(_unpaid)
+    sa.cast(sa.func.coalesce(sa.func.sum(_held.c.pieces), 0), sa.BigInteger).label("pieces"),
+).select_from(_held)
 # The items of a set of orders.
 GET_ITEMS = sa.select(order_items).where(one_of(order_items.c.order_id, ids("ids")))
 # An order's events, oldest first, from a page's end on.
@@ -155,11 +163,11 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
-# The deadline that passed longest ago, of an unpaid order: the first entry of a partial index.
+# The deadline that passed longest ago, of an unpaid order: the first entry of an index.
 OLDEST_OVERDUE = (
-    sa.select(ms_until(orders.c.expires_at).label("ms"))
-    .where(IS_UNPAID, orders.c.expires_at <= now())
-    .order_by(orders.c.expires_at, orders.c.id)
+    sa.select(ms_until(unpaid_orders.c.expires_at).label("ms"))
+    .where(unpaid_orders.c.expires_at <= now())
+    .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(1)
 )
 _some_due = (
@@ -177,6 +185,21 @@ SUM_REFUNDS_DUE = sa.select(
     sa.cast(sa.func.sum(_some_due.c.amount_minor), sa.BigInteger).label("amount_minor"),
     ms_until(sa.func.min(_some_due.c.created_at)).label("ms"),
 ).group_by(_some_due.c.currency)
+
+
+# A page of all clients' orders, newest first.
+_last_id = p("last_id", type_=orders.c.id.type)
+_all = listed(
+    unpaid_state().where(unpaid_orders.c.order_id < _last_id),
+    ended_state().where(order_events.c.order_id < _last_id),
+)
+LIST_ALL_ORDERS = in_state(_all.cte("page"), client_of(orders.c.client_id)).order_by(
+    orders.c.id.desc()
+)
+
+
+#: After any order.
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class OrderRepository(Statements):
@@ -203,11 +226,10 @@ class OrderRepository(Statements):
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
         TotalTooLarge whether or not it was; KeyInFlight when another request is still using it.
         """
-        order_id = new_id()
         try:
             rows = self._do(
                 operations.place,
-                order_id=order_id,
+                for_random=random_part(),
                 for_client=new.client_id,
                 for_key=new.key,
                 for_fingerprint=new.fingerprint,
@@ -223,27 +245,27 @@ class OrderRepository(Statements):
             if waited_for(error, orders.name):
                 raise KeyInFlight from error
             raise
-        if not rows or rows[0].created_at is None:
+        if not rows or rows[0].order_id is None:
             raise _refusal(new.quantities, rows)
         prices = {row.sku: row.price_minor for row in rows}
-        created_at = rows[0].created_at
-        return Order(
-            id=order_id,
-            status=OrderStatus.UNPAID if rows[0].paid_at is None else OrderStatus.PAID,
-            currency=rows[0].currency,
-            total_minor=int(rows[0].total),
+        placed = rows[0]
+        order = Order(
+            id=placed.order_id,
+            status=OrderStatus.UNPAID,
+            currency=placed.currency,
+            total_minor=int(placed.total),
             items=tuple(Item(sku, n, prices[sku]) for sku, n in sorted(new.quantities.items())),
-            created_at=created_at,
-            expires_at=created_at + timedelta(milliseconds=timeout_ms),
-            paid_at=rows[0].paid_at,
-            client=rows[0].client,
+            created_at=placed.created_at,
+            expires_at=placed.created_at + timedelta(milliseconds=timeout_ms),
+            client=placed.client,
             client_reference=new.client_reference,
             metadata=new.metadata,
         )
+        return _paid_if_free(order)
 
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
-        rows = self._run(GET_ORDER_OF_KEY, for_client=client_id, for_key=key).all()
+        rows = GET_PLACED_WITH_KEY(self._connection, for_client=client_id, for_key=key)
         return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
 
     def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
@@ -292,18 +314,20 @@ class OrderRepository(Statements):
 
     def order(self, order_id: str, client_id: str | None) -> Order | None:
         """An order of one client, or of any."""
-        rows = self._order_rows(order_id, client_id)
+        rows = self._of_order(GET_ORDER, GET_ANY_ORDER, order_id, client_id)
         return _order(rows[0], rows) if rows else None
 
     def order_as_placed(self, order_id: str, client_id: str | None) -> Order | None:
         """The same order, as it was placed."""
-        rows = self._order_rows(order_id, client_id)
+        rows = self._of_order(GET_PLACED, GET_ANY_PLACED, order_id, client_id)
         return _as_placed(rows) if rows else None
 
-    def _order_rows(self, order_id: str, client_id: str | None) -> Sequence[sa.Row[Any]]:
+    def _of_order(
+        self, own: Operation, any_: Operation, order_id: str, client_id: str | None
+    ) -> Sequence[sa.Row[Any]]:
         if client_id is None:
-            return self._run(GET_ANY_ORDER, for_id=order_id).all()
-        return self._run(GET_ORDER, for_id=order_id, for_client=client_id).all()
+            return any_(self._connection, for_id=order_id)
+        return own(self._connection, for_id=order_id, for_client=client_id)
 
     def held(self, client_id: str, most: int) -> Holding:
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
@@ -324,42 +348,32 @@ class OrderRepository(Statements):
         """A client's orders: newest first, or with ``expires_before`` latest deadline first.
 
         No more than one of ``expires_before`` and ``client_reference``.
-
-        Each status is read from an index in the order of the list, so that a page costs the same
-        however many orders there are, with or without statistics.
         """
-        moment = orders.c.created_at if expires_before is None else orders.c.expires_at
-        bounds = [orders.c.client_id == p("for_client")]
-        if created_after is not None:
-            bounds.append(orders.c.created_at > created_after)
+        bounds: dict[str, object] = {
+            "created_after": created_after,
+            "expires_before": expires_before,
+            "client_reference": client_reference,
+            "last": after,
+        }
         if expires_before is not None:
-            bounds.append(orders.c.expires_at < expires_before)
-        if client_reference is not None:
-            bounds.append(orders.c.client_reference == client_reference)
-        if created_after is not None and expires_before is not None:
-            bounds.append(orders.c.expires_at > created_after)  # true of all of these
-        if after is not None:
-            last = sa.tuple_(sa.literal(after.at, Instant), sa.literal(after.id, orders.c.id.type))
-            bounds.append(sa.tuple_(moment, orders.c.id) < last)
-        pages = [
-            sa.select(orders)
-            .where(*bounds, orders.c.status == one)
-            .order_by(moment.desc(), orders.c.id.desc())
-            .limit(p("page_size"))
-            .subquery()
-            for one in ([status] if status else OrderStatus)
-        ]
-        found = sa.union_all(*map(sa.select, pages)).subquery()
-        query = (
-            sa.select(found, client_of(p("for_client", type_=orders.c.id.type)))
-            .order_by(found.c[moment.name].desc(), found.c.id.desc())
-            .limit(p("page_size"))
+            bounds["expires_after"] = created_after  # true of all of these
+        query = list_orders(status, frozenset(name for name in bounds if bounds[name] is not None))
+        return self._orders(
+            query(
+                self._connection,
+                for_client=client_id,
+                page_size=page_size,
+                first_id=created_after and first_id_after(created_after),
+                after=created_after,
+                before=expires_before,
+                reference=client_reference,
+                last_at=after and after.at,
+                last_id=after and after.id,
+            )
         )
-        rows = self._run(query, for_client=client_id, page_size=page_size)
-        return self._orders(rows.all())
 
     def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
-        """All clients' orders, newest first by the clocks of the hosts that placed them."""
+        """All clients' orders, newest first."""
         last_id = LAST_ID if after is None else after.id
         return self._orders(self._run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
 
@@ -368,14 +382,6 @@ class OrderRepository(Statements):
         for item in self._run(GET_ITEMS, ids=list(items)):
             items[item.order_id].append(item)
         return [_order(row, items[row.id]) for row in rows]
-
-    def unpaid(
-        self, after_ms: int | None, before_ms: int, page_size: int, last: WaitingOrder | None
-    ) -> list[WaitingOrder]:
-        """A page of unpaid orders whose deadline is within bounds from now, soonest first."""
-        position = FIRST if last is None else Position(last.expires_at, last.id)
-        rows = self._run_due(UNPAID_BY_DEADLINE, after_ms, before_ms, page_size, position)
-        return [WaitingOrder(row.id, row.expires_at, row.ms) for row in rows]
 
     # -- payments --
 
@@ -393,8 +399,7 @@ class OrderRepository(Statements):
 
         Raises OrderNotFound.
         """
-        rows = self._do(
-            operations.pay,
+        rows = self._pay(
             payment_id=new_id(),
             for_id=order_id,
             for_client=client_id,
@@ -406,6 +411,10 @@ class OrderRepository(Statements):
         if not rows:
             raise OrderNotFound
         return None if rows[0].id is None else _payment(rows[0])
+
+    def _pay(self, **values: Any) -> Sequence[sa.Row[Any]]:
+        rows = self._do(operations.pay, **values)
+        return self._do(operations.pay, **values) if rows and rows[0].lost else rows
 
     def payment(self, client_id: str, provider: str, reference: str) -> Payment:
         """The payment that a provider knows by this reference. Raises PaymentNotFound."""
@@ -473,40 +482,39 @@ class OrderRepository(Statements):
 
 
 def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
-    return Order(
-        id=row.id,
-        status=OrderStatus(row.status),
-        currency=row.currency,
-        total_minor=row.total_minor,
-        items=tuple(
-            Item(item.sku, item.quantity, item.unit_price_minor)
-            for item in sorted(items, key=lambda item: str(item.sku))
-        ),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        paid_at=row.paid_at,
-        cancelled_at=row.cancelled_at,
-        cancel_reason=row.cancel_reason,
-        version=row.version,
-        client=row.client,
-        client_reference=row.client_reference,
-        metadata=row.metadata,
-    )
+    return Order(**_fixed(row, items), **state_of(row))
 
 
 def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
-    """An order as it was placed, rebuilt from columns that never change."""
-    order = _order(rows[0], rows)
-    was_free = order.total_minor == 0 and order.paid_at == order.created_at
-    return replace(
-        order,
-        status=OrderStatus.PAID if was_free else OrderStatus.UNPAID,
-        expires_at=order.created_at + timedelta(milliseconds=rows[0].timeout_ms),
-        paid_at=order.paid_at if was_free else None,
-        cancelled_at=None,
-        cancel_reason=None,
-        version=1,
-    )
+    """An order as it was placed."""
+    created_at = rows[0].created_at
+    expires_at = created_at + timedelta(milliseconds=rows[0].timeout_ms)
+    placed = Order(**_fixed(rows[0], rows), status=OrderStatus.UNPAID, expires_at=expires_at)
+    return _paid_if_free(placed)
+
+
+def _fixed(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> dict[str, Any]:
+    """The fields of an order that never change."""
+    return {
+        "id": row.id,
+        "currency": row.currency,
+        "total_minor": row.total_minor,
+        "items": tuple(
+            Item(item.sku, item.quantity, item.unit_price_minor)
+            for item in sorted(items, key=lambda item: str(item.sku))
+        ),
+        "created_at": row.created_at,
+        "client": row.client,
+        "client_reference": row.client_reference,
+        "metadata": row.metadata,
+    }
+
+
+def _paid_if_free(placed: Order) -> Order:
+    """An order that costs nothing is paid when it is placed."""
+    if placed.total_minor:
+        return placed
+    return replace(placed, status=OrderStatus.PAID, paid_at=placed.created_at)
 
 
 def _payment(row: sa.Row[Any]) -> Payment:

@@ -1,12 +1,11 @@
 """What can be done with orders: one method, one transaction.
 
-A status changes only by a conditional UPDATE, and what it returns decides. Checks are
-scheduled after the commit. If that fails, orders are still cancelled on time, because the sweep
-reads the orders themselves.
+An order ends only by a conditional DELETE, and what it returns decides. Checks are scheduled after
+the commit. If that fails, orders are still cancelled on time, because the sweep reads SQL itself.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
@@ -39,7 +38,6 @@ from orders.order.domain import (
     OrderStatus,
     Payment,
     PaymentStatus,
-    WaitingOrder,
 )
 from orders.order.holdings import Holding, HoldingLimits, Holdings
 from orders.order.ports import Observer, TaskScheduler, nobody
@@ -48,10 +46,6 @@ from orders.sql.errors import retried
 from orders.sql.schema import check_ready
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
-
-#: How soon to look again at an overdue order that was locked, most likely by a payment.
-LOOK_AGAIN_MS = 50
-
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
@@ -387,27 +381,23 @@ class OrderService(Transactional[OrderRepository]):
 
     # -- for the worker --------------------------------------------------------------------
 
-    @retried
-    def expire(self, order_ids: Sequence[str], report: Report | None = None) -> dict[str, int]:
+    def expire(
+        self, connection: sa.Connection, order_ids: Sequence[str], report: Report | None = None
+    ) -> dict[str, float]:
         """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
-        Releases exactly the stock that they held, and writes one event for each. Repeating it
-        changes nothing. Returns, for each order that is still unpaid, in how many milliseconds to
-        look again. ``report`` gets the cancelled orders.
+        In one statement, on a connection that commits it by itself. Releases exactly the stock that
+        they held, and writes one event for each. Repeating it changes nothing. Returns, for each
+        order that is still unpaid, in how many milliseconds it expires: 0 or less if it was locked,
+        most likely by a payment. ``report`` gets the cancelled orders.
         """
-        with self._autocommit() as repository:
-            expired = repository.expire(order_ids, in_detail=report is not None)
+        repository = self._opened(connection)
+        expired = repository.expire(order_ids, in_detail=report is not None)
+        self._committed(repository)
         if report is not None:
             report(expired.details)
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
-        unpaid = expired.unpaid.items()
-        return {order_id: ms if ms > 0 else LOOK_AGAIN_MS for order_id, ms in unpaid}
-
-    def waiting(
-        self, after_seconds: float | None, before_seconds: float, page_size: int
-    ) -> Iterator[list[WaitingOrder]]:
-        """Pages of unpaid orders that expire within these bounds from now, soonest first."""
-        return self._due(OrderRepository.unpaid, after_seconds, before_seconds, page_size)
+        return expired.unpaid
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""

@@ -50,6 +50,8 @@ def create_engine(settings: Settings) -> sa.Engine:
         "pool_timeout": 3,
         # Errors are logged, and the log must contain no bodies and no secrets.
         "hide_parameters": True,
+        # PostgreSQL's own, so that the driver need not translate each statement.
+        "paramstyle": "numeric_dollar",
     }
     session = {
         "timezone": "UTC",
@@ -145,6 +147,16 @@ class PatientConnection(psycopg.Connection[Any]):
     #: When it last answered, on the monotonic clock.
     answered_at = 0.0
 
+    @property
+    def autocommit(self) -> bool:
+        return super().autocommit
+
+    @autocommit.setter
+    def autocommit(self, value: bool) -> None:
+        """What SQLAlchemy sets for an isolation level, and `_begin` must not undo."""
+        self.alone = value
+        self.set_autocommit(value)
+
     def is_fresh(self) -> bool:
         """Whether its server answered recently and has not hung up since, which would make it readable."""
         if time.monotonic() - self.answered_at > FRESH_SECONDS:
@@ -172,8 +184,11 @@ class PatientConnection(psycopg.Connection[Any]):
             super().rollback()
 
 
-class LightCursor(psycopg.Cursor[Any]):
-    """A cursor that describes columns only by what SQLAlchemy reads: their names and types."""
+class LightCursor(psycopg.RawCursor[Any]):
+    """A cursor that describes columns only by what SQLAlchemy reads: their names and types.
+
+    It sends statements as they are, with PostgreSQL's own parameters.
+    """
 
     @property
     def description(self) -> Any:
@@ -195,7 +210,7 @@ def _begin(connection: Any) -> None:
     # SQLAlchemy, it would cost a read as much as its statement.
     driver: PatientConnection = connection.driver_connection
     if driver.autocommit != driver.alone:
-        driver.autocommit = driver.alone
+        driver.set_autocommit(driver.alone)
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:

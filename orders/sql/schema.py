@@ -8,7 +8,7 @@ import sqlalchemy as sa
 import structlog
 
 from orders.errors import SchemaOutdated, StorageReadOnly
-from orders.sql.database import reading
+from orders.sql.database import writing
 from orders.sql.errors import MIGRATE, first_line
 from orders.sql.expressions import read_only
 from orders.sql.statements import Statements
@@ -30,6 +30,12 @@ GET_STATE = sa.select(
 ).select_from(sa.table("alembic_version"))
 
 
+# A query whose rows do not fit into so little memory: they go to a temporary file, for which a full
+# disk has no room. Nothing is kept, and the catalog does not change.
+WITH_LITTLE_MEMORY = sa.text("SET LOCAL work_mem = '64kB'")
+SPILL = sa.text("SELECT count(*) FROM generate_series(1, 10000)")
+
+
 class Schema(Statements):
     """What the database says of its schema."""
 
@@ -45,6 +51,11 @@ class Schema(Statements):
         revisions = [row.revision for row in rows]
         newest = SCHEMA_VERSION if SCHEMA_VERSION in revisions else max(revisions)
         return State(newest, rows[0].read_only)
+
+    def try_disk(self) -> None:
+        """Write to the server's disk. Raises what its driver raises when that is full."""
+        self._run(WITH_LITTLE_MEMORY)
+        self._run(SPILL)
 
     def misfits(self) -> list[str]:
         """What keeps this code from working on the tables: columns that they lack, or that it does not fill.
@@ -104,9 +115,10 @@ def warn_if_later(revision: str) -> None:
 def check_ready(engine: sa.Engine) -> None:
     """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""
     try:
-        with reading(engine) as connection:
+        with writing(engine) as connection:
             schema = Schema(connection)
             state = schema.state()
+            schema.try_disk()
             check_schema(schema, state.revision)
             warn_if_later(state.revision)
     except sa.exc.DBAPIError as error:

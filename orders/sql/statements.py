@@ -36,12 +36,11 @@ class ByDue(NamedTuple):
     between: sa.Select[Any]
 
 
-def by_due(due: sa.Column[Any], pending: sa.ColumnElement[bool]) -> ByDue:
+def by_due(due: sa.Column[Any], row_id: sa.Column[Any], *pending: sa.ColumnElement[bool]) -> ByDue:
     """The statements for a table. Two, because with a null bound the index would not be used."""
-    row_id = due.table.c.id
     until = (
-        sa.select(row_id, due, ms_until(due).label("ms"))
-        .where(pending, due <= later(now(), "before_ms"), after_last(due, row_id))
+        sa.select(row_id.label("id"), due, ms_until(due).label("ms"))
+        .where(*pending, due <= later(now(), "before_ms"), after_last(due, row_id))
         .order_by(due, row_id)
         .limit(p("page_size"))
     )

@@ -17,8 +17,6 @@ metadata = sa.MetaData(
 )
 
 #: A literal, not a parameter: only then does a planner see that a partial index applies.
-UNPAID: sa.ColumnClause[str] = sa.literal_column("'unpaid'")
-EXPIRED: sa.ColumnClause[str] = sa.literal_column("'expired'")
 REFUND_DUE: sa.ColumnClause[str] = sa.literal_column("'refund_due'")
 
 api_clients = sa.Table(
@@ -113,85 +111,65 @@ sa.Index(
     unique=True,
 )
 
+# An order never changes. While it is unpaid it has a row in `unpaid_orders`: whoever deletes that row
+# ends the order, and writes its one terminal event in the same statement.
 orders = sa.Table(
     "orders",
     metadata,
+    # A UUIDv7 whose time is created_at, so ids are in the order of creation: see `orders.sql.ids`.
     sa.Column("id", Id, primary_key=True),
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
-    sa.Column("status", sa.String(9), nullable=False),
     sa.Column("currency", sa.CHAR(3), nullable=False),
     sa.Column("total_minor", sa.BigInteger, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Column("expires_at", Instant, nullable=False),
-    sa.Column("paid_at", Instant),
-    sa.Column("cancelled_at", Instant),
-    sa.Column("cancel_reason", sa.String(20)),
-    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    # The timeout that the order was placed with, even if its deadline was moved.
+    sa.Column("timeout_ms", sa.BigInteger, nullable=False),
     sa.Column("idempotency_key", sa.String(255), nullable=False),
     # Of the request; see `orders.http.schemas.orders.OrderIn`.
     sa.Column("fingerprint", sa.String(64), nullable=False),
-    # The timeout that the order was placed with, even if its deadline was moved.
-    sa.Column("timeout_ms", sa.BigInteger, nullable=False),
     sa.Column("client_reference", sa.String(255)),
     sa.Column("metadata", sa.JSON(none_as_null=True)),
-    sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
     sa.Column("origin", sa.String(120)),  # see `orders.order.origin`
-    sa.CheckConstraint("status IN ('unpaid', 'paid', 'cancelled')", name="ck_orders_status"),
-    sa.CheckConstraint("(status = 'paid') = (paid_at IS NOT NULL)", name="ck_orders_paid_at"),
-    sa.CheckConstraint(
-        "(status = 'cancelled') = (cancelled_at IS NOT NULL)", name="ck_orders_cancelled_at"
-    ),
-)
-#: What may still be paid, cancelled, extended or expire: an order of any other status is left alone.
-IS_UNPAID = orders.c.status == UNPAID
-# The sweep reads this and nothing else; it holds unpaid orders only.
-sa.Index(
-    "ix_orders_unpaid_expiry",
-    orders.c.expires_at,
-    orders.c.id,
-    postgresql_where=IS_UNPAID,
-)
-# The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
-# index entry for many.
-sa.Index(
-    "ix_orders_expired",
-    orders.c.cancelled_at,
-    postgresql_where=orders.c.cancel_reason == EXPIRED,
-)
-# A client's orders of one status, in the order of either list.
-sa.Index(
-    "ix_orders_created",
-    orders.c.client_id,
-    orders.c.status,
-    orders.c.created_at,
-    orders.c.id,
-)
-sa.Index(
-    "ix_orders_expires",
-    orders.c.client_id,
-    orders.c.status,
-    orders.c.expires_at,
-    orders.c.id,
-    orders.c.created_at,  # so that a bound on it is checked without reading the order
 )
 sa.Index("uq_orders_idempotency_key", orders.c.client_id, orders.c.idempotency_key, unique=True)
-# A client's orders with one reference, newest first, by status as in the other lists.
+
 HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
+# What may still be paid, cancelled, extended or expire. No foreign keys, here and in what else is
+# written with an order: they would look up each order of a batch once more, and no order is ever
+# deleted.
+unpaid_orders = sa.Table(
+    "unpaid_orders",
+    metadata,
+    sa.Column("order_id", Id, primary_key=True),
+    sa.Column("client_id", Id, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default="1"),
+    sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
+    sa.Column("client_reference", sa.String(255)),
+)
+# The sweep reads this and nothing else.
+sa.Index("ix_unpaid_orders_expires", unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
+# A client's unpaid orders, in the order of each list.
+sa.Index("ix_unpaid_orders_client", unpaid_orders.c.client_id, unpaid_orders.c.order_id)
 sa.Index(
-    "ix_orders_reference",
-    orders.c.client_id,
-    orders.c.client_reference,
-    orders.c.status,
-    orders.c.created_at,
-    orders.c.id,
+    "ix_unpaid_orders_client_expires",
+    unpaid_orders.c.client_id,
+    unpaid_orders.c.expires_at,
+    unpaid_orders.c.order_id,
+)
+sa.Index(
+    "ix_unpaid_orders_reference",
+    unpaid_orders.c.client_id,
+    unpaid_orders.c.client_reference,
+    unpaid_orders.c.order_id,
     postgresql_where=HAS_REFERENCE,
 )
 
 order_items = sa.Table(
     "order_items",
     metadata,
-    sa.Column("order_id", Id, sa.ForeignKey("orders.id"), primary_key=True),
-    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
+    sa.Column("order_id", Id, primary_key=True),
+    sa.Column("sku", sa.String(64), primary_key=True),
     sa.Column("quantity", sa.Integer, nullable=False),
     sa.Column("unit_price_minor", sa.BigInteger, nullable=False),
     sa.CheckConstraint("quantity > 0", name="ck_order_items_quantity"),
@@ -253,28 +231,63 @@ sa.Index(
 order_events = sa.Table(
     "order_events",
     metadata,
-    sa.Column(
-        "id",
-        sa.BigInteger,
-        sa.Identity(),
-        nullable=False,
-    ),
-    # No foreign key: it would look up each order of a batch once more. An event is written in the
-    # transaction that wrote its order, and no order is ever deleted.
     sa.Column("order_id", Id, nullable=False),
+    sa.Column("id", sa.BigInteger, sa.Identity(), nullable=False),
+    sa.Column("client_id", Id, nullable=False),  # the order's
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
+    # Of a terminal event, what the order ended with; null in the others.
+    sa.Column("expires_at", Instant),
+    sa.Column("version", sa.Integer),
+    sa.Column("client_reference", sa.String(255)),
     sa.PrimaryKeyConstraint("order_id", "id"),
+    sa.CheckConstraint(
+        "(type IN ('order.paid', 'order.cancelled')) = (expires_at IS NOT NULL)"
+        " AND (expires_at IS NULL) = (version IS NULL)",
+        name="ck_order_events_terminal",
+    ),
 )
-# An order ends once: the database refuses a second ending, whoever writes it.
 TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
+# An order ends once: the database refuses a second ending, whoever writes it.
 sa.Index(
-    "uq_order_events_terminal",
+    "uq_order_events_terminal", order_events.c.order_id, unique=True, postgresql_where=TERMINAL
+)
+# A client's ended orders, in the order of each list.
+sa.Index(
+    "ix_order_events_ended",
+    order_events.c.client_id,
+    order_events.c.type,
     order_events.c.order_id,
-    unique=True,
     postgresql_where=TERMINAL,
 )
+sa.Index(
+    "ix_order_events_ended_expires",
+    order_events.c.client_id,
+    order_events.c.type,
+    order_events.c.expires_at,
+    order_events.c.order_id,
+    postgresql_where=TERMINAL,
+)
+sa.Index(
+    "ix_order_events_ended_reference",
+    order_events.c.client_id,
+    order_events.c.client_reference,
+    order_events.c.type,
+    order_events.c.order_id,
+    postgresql_where=HAS_REFERENCE,
+)
+#: Why an order was cancelled.
+cancel_reason = order_events.c.data.op("->>", return_type=sa.String())(
+    sa.literal_column("'reason'")
+)
+IS_EXPIRED = sa.and_(
+    order_events.c.type == sa.literal_column("'order.cancelled'"),
+    cancel_reason == sa.literal_column("'expired'"),
+)
+# The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
+# index entry for many.
+sa.Index("ix_order_events_expired", order_events.c.at, postgresql_where=IS_EXPIRED)
 
 webhook_subscriptions = sa.Table(
     "webhook_subscriptions",
@@ -332,7 +345,7 @@ webhook_deliveries = sa.Table(
         "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
     ),
 )
-#: A literal, as `UNPAID` is.
+#: A literal, as `REFUND_DUE` is.
 PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
 # The sweep reads this and nothing else.
 sa.Index(

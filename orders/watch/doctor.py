@@ -132,7 +132,7 @@ def _stock(repository: DoctorRepository) -> Finding:
 
 
 WRONG = {
-    "ends": "its status, events and payments differ",
+    "ends": "its events, payments and row in unpaid_orders differ",
     "refunds": "its refunds and events differ",
     "early": "it was cancelled before its deadline",
 }
@@ -144,7 +144,7 @@ def _orders(repository: DoctorRepository) -> Finding:
         summary = f"the newest {NEWEST:,} orders agree with their events and payments"
         return ok("orders.history", summary)
     listed = "; ".join(
-        f"{row.id} ({row.status}): {', '.join(text for what, text in WRONG.items() if getattr(row, what))}"
+        f"{row.id}: {', '.join(text for what, text in WRONG.items() if getattr(row, what))}"
         for row in rows
     )
     advice = "Somebody has written these rows by hand, or there is a bug: read the order's events."

@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from orders.sql.expressions import Instant, one_of
 from orders.sql.statements import FIRST, Statements
 from orders.sql.tables import (
+    IS_EXPIRED,
     PENDING,
     TERMINAL,
-    UNPAID,
     metadata,
     order_events,
     order_items,
     orders,
     payments,
+    unpaid_orders,
 )
 from orders.sql.tables import stock_items as stock
 from orders.sql.tables import webhook_deliveries as deliveries
@@ -49,21 +50,15 @@ GET_INDEXES = sa.text(
 )
 
 _unpaid = (
-    sa.select(orders.c.id)
-    .where(
-        orders.c.status == UNPAID,
-        sa.tuple_(orders.c.expires_at, orders.c.id)
-        > sa.tuple_(
-            sa.literal(FIRST.at, orders.c.expires_at.type), sa.literal(FIRST.id, orders.c.id.type)
-        ),
-    )
-    .order_by(orders.c.expires_at, orders.c.id)
+    sa.select(unpaid_orders.c.order_id)
+    .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
+    .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(p("most_unpaid"))
     .cte("unpaid")
 )
 _held = (
     sa.select(order_items.c.sku, sa.func.sum(order_items.c.quantity).label("quantity"))
-    .where(one_of(order_items.c.order_id, sa.select(_unpaid.c.id)))
+    .where(one_of(order_items.c.order_id, sa.select(_unpaid.c.order_id)))
     .group_by(order_items.c.sku)
     .cte("held")
 )
@@ -119,24 +114,22 @@ def _flag(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.case((condition, 1), else_=0)
 
 
+_rows = sa.select(sa.func.count()).where(unpaid_orders.c.order_id == _newest.c.id).scalar_subquery()
+_is_paid = _events(order_events.c.type == "order.paid")
+# An order has a row while it is unpaid, and one terminal event afterwards.
 _ends_wrong = sa.or_(
-    _events(TERMINAL) != _flag(_newest.c.status != "unpaid"),
-    _events(TERMINAL, order_events.c.type == sa.literal("order.") + _newest.c.status)
-    != _flag(_newest.c.status != "unpaid"),
-    _payments("applied") != _flag(sa.and_(_newest.c.status == "paid", _newest.c.total_minor > 0)),
+    _rows + _events(TERMINAL) != 1,
+    _payments("applied") != sa.case((_newest.c.total_minor > 0, _is_paid), else_=0),
 )
 _refund_wrong = sa.or_(
     _events(order_events.c.type == "payment.refund_due") != _payments("refund_due", "refunded"),
     _events(order_events.c.type == "payment.refunded") != _payments("refunded"),
 )
-_early = sa.and_(
-    _newest.c.cancel_reason == "expired", _newest.c.cancelled_at < _newest.c.expires_at
-)
-# Among the newest orders, those whose status, events and payments contradict each other, and how.
+_early = _events(IS_EXPIRED, order_events.c.at < order_events.c.expires_at) > 0
+# Among the newest orders, those whose row, events and payments contradict each other, and how.
 GET_WRONG_ORDERS = (
     sa.select(
         _newest.c.id,
-        _newest.c.status,
         _flag(_ends_wrong).label("ends"),
         _flag(_refund_wrong).label("refunds"),
         _flag(_early).label("early"),
@@ -207,7 +200,7 @@ class DoctorRepository(Statements):
         return self._run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
 
     def wrong_orders(self) -> Sequence[sa.Row[Any]]:
-        """Recent orders whose status, events and payments contradict each other."""
+        """Recent orders whose row, events and payments contradict each other."""
         return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:

@@ -20,6 +20,7 @@ from orders.sql.tables import (
     api_clients,
     order_events,
     orders,
+    unpaid_orders,
     webhook_deliveries,
     webhook_interests,
     webhook_subscriptions,
@@ -243,7 +244,10 @@ GET_TARGET = (
         (subscriptions.c.previous_secret_expires_at > now()).label("previous_is_valid"),
         order_events.c.at.label("event_at"),
         order_events.c.data,
-        ms_until(orders.c.expires_at).label("expires_in_ms"),
+        sa.select(ms_until(unpaid_orders.c.expires_at))
+        .where(unpaid_orders.c.order_id == _of_order)
+        .scalar_subquery()
+        .label("expires_in_ms"),
         orders.c.origin,
         sa.exists()
         .where(
@@ -309,7 +313,7 @@ PRUNE = sa.delete(deliveries).where(
     deliveries.c.status == p("old_status"),
 )
 # Pending deliveries by due time.
-PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.status == PENDING)
+PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.id, deliveries.c.status == PENDING)
 # One delivery.
 GET_DELIVERY = sa.select(deliveries).where(deliveries.c.id == p("for_id"))
 # The client of a subscription that is not deleted.

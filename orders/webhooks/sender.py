@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from time import monotonic
 from typing import Any
 
@@ -37,6 +38,14 @@ def resolved(host: str, port: int) -> list[str]:
     return [*dict.fromkeys(str(address[0]) for *_, address in found)]
 
 
+@cache
+def _trusting_public_authorities() -> ssl.SSLContext:
+    """Loaded once in a process, which takes a tenth of a second."""
+    context = ssl.create_default_context(cafile=certifi.where())
+    context.load_default_certs()
+    return context
+
+
 class WebhookSender:
     """Posts messages, one connection for each."""
 
@@ -46,8 +55,7 @@ class WebhookSender:
         self._timeout_seconds = timeout_seconds
         self._allow_private = allow_private
         self._resolve = resolve
-        self._tls = ssl.create_default_context(cafile=certifi.where())
-        self._tls.load_default_certs()
+        self._tls = _trusting_public_authorities()
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Send a message and return the outcome. Raises nothing that an endpoint could cause."""

@@ -14,6 +14,7 @@ import redis
 
 from devtools.valkey import Valkey, redis_62_server
 from tests.conftest import DURABLE, missing
+from tests.length import quick_first
 from worker import (
     AsyncDelayQueue,
     Cancelled,
@@ -35,9 +36,10 @@ def _servers() -> list[str]:
 
 
 SERVERS = _servers()
+REAL = [name for name in SERVERS if name != "fakeredis"]
 
 
-@pytest.fixture(scope="session", params=SERVERS)
+@pytest.fixture(scope="session", params=quick_first(SERVERS))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Valkey | None]:

@@ -10,7 +10,7 @@ from worker import DelayQueue
 State = dict[str, Any]
 ZSETS = ("scheduled", "leased", "lost_claims", "seeded")
 HASHES = ("letters", "payloads", "tokens", "workers")
-STRINGS = ("paused", "resumed", "sweeper", "alone", "recurrence")
+STRINGS = ("paused", "resumed", "sweeper", "alone", "spared", "recurrence")
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
 
@@ -18,7 +18,7 @@ NOBODY = 64 * "-"
 def state(queue: DelayQueue) -> State:
     """What is under the queue's keys in one moment: key without its prefix -> content.
 
-    Absent keys are left out. A key that is not in the map at the top of ``queue.py`` fails, so
+    Absent keys are left out, and so is ``claims``, which every claim changes. A key that is not in the map at the top of ``queue.py`` fails, so
     that nothing is ever stored unnoticed.
     """
     client: Any = queue._redis
@@ -41,6 +41,7 @@ def state(queue: DelayQueue) -> State:
         else:
             found[name] = content and _text(content)
     found = {name: content for name, content in found.items() if content}
+    keys = [key for key in keys if _text(key) != queue.keys.claims]
     assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)
     return found
 
@@ -54,11 +55,14 @@ def attempts(
     failures: int = 0,
     deliveries: int = 0,
     before: int = 0,
+    claimed: int = 0,
     cancelled: bool = False,
 ) -> str:
     """What is stored of a task's attempts: see ``worker/queue/lua/include/attempts.lua``."""
-    counts = (span, due, due if appointment is None else appointment, failures, deliveries, before)
-    return token + " ".join(map(str, counts)) + (" cancelled" if cancelled else "")
+    claimed = 0 if token == NOBODY else claimed
+    times = (span, due, due if appointment is None else appointment)
+    counts = (failures, deliveries, before, claimed)
+    return token + " ".join(map(str, ("v1", *times, *counts))) + (" cancelled" if cancelled else "")
 
 
 def _value(name: str, value: bytes) -> Any:

@@ -24,7 +24,7 @@ def test_a_cancelled_task_leaves_nothing_behind(queue: DelayQueue) -> None:
 def test_cancelling_a_leased_task_only_marks_it(queue: DelayQueue) -> None:
     [task] = claimed_with_counts(queue)
     before = state(queue)
-    counts = {"span": 10, "failures": 1, "deliveries": 1, "before": 2}
+    counts = {"span": 10, "failures": 1, "deliveries": 1, "before": 2, "claimed": 2000}
     marked = {"tokens": {"a": attempts(1000, task.token, **counts, cancelled=True)}}
     for _again in range(2):
         assert queue.cancel("a") is Cancelled.CANCELLING

@@ -67,7 +67,8 @@ def test_the_stats_tell_the_age_of_the_oldest_letter(
 def test_a_long_error_is_cut(queue: DelayQueue) -> None:
     queue.schedule("a", 1)
     [task] = queue.claim(1, 1000, now_ms=1).tasks
-    queue.dead_letter([(task, "bad", ValueError("x" * 100_000))], now_ms=1)
+    queue.dead_letter([(task, "bad" * 100_000, ValueError("x" * 100_000))], now_ms=1)
+    assert len(queue.dead()[0].story["reason"]) == 2000
     assert len(queue.dead()[0].story["error"]) == 2000
     assert len(queue.dead()[0].story["traceback"]) == 4000
 

@@ -73,7 +73,7 @@ def test_a_task_is_claimed_in_the_millisecond_it_is_due(queue: DelayQueue) -> No
     assert claim == ([task], 1000, None, False)
     assert state(queue) == {
         "leased": {"a": 1500},
-        "tokens": {"a": attempts(1000, task.token, span=500)},
+        "tokens": {"a": attempts(1000, task.token, span=500, claimed=1000)},
         "payloads": {"a": b"x"},
     }
 
@@ -101,11 +101,11 @@ def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     assert sum(map(len, state(queue).values())) == 2  # the last task, and its payload
 
 
-@pytest.mark.parametrize("limit", [-1, 0, MAX_BATCH_SIZE + 1, 4500])
-def test_a_claim_larger_than_a_script_can_hold_is_refused(queue: DelayQueue, limit: int) -> None:
+def test_a_claim_larger_than_a_script_can_hold_is_refused(queue: DelayQueue) -> None:
     queue.schedule_many((str(n), 0, b"") for n in range(4500))
-    with pytest.raises(ValueError, match="a claim's limit is 1 to"):
-        queue.claim(limit, 1000)
+    for limit in (-1, 0, MAX_BATCH_SIZE + 1, 4500):
+        with pytest.raises(ValueError, match="a claim's limit is 1 to"):
+            queue.claim(limit, 1000)
     assert queue.stats().scheduled == 4500
 
 
@@ -183,9 +183,51 @@ def test_an_expired_lease_is_claimed_alone_before_due_tasks(
     assert state(queue) == {
         "scheduled": {"b": 900, "c": 901},
         "leased": {"orphan": 2500},
-        "tokens": {"orphan": attempts(1000, task.token, span=500, deliveries=1, before=1)},
+        "tokens": {
+            "orphan": attempts(1000, task.token, span=500, deliveries=1, before=1, claimed=2000)
+        },
         "payloads": {"orphan": b"x"},
     }
+
+
+#: What a later release may append to a record: numbers, words.
+NOTES = ["", " 7", " 7 cancelling x"]
+
+
+@pytest.mark.parametrize("notes", NOTES)
+@pytest.mark.parametrize(
+    "put_back", [DelayQueue.release, *(VERBS[put] for put in Put)], ids=["release", *Put]
+)
+def test_what_another_release_appended_is_kept(
+    queue: DelayQueue, notes: str, put_back: Settle
+) -> None:
+    queue.schedule("a", 1000, b"x")
+    tasks = queue.claim(1, 5000, now_ms=1000).tasks
+    _append(queue, notes)
+    queue.extend(tasks, 6000, now_ms=1000)
+    put_back(queue, tasks)
+    task = one(queue, 4000)
+    assert (task.payload, task.deliveries) == (b"x", 0)
+    assert state(queue)["tokens"]["a"].endswith(f" 4000{notes}")
+    queue.cancel("a")
+    assert state(queue)["tokens"]["a"].endswith(f"{notes} cancelled")
+    _append(queue, notes)
+    queue.release([task])
+    assert state(queue) == {}
+
+
+@pytest.mark.parametrize("notes", [*NOTES, " cancelled"])
+def test_a_record_of_another_version_loses_no_task(queue: DelayQueue, notes: str) -> None:
+    queue.schedule("a", 1000, b"x")
+    tasks = queue.claim(1, 5000, now_ms=1000).tasks
+    queue._redis.hset(queue.keys.tokens, "a", f"{tasks[0].token}v2 1 2{notes}")
+    queue.retry([(tasks[0], 0)], Put.FAILED, now_ms=2000)
+    assert one(queue, 2000).payload == b"x"
+
+
+def _append(queue: DelayQueue, notes: str) -> None:
+    kept = state(queue)["tokens"]["a"]
+    queue._redis.hset(queue.keys.tokens, "a", kept + notes)
 
 
 # -- settle with a valid token -------------------------------------------------------------
@@ -247,7 +289,7 @@ def test_a_retry_has_a_new_due_time_and_its_counts_reset(
     assert state(queue) == {
         "scheduled": {"a": 3001},
         "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(3001, span=1, appointment=1000, before=3)},
+        "tokens": {"a": attempts(3001, span=1001, appointment=1000, before=3)},
     }
     assert one(queue, 3001).due_at_ms == 3001
 
@@ -260,7 +302,7 @@ def test_a_new_appointment_counts_from_the_start(
     assert state(queue) == {
         "scheduled": {"a": 3001},
         "payloads": {"a": b"x"},
-        "tokens": {"a": attempts(3001, span=1)},
+        "tokens": {"a": attempts(3001, span=1001)},
     }
 
 
@@ -323,23 +365,66 @@ def test_settling_no_tasks_is_nothing(queue: DelayQueue, write: Settle) -> None:
     assert state(queue) == {}
 
 
-def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, write: Settle) -> None:
+def test_tasks_of_two_claims_are_not_settled_in_one_call(queue: DelayQueue, settle: Settle) -> None:
     queue.schedule_many((name, 1000, b"") for name in "ab")
     tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "ab"]
     before = state(queue)
     with pytest.raises(ValueError, match="several claims"):
-        write(queue, tasks)
+        settle(queue, tasks)
     assert state(queue) == before
+
+
+def test_tasks_of_several_claims_are_extended_in_one_call(queue: DelayQueue) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "abc")
+    tasks = [queue.claim(1, 1000, now_ms=1000).tasks[0] for _ in "abc"]
+    queue.ack(tasks[1:2])
+    with pytest.raises(LeaseLost) as lost:
+        queue.extend(tasks, 5000, now_ms=1500)
+    assert lost.value.ids == ("b",)
+    assert state(queue)["leased"] == {"a": 6500, "c": 6500}
 
 
 # -- settle without one --------------------------------------------------------------------
 
 
-def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, write: Settle) -> None:
+@pytest.mark.parametrize("verb", sorted(FENCED.keys() - {"ack"}))
+def test_a_token_is_void_once_another_worker_has_the_task(queue: DelayQueue, verb: str) -> None:
     queue.schedule("a", 1000, b"x")
     stale = queue.claim(1, 100, now_ms=1000).tasks
     queue.claim(1, 100, now_ms=2000)
-    _assert_writes_nothing(queue, write, stale)
+    _assert_writes_nothing(queue, FENCED[verb], stale)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x"])
+def test_a_late_ack_ends_the_task_for_its_present_holder_too(
+    queue: DelayQueue, payload: bytes
+) -> None:
+    queue.schedule("a", 1000, payload)
+    late = queue.claim(1, 100, now_ms=1000).tasks
+    queue.claim(1, 100, now_ms=2000)
+    present = queue.claim(1, 100, now_ms=3000).tasks
+    queue.ack(late)
+    assert state(queue).keys() <= {"alone"}
+    _assert_writes_nothing(queue, DelayQueue.ack, present)
+
+
+@pytest.mark.parametrize("since", ["put back", "an earlier attempt", "scheduled anew", "dead"])
+def test_a_late_ack_ends_nothing_else(queue: DelayQueue, since: str) -> None:
+    queue.schedule("a", 1000)
+    tasks = queue.claim(1, 100, now_ms=1000).tasks
+    if since == "scheduled anew":  # at the same time
+        queue.ack(tasks)
+        queue.schedule("a", 1000, b"new")
+        queue.claim(1, 100, now_ms=1000)
+    else:
+        present = queue.claim(1, 100, now_ms=2000).tasks
+        if since == "put back":
+            queue.release(present)
+        elif since == "dead":
+            queue.dead_letter([(present[0], "bad", None)], now_ms=2000)
+        else:  # no holder of an earlier attempt has this number
+            tasks = [present[0]._replace(token=tasks[0].token)]
+    _assert_writes_nothing(queue, DelayQueue.ack, tasks)
 
 
 def test_a_token_is_void_once_the_task_is_rescheduled(queue: DelayQueue, write: Settle) -> None:

@@ -213,3 +213,21 @@ def test_the_new_schedule_prevails_after_a_flush_too(
     assert queue.seed("daily", 500, A, now_ms=700) == seeded("a")
     assert queue.seed("hourly", 600, B, now_ms=800) == seeded("b")
     assert scheduled(queue) == {"b": 2000}
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("fate", ["waiting", "done"])
+def test_a_new_schedule_prevails_although_the_clock_was_set_back(
+    queue: DelayQueue, fate: str
+) -> None:
+    queue.seed("daily", HOUR + 500, ("old", HOUR + 1000), now_ms=HOUR + 500)
+    if fate == "done":
+        queue.ack([one(queue, HOUR + 1000)])
+
+    assert queue.seed("weekly", 600, ("new", 5000), now_ms=700) == seeded("new")
+    assert queue.seed("daily", HOUR + 500, A, now_ms=800) == QUIET
+    assert scheduled(queue) == {"new": 5000}
+    again = queue.seed("weekly", 600, ("old", HOUR + 1000), now_ms=HOUR)
+    assert again == (NOTHING if fate == "done" else seeded("old"))

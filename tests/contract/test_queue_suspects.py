@@ -1,15 +1,21 @@
 """Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
 
+from typing import Any
+from unittest.mock import Mock, patch
+
 import pytest
 import redis
 
+from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from worker import DelayQueue
 from worker.queue.delay_queue import Put
+from worker.queue.scripted import ScriptedQueue
 from worker.queue.worker_side import MAX_LOST_CLAIMS
 
-DAY = 86_400_000
+HOUR = 3_600_000
+REAL = [name for name in SERVERS if name != "fakeredis"]
 
 
 @pytest.fixture
@@ -184,6 +190,22 @@ def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: De
     assert before["scheduled"] == {f"{n:04}": 900 + n for n in range(501, 2500)}
 
 
+@pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
+def test_a_lost_reply_costs_the_same_in_a_long_queue(
+    client: redis.Redis, queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule_many((f"{n:04}", 1000, b"") for n in range(6000))
+    while other.claim(2000, 10_000, now_ms=1000).tasks:
+        pass
+    queue.schedule("a", 1000)
+    with reply_lost(queue):
+        queue.claim(1, 10_000, now_ms=1001)
+    client.config_resetstat()
+    assert one(queue, 1002).id == "a"
+    stats: Any = client.info("commandstats")
+    assert stats["cmdstat_hmget"]["calls"] == 3, "one of them for the tasks of the lost claim"
+
+
 def test_a_suspect_of_a_lost_claim_stays_one_unless_cancelled(
     queue: DelayQueue,
 ) -> None:
@@ -217,7 +239,7 @@ def test_replies_lost_for_long_count_no_delivery(queue: DelayQueue, other: Delay
     assert (task.deliveries, task.attempt) == (0, 1)
 
 
-def test_a_lost_reply_is_reported_once_and_stays_known_for_a_day(
+def test_a_lost_reply_is_reported_once_and_known_for_an_hour(
     queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -225,18 +247,18 @@ def test_a_lost_reply_is_reported_once_and_stays_known_for_a_day(
         queue.claim(1, 100, now_ms=1000)
     [token] = {kept[:64] for kept in state(queue)["tokens"].values()}
     queue.claim(1, 100, now_ms=1001)
-    assert state(queue)["lost_claims"] == {token: 1001 + 100 + DAY}
+    assert state(queue)["lost_claims"] == {token: 1001 + 100 + HOUR}
     queue._redis.delete(queue.keys.lost_claims)
     queue.claim(1, 100, now_ms=1002)
     assert "lost_claims" not in state(queue)
     with reply_lost(other):
         other.claim(1, 100, now_ms=1003)
     other.claim(1, 100, now_ms=1004)
-    assert [*state(queue)["lost_claims"].values()] == [1004 + 100 + DAY]
+    assert [*state(queue)["lost_claims"].values()] == [1004 + 100 + HOUR]
     with reply_lost(queue):
-        queue.claim(1, 100, now_ms=1005 + 100 + DAY)
-    queue.claim(1, 100, now_ms=1005 + 100 + DAY)
-    assert [*state(queue)["lost_claims"].values()] == [1005 + 200 + 2 * DAY], "the other is over"
+        queue.claim(1, 100, now_ms=1005 + 100 + HOUR)
+    queue.claim(1, 100, now_ms=1005 + 100 + HOUR)
+    assert [*state(queue)["lost_claims"].values()] == [1005 + 200 + 2 * HOUR], "the other is over"
 
 
 def test_a_lost_reply_is_reported_while_the_queue_is_paused(
@@ -303,6 +325,108 @@ def test_only_the_latest_hundred_lost_replies_are_reported(
     queue._redis.delete(queue.keys.lost_claims)
     assert one(queue, 1100).deliveries == 0
     assert len(state(queue)["lost_claims"]) == MAX_LOST_CLAIMS
+
+
+# -- outages -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def monotonic(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The clock of the workers, in seconds."""
+    clock = Mock(return_value=100.0)
+    monkeypatch.setattr("worker.queue.worker_side.time.monotonic", clock)
+    return clock
+
+
+def fail(queue: DelayQueue) -> None:
+    """A call that Redis does not answer."""
+    error = redis.ConnectionError("refused")
+    with (
+        patch.object(ScriptedQueue, "_run", side_effect=error),
+        pytest.raises(redis.ConnectionError),
+    ):
+        queue.claim(1, 1, now_ms=0)
+
+
+def test_an_outage_is_not_the_death_of_a_worker(
+    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+) -> None:
+    queue.schedule_many([("a", 1000, b""), ("b", 1000, b"")])
+    [a, _] = queue.claim(2, 10_000, now_ms=1000).tasks
+    queue.schedule("due", 1000)
+    fail(other)
+    monotonic.return_value += 11
+    assert one(other, 12_000, lease_ms=9000).id == "due"
+    assert other.claim(9, 100, now_ms=12_000).next_in_ms == 2000
+    queue.extend([a], 10_000, now_ms=13_500)
+    assert queue.claim(9, 100, now_ms=13_999).tasks == []
+    assert one(queue, 14_000)[:4] == ("b", b"", 0, 1)
+
+
+def test_an_outage_spares_the_leases_once(
+    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    fail(queue)
+    fail(other)
+    monotonic.return_value += 4
+    assert queue.claim(9, 9000, now_ms=5000).tasks == []
+    monotonic.return_value += 3
+    assert one(other, 8000).deliveries == 1, "the same outage, which it tells of late"
+    fail(other)
+    monotonic.return_value += 4
+    assert other.claim(9, 9000, now_ms=12_000).next_in_ms == 2000, "another one"
+
+
+@pytest.mark.parametrize("seconds", [0.9, 3.3])
+def test_a_short_silence_spares_nobody(queue: DelayQueue, monotonic: Mock, seconds: float) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    fail(queue)
+    monotonic.return_value += seconds
+    [task] = queue.claim(9, 10_000, now_ms=5000).tasks
+    assert task.deliveries == 1
+
+
+def test_a_worker_started_after_all_died_waits_for_nothing(
+    queue: DelayQueue, other: DelayQueue
+) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000, lease_ms=10_000)
+    assert one(other, 11_000).deliveries == 1
+
+
+def test_sparing_ends_although_the_clock_is_set_back(queue: DelayQueue, monotonic: Mock) -> None:
+    queue.schedule("a", 1000)
+    one(queue, 1000)
+    fail(queue)
+    monotonic.return_value += 11
+    assert queue.claim(9, 9000, now_ms=3_600_000).tasks == []
+    assert one(queue, 2000).deliveries == 1
+
+
+def test_a_claim_that_waited_out_an_outage_leases_nothing(
+    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+) -> None:
+    queue.schedule_many([("held", 900, b""), ("due", 1000, b"")])
+    held = queue.claim(1, 1000, now_ms=900).tasks
+    with patch.object(other, "_run", return_value=[0, 1000, -1]):
+        other.claim(9, 1000)
+    monotonic.return_value += 1
+    with reply_lost(other):
+        other.claim(9, 1000, now_ms=5000)  # expected at 2000
+    assert state(queue)["leased"] == {"held": 1900}
+    assert queue.claim(9, 1000, now_ms=5001).tasks[0].id == "due"
+    queue.extend(held, 1000, now_ms=5002)
+
+
+def test_after_a_leap_of_the_clock_a_claim_is_repeated(queue: DelayQueue, monotonic: Mock) -> None:
+    queue.claim(1, 60_000)
+    queue.schedule("due", 0)
+    monotonic.return_value -= 10
+    assert queue.claim(1, 60_000)[::2] == ([], 0)
+    assert [task.id for task in queue.claim(1, 60_000).tasks] == ["due"]
 
 
 # -- what resets the counts, and what goes on ----------------------------------------------

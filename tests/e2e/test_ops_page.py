@@ -17,7 +17,7 @@ from orders.config import Settings
 from orders.order.domain import NewOrder
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.integration.workers import frozen
 from worker import DelayQueue
@@ -54,7 +54,11 @@ class Site:
         """Move its deadline to some seconds from now, however long the move takes."""
         shop, later_on = self.services.clients.id_of("shop"), datetime.now(UTC) + timedelta(hours=1)
         self.services.orders.extend(shop, order_id, expires_at=later_on, versions=None)
-        soon = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+        soon = (
+            unpaid_orders.update()
+            .where(unpaid_orders.c.order_id == order_id)
+            .values(expires_at=later(now(), "ms"))
+        )
         with self.services.engine.begin() as connection:
             connection.execute(soon, {"ms": 4000})
 

@@ -3,6 +3,7 @@
 The flows of these tests count what their handlers do, so a second run does not go unnoticed.
 """
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,18 @@ from devtools.valkey import Valkey, private_valkey
 from tests.faults.pauses import last
 from tests.faults.proxy import Mode, Proxy
 from tests.integration.workers import running, tasks
-from worker import Backoff, DeadLetter, DelayQueue, Due, Flow, Outcome, Retry, Task, Worker
+from worker import (
+    Backoff,
+    DeadLetter,
+    DelayQueue,
+    Due,
+    Flow,
+    Outcome,
+    Retry,
+    Task,
+    Worker,
+    one_at_a_time,
+)
 from worker.runtime import lane
 from worker.runtime.sweep import SILENCE_SECONDS
 
@@ -221,6 +233,33 @@ def test_what_lost_claims_leased_does_not_wait_for_its_lease(
         proxy.heal()
         wait_until(lambda: not tasks(queue), "all to be done")
     assert len(seen) == 1 + 20
+
+
+@pytest.mark.slow
+def test_a_freeze_longer_than_the_lease_is_no_death(tmp_path: Path) -> None:
+    runs: Counter[str] = Counter()
+    go_on = threading.Event()
+
+    @one_at_a_time
+    def work(task: Task) -> None:
+        runs[f"{task.id} {task.deliveries}"] += 1
+        go_on.wait()
+
+    flow = Flow(name=NAME, handler=work, lease_seconds=3)
+    with private_valkey(tmp_path) as server, redis.Redis.from_url(server.url) as client:
+        queue = DelayQueue(client, NAME)
+        queue.schedule_many((f"{n}", 1, b"") for n in range(8))
+        with running(*(Worker([flow], server.url, threads=6) for _ in range(2))):
+            wait_until(lambda: len(runs) == 8, "all to be begun")
+            for _freeze in range(2):
+                assert server.process
+                server.process.signal(signal.SIGSTOP)
+                last(4)
+                server.process.signal(signal.SIGCONT)
+                last(3)  # longer than the leases are spared
+            go_on.set()
+            wait_until(lambda: not tasks(queue), "all to be done")
+    assert runs == {f"{n} 0": 1 for n in range(8)}
 
 
 # -- the acks ------------------------------------------------------------------------------

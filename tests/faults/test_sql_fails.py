@@ -174,6 +174,7 @@ def fill_and_free(server: Postgres, site: Site, fill: Callable[[], Path]) -> Non
         return answer.status == 503
 
     wait_until(refused, "an order to be refused")
+    assert site.ready(port)[0] == 503
     filler.unlink()
     server.start()  # where it could not write its log, it has ended
     wait_until(lambda: customer.order(port).status == 201, "an order to be placed")

@@ -4,12 +4,14 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import redis
 
 from worker import Backoff, Due, Flow, Recurring, Task, Unavailable, connect, one_at_a_time
-from worker.runtime import lane, outages
+from worker.runtime import lane, outages, worker
 
 HANDLED = "handled"
 DOWN = "down"
@@ -121,6 +123,24 @@ def dependent() -> list[Flow]:
         note(client, tasks)
 
     return [Flow(name="dependent", handler=handler, probe=probe)]
+
+
+def occupied() -> list[Flow]:
+    """Waits in an executor of its own, on `unblock`; forks a child first. Stops after a moment."""
+    worker.DRAIN_SECONDS = 0.1
+    client = connect(os.environ["REDIS_URL"])
+    patient = connect(os.environ["REDIS_URL"], timeout_seconds=600)
+    executor = ThreadPoolExecutor(1)
+
+    def handler(_: Sequence[Task]) -> None:
+        child = get_context("fork").Process(target=time.sleep, args=[600], daemon=True)
+        child.start()
+        child.terminate()
+        child.join()
+        client.rpush("blocked", child.exitcode or 0)
+        executor.submit(patient.blpop, ["unblock"], timeout=0).result()
+
+    return [Flow(name="occupied", handler=handler)]
 
 
 def ticking() -> list[Flow]:

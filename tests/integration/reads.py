@@ -13,7 +13,7 @@ from psycopg import sql
 COUNT = int(os.environ.get("ORDERS", "20000"))
 GROWING = (
     *("provider_endpoints", "provider_secrets"),
-    *("orders", "order_items", "order_events", "payments", "seats"),
+    *("orders", "unpaid_orders", "order_items", "order_events", "payments", "seats"),
     *("stock_items", "stock_adjustments"),
     *("webhook_subscriptions", "webhook_interests", "webhook_deliveries"),
 )
@@ -37,12 +37,13 @@ def postgresql_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     cursor.execute("SAVEPOINT looking_twice")
     custom = _explained(cursor, statement, statement, parameters)
     cursor.execute("ROLLBACK TO looking_twice")
-    names = [*dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))]
-    places = {name: f"${place}" for place, name in enumerate(names, 1)}
-    cursor.execute(
-        "PREPARE looking AS " + re.sub(r"%\((\w+)\)s", lambda m: places[m[1]], statement)
-    )
-    values = [sql.Literal(parameters[name]).as_string(cursor.connection) for name in names]
+    prepared, given = statement, parameters
+    if isinstance(parameters, dict):  # an engine with the driver's own way of naming parameters
+        places = {name: f"${place}" for place, name in enumerate(parameters, 1)}
+        prepared = re.sub(r"%\((\w+)\)s", lambda found: places[found[1]], statement)
+        given = parameters.values()
+    cursor.execute(f"PREPARE looking AS {prepared}")
+    values = [sql.Literal(value).as_string(cursor.connection) for value in given]
     cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
     execute = "EXECUTE looking" + (f"({', '.join(values)})" if values else "")
     generic = _explained(cursor, statement, execute, None)

@@ -74,7 +74,7 @@ def test_pages_load_nothing_from_elsewhere_and_stand_in_no_frame(api: Api) -> No
 
 
 @pytest.mark.usefixtures("frozen_limits")
-def test_a_key_that_is_used_too_often_is_refused_and_others_are_not(
+def test_a_key_used_too_often_is_refused_and_others_are_not(
     migrated_url: str, valkey: Valkey
 ) -> None:
     with serving(migrated_url, valkey.url, rate_limit_per_second=1, rate_limit_burst=20) as api:

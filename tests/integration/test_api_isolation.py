@@ -163,7 +163,7 @@ def test_another_clients_thing_is_not_there(api: Api, operation: Operation) -> N
     assert served.status_code < 300, f"{operation.name}: not a valid request: {served.get_data()!r}"
 
 
-def test_a_provider_of_another_client_reports_nothing_of_ones_order(api: Api) -> None:
+def test_another_clients_provider_reports_nothing_of_ones_order(api: Api) -> None:
     """The one route with an id that takes no key. The endpoint is the client's, the order may not be."""
     [operation] = [each for each in OPERATIONS if each.name in SIGNED]
     order_id = make_order(api, "customer")

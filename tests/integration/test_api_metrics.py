@@ -150,7 +150,7 @@ def test_labels_do_not_grow_with_what_clients_send(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_metrics_are_not_on_the_public_port_and_no_pages_on_theirs(site: Site) -> None:
+def test_metrics_and_pages_are_on_ports_of_their_own(site: Site) -> None:
     site.start(1)
     assert site.get("/metrics") == 404
     status, text = ask(f"http://127.0.0.1:{site.metrics_port}/v1/orders")
@@ -158,7 +158,7 @@ def test_metrics_are_not_on_the_public_port_and_no_pages_on_theirs(site: Site) -
 
 
 @pytest.mark.slow
-def test_a_process_that_was_killed_leaves_its_counts_and_nothing_else(site: Site) -> None:
+def test_a_killed_process_leaves_its_counts_and_nothing_else(site: Site) -> None:
     site.start()
     assert site.put_stock() == 200
     for n in range(20):

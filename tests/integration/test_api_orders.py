@@ -138,7 +138,7 @@ METADATA: list[Any] = [
 
 
 @pytest.mark.parametrize("metadata", METADATA, ids=range(len(METADATA)))
-def test_reference_and_metadata_come_back_wherever_the_order_does(
+def test_reference_and_metadata_come_back_with_the_order(
     api: Api, metadata: dict[str, Any]
 ) -> None:
     first = api.place("key", client_reference="A-17 \u00fc", metadata=metadata)
@@ -346,7 +346,7 @@ def test_only_ops_names_a_client(api: Api) -> None:
         problem(api.send("GET", f"/v1/orders?client={name}", key="ops"), 400, "bad_request")
 
 
-def test_a_key_for_orders_and_ops_lists_its_own_unless_it_names_a_client(api: Api) -> None:
+def test_a_key_with_both_scopes_lists_its_own_orders_by_default(api: Api) -> None:
     mine, theirs = content(api.place()), their_order(api)
     api.keys["both"] = api.services.clients.create_key("customer", ["orders", "ops"])
     assert content(api.send("GET", "/v1/orders?status=unpaid", key="both"))["data"] == [mine]

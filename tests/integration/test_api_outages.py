@@ -62,13 +62,13 @@ def lives_without_redis(api: Api) -> None:
 
 
 @pytest.mark.clock
-def test_orders_are_placed_paid_and_cancelled_while_redis_refuses(migrated_url: str) -> None:
+def test_orders_are_placed_paid_and_cancelled_if_redis_refuses(migrated_url: str) -> None:
     with serving(migrated_url, f"redis://127.0.0.1:{free_port()}/0") as api:
         lives_without_redis(api)
 
 
 @pytest.mark.clock
-def test_orders_are_placed_paid_and_cancelled_while_redis_is_frozen(
+def test_orders_are_placed_paid_and_cancelled_with_redis_frozen(
     migrated_url: str, private_valkey: Valkey
 ) -> None:
     with serving(migrated_url, private_valkey.url) as api:
@@ -87,7 +87,7 @@ def refused(client: Any) -> bool:
     return "errorstat_OOM" in client.info("errorstats")
 
 
-def test_orders_are_placed_while_redis_is_full_and_scheduled_again_when_it_is_back(
+def test_orders_placed_while_redis_is_full_are_scheduled_later(
     migrated_url: str, private_valkey: Valkey
 ) -> None:
     client = connect(private_valkey.url)
@@ -152,15 +152,15 @@ def test_every_route_says_when_to_come_back_while_sql_is_down(
         assert "Idempotent-Replayed" not in first.headers
 
 
-def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
+def test_a_read_only_server_serves_reads_and_says_when_to_retry(
     own_postgres: Postgres, valkey: Valkey
 ) -> None:
-    own_postgres.execute("CREATE DATABASE read_only")
-    url = own_postgres.url("read_only")
+    own_postgres.execute("CREATE DATABASE api_read_only")
+    url = own_postgres.url("api_read_only")
     upgrade(url)
     with serving(url, valkey.url) as api:
         order_id = json.loads(api.place().get_data())["id"]
-        own_postgres.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        own_postgres.execute("ALTER DATABASE api_read_only SET default_transaction_read_only = on")
         api.services.engine.dispose()
         refused = api.place()
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
@@ -172,7 +172,7 @@ def test_a_read_only_server_answers_reads_and_says_when_to_come_back(
 
         # A connection that is open now stays as it is; once it has refused, a new one is made.
         assert api.send("GET", f"/v1/orders/{order_id}").status_code == 200
-        own_postgres.execute("ALTER DATABASE read_only RESET default_transaction_read_only")
+        own_postgres.execute("ALTER DATABASE api_read_only RESET default_transaction_read_only")
         assert api.place().status_code == 503
         assert api.place().status_code == 201
         assert ready(api)[0] == 200
@@ -216,7 +216,7 @@ def test_a_database_without_the_schema_is_not_ready(database_url: str, valkey: V
     assert "It has none" in report["database"]
 
 
-def test_without_the_schema_requests_get_503_and_the_log_says_what_to_run(
+def test_without_the_schema_requests_get_503_and_a_log_line(
     database_url: str, valkey: Valkey
 ) -> None:
     api = Api(database_url, valkey.url)

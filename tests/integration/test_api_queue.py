@@ -13,7 +13,7 @@ from orders.http.schemas.paging import encoded
 from orders.http.schemas.queue import MAX_TASK_ID
 from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from orders.timeouts import timeout_flow
 from tests.conftest import Api, serving
 from tests.integration.test_api_routes import MOMENT, content, problem
@@ -119,7 +119,7 @@ def test_dead_letters_are_paged_newest_first(api: Api, queue: DelayQueue) -> Non
     assert sizes == [70, 70, 70, 20]
 
 
-def test_a_page_passes_a_bounded_number_of_entries_without_a_letter(
+def test_a_page_passes_over_a_bounded_number_of_entries(
     api: Api, queue: DelayQueue, redis_client: redis.Redis
 ) -> None:
     """An entry in the middle of a long list stays there when its letter is removed."""
@@ -202,7 +202,11 @@ def test_a_check_that_died_cancels_its_order_once_it_is_requeued(
     wait_until(lambda: queue.look_up(order_id), "the check to be scheduled")
     queue.cancel(order_id)
     bury(queue, order_id)
-    overdue = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+    overdue = (
+        unpaid_orders.update()
+        .where(unpaid_orders.c.order_id == order_id)
+        .values(expires_at=later(now(), "ms"))
+    )
     with api.services.engine.begin() as connection:
         connection.execute(overdue, {"ms": -1})
     assert requeue(api, order_id).status_code == 204
@@ -210,7 +214,7 @@ def test_a_check_that_died_cancels_its_order_once_it_is_requeued(
     def status() -> str:
         return str(content(api.send("GET", f"/v1/orders/{order_id}"))["status"])
 
-    flow = timeout_flow(api.services.orders, api.services.settings)
+    flow = timeout_flow(api.services)
     with running(Worker([flow], api.services.settings.redis_url)):
         wait_until(lambda: status() == "cancelled", "the order to be cancelled")
 

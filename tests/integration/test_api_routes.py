@@ -11,8 +11,9 @@ from werkzeug.test import TestResponse
 from devtools.processes import wait_until
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from tests.conftest import Api
+from tests.expiring import expire_now
 from worker import DelayQueue
 
 ORDER_KEYS = [
@@ -68,10 +69,14 @@ def problem(response: TestResponse, status: int, code: str) -> Any:
 
 
 def expire(api: Api, order_id: str) -> None:
-    overdue = orders.update().where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+    overdue = (
+        unpaid_orders.update()
+        .where(unpaid_orders.c.order_id == order_id)
+        .values(expires_at=later(now(), "ms"))
+    )
     with api.services.engine.begin() as connection:
         connection.execute(overdue, {"ms": -1})
-    assert api.services.orders.expire([order_id]) == {}
+    assert expire_now(api.services.orders, [order_id]) == {}
 
 
 # -- orders --------------------------------------------------------------------------------
@@ -125,7 +130,7 @@ def test_a_repeated_create_gets_the_first_response_again(api: Api) -> None:
     assert len(content(api.send("GET", "/v1/orders"))["data"]) == 1
 
 
-def test_refusals_to_create_have_codes_and_facts_and_do_not_use_the_key_up(api: Api) -> None:
+def test_refusals_to_create_have_codes_and_do_not_use_up_the_key(api: Api) -> None:
     api.stock("gold", 5, 2**53 - 1)
     dollars = {"on_hand": 5, "price_minor": 1, "currency": "USD"}
     api.send("PUT", "/v1/stock/dollars", dollars, key="ops")
@@ -210,7 +215,7 @@ def test_an_orders_events_are_told_oldest_first(api: Api) -> None:
 # -- payments and cancellations ------------------------------------------------------------
 
 
-def test_a_payment_is_applied_and_its_check_is_taken_off_the_queue(
+def test_a_payment_is_applied_and_its_check_leaves_the_queue(
     api: Api, redis_client: redis.Redis
 ) -> None:
     order = content(api.place())
@@ -248,7 +253,7 @@ def test_a_repeated_payment_gets_the_first_response_again(api: Api) -> None:
     assert "Idempotent-Replayed" not in first.headers
 
 
-def test_money_that_an_order_cannot_take_is_accepted_and_due_back(api: Api) -> None:
+def test_money_an_order_cannot_take_is_accepted_and_due_back(api: Api) -> None:
     paid, cancelled, expired, unpaid = (content(api.place())["id"] for _ in range(4))
     api.pay(paid, "first")
     api.send("POST", f"/v1/orders/{cancelled}/cancel")
@@ -518,7 +523,7 @@ def test_a_replay_is_only_for_whose_key_it_was(api: Api) -> None:
     assert content(theirs)["id"] != content(mine)["id"]
 
 
-def test_a_method_that_a_route_does_not_know_is_refused_and_the_known_ones_named(api: Api) -> None:
+def test_an_unknown_method_is_refused_and_known_ones_are_named(api: Api) -> None:
     known: dict[str, set[str]] = {}
     for method, path, _ in routes(api, str(uuid4())):
         known.setdefault(path, set()).add(method)

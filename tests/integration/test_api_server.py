@@ -169,9 +169,7 @@ def test_slow_senders_do_not_take_every_thread(server: Server) -> None:
 
 
 @pytest.mark.parametrize("request_", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
-def test_connections_that_send_no_request_are_closed_after_five_seconds(
-    server: Server, request_: bytes
-) -> None:
+def test_silent_connections_are_closed_after_five_seconds(server: Server, request_: bytes) -> None:
     """More of them than the server takes."""
     with server.connected(300, request_):
         assert server.seconds("GET /healthz") < bound(7)

@@ -70,7 +70,7 @@ def test_stock_is_set_and_shown(api: Api) -> None:
     problem(get(api, "coffee"), 404, "sku_not_found")
 
 
-def test_its_version_changes_with_what_is_set_and_sold_and_not_with_what_is_held(api: Api) -> None:
+def test_its_version_changes_when_set_or_sold_not_when_held(api: Api) -> None:
     first = get(api).headers["ETag"]
     order_id = content(api.place())["id"]
     held = get(api, "tea")
@@ -123,7 +123,7 @@ def test_a_changed_price_stops_a_write_too(api: Api, changed: dict[str, Any]) ->
     problem(put(api, 120, {"If-Match": version}), 412, "precondition_failed")
 
 
-def test_changing_a_sku_needs_a_version_and_says_what_else_there_is(api: Api) -> None:
+def test_changing_a_sku_needs_a_version_and_says_the_current_one(api: Api) -> None:
     refused = problem(put(api, 15), 428, "precondition_required")
     assert "If-Match" in refused["detail"]
     assert "/v1/stock/tea/adjustments" in refused["detail"]
@@ -142,14 +142,14 @@ def test_repeating_a_write_is_harmless(api: Api) -> None:
     assert [change["delta"] for change in adjustments(api)["data"]] == [-85, 100]
 
 
-def test_two_who_make_the_same_of_one_version_are_not_both_told_so(api: Api) -> None:
+def test_only_one_of_two_equal_changes_of_a_version_succeeds(api: Api) -> None:
     """Each counted two more than there were, which makes four."""
     version = get(api).headers["ETag"]
     assert put(api, 102, {"If-Match": version}).status_code == 200
     problem(put(api, 102, {"If-Match": version}), 412, "precondition_failed")
 
 
-def test_a_new_sku_needs_no_version_and_can_be_told_from_one_that_is_there(api: Api) -> None:
+def test_a_new_sku_needs_no_version_and_is_known_to_be_new(api: Api) -> None:
     assert put(api, 5, sku="cup").status_code == 200
     assert put(api, 5, NEW, sku="jug").status_code == 200
     for sku in ("cup", "jug"):
@@ -219,7 +219,7 @@ def test_an_adjustment_adds_and_removes_and_is_written_down(api: Api) -> None:
     assert listed["data"][:2] == [removed, told]
 
 
-def test_what_is_set_is_written_down_if_it_changes_what_is_on_hand(api: Api) -> None:
+def test_a_set_is_recorded_if_it_changes_what_is_on_hand(api: Api) -> None:
     put(api, 3, sku="cup")
     put(api, 3, ANY, sku="cup", price_minor=300)
     put(api, 10, ANY, sku="cup", price_minor=300)

@@ -20,8 +20,9 @@ from orders.ops import sessions
 from orders.ops.routes import POLICY
 from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import orders
+from orders.sql.tables import unpaid_orders
 from tests.conftest import Api, serving
+from tests.expiring import expire_now
 from tests.integration.test_api_queue import bury
 from worker import DelayQueue
 
@@ -120,7 +121,7 @@ def test_a_wrong_key_does_not_log_in(api: Api) -> None:
     assert "Set-Cookie" not in refused.headers
 
 
-def test_the_cookie_is_kept_from_scripts_and_other_sites_and_has_no_key_in_it(api: Api) -> None:
+def test_the_cookie_is_kept_from_scripts_and_contains_no_key(api: Api) -> None:
     cookie = Page(api).log_in().headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=Strict", "Path=/ops", f"Max-Age={8 * 3600}"} <= {
         *cookie.split("; ")
@@ -214,7 +215,7 @@ def test_guessing_keys_ends_in_refusals(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("frozen_limits")
-def test_guesses_from_an_operators_address_do_not_end_the_session(api: Api, page: Page) -> None:
+def test_guesses_from_an_operators_address_end_no_session(api: Api, page: Page) -> None:
     """Where TRUSTED_PROXIES is too low, everybody has the proxy's address."""
     page.get("state")
     stranger = Page(api)
@@ -281,7 +282,7 @@ def test_the_page_loads_only_its_own_files_and_nothing_is_kept(api: Api, page: P
         assert other.status_code == 404
 
 
-def test_the_page_is_in_no_document_and_no_key_of_the_api_opens_it(api: Api) -> None:
+def test_the_page_is_undocumented_and_no_api_key_opens_it(api: Api) -> None:
     document: Any = api.http.get("/openapi.json").json
     assert not [path for path in document["paths"] if path.startswith("/ops")]
     assert not {"LoginIn", "LettersIn"} & document["components"]["schemas"].keys()
@@ -294,7 +295,9 @@ def expire(api: Api, order_id: str, ms: int) -> None:
     """Move an order's deadline to so many milliseconds from now."""
     with api.services.engine.begin() as connection:
         moved = (
-            sa.update(orders).where(orders.c.id == order_id).values(expires_at=later(now(), "ms"))
+            sa.update(unpaid_orders)
+            .where(unpaid_orders.c.order_id == order_id)
+            .values(expires_at=later(now(), "ms"))
         )
         connection.execute(moved, {"ms": ms})
 
@@ -313,7 +316,7 @@ def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page)
     sql = page.get("state")["sql"]
     assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"] >= 7000) == (1, True)
     assert [each["id"] for each in sql["next"]] == [second, first]
-    api.services.orders.expire([second])
+    expire_now(api.services.orders, [second])
     sql = page.get("state")["sql"]
     assert (sql["unpaid"]["count"], sql["overdue"]["count"]) == (1, 0)
     assert [each["id"] for each in sql["latest"]] == [second]
@@ -418,7 +421,7 @@ def test_without_redis_the_page_shows_what_sql_knows(migrated_url: str) -> None:
         assert page.ask("POST", "pause", {"queue": QUEUE}).status_code == 503
 
 
-def test_without_sql_the_page_shows_what_redis_knows_and_changes_nothing(
+def test_without_sql_the_page_shows_what_redis_knows(
     api: Api, page: Page, monkeypatch: pytest.MonkeyPatch, redis_client: redis.Redis
 ) -> None:
     DelayQueue(redis_client, QUEUE).schedule("a", 2**50)
@@ -480,7 +483,7 @@ def test_dead_letters_are_requeued_and_purged(page: Page, redis_client: redis.Re
     assert (seen["scheduled"], seen["dead"]) == (1, 1)
 
 
-def test_a_request_names_a_bounded_number_of_letters_of_a_known_queue(page: Page) -> None:
+def test_a_request_names_a_bounded_number_of_a_queues_letters(page: Page) -> None:
     for body in (
         {"queue": QUEUE, "ids": ["a"] * 301},
         {"queue": QUEUE, "ids": []},

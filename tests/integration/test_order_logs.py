@@ -13,6 +13,7 @@ from devtools.processes import wait_until
 from orders.deliveries import webhook_flow
 from orders.timeouts import MOST_LINES, timeout_flow
 from tests.conftest import Api, serving
+from tests.expiring import swept
 from tests.receiver import receiving
 from worker import Flow, Task
 
@@ -64,7 +65,7 @@ def all_due(api: Api, count: int) -> None:
     """Wait until so many orders are: those that are not would be a batch of their own."""
 
     def due() -> bool:
-        return sum(map(len, api.services.orders.waiting(None, 0.0, 500))) == count
+        return sum(map(len, swept(api.services.engine, None, 0.0, 500))) == count
 
     wait_until(due, "all orders to be due")
 
@@ -72,7 +73,7 @@ def all_due(api: Api, count: int) -> None:
 @pytest.mark.usefixtures("logger")
 def test_a_cancellations_line_names_the_orders_request(shop: Api) -> None:
     placed: Any = shop.place()
-    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    flow = timeout_flow(shop.services)
     [line] = handled(flow, placed.json["id"], attempt=2)
     assert line.pop("late_ms") >= 0
     assert line == {
@@ -90,7 +91,7 @@ def test_a_request_id_that_would_break_a_line_is_replaced(shop: Api, given: str)
     body = {"items": [{"sku": "tea", "quantity": 1}]}
     headers = {"Idempotency-Key": "one", "X-Request-ID": given}
     placed: Any = shop.send("POST", "/v1/orders", body, headers=headers)
-    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    flow = timeout_flow(shop.services)
     [line] = handled(flow, placed.json["id"])
     assert line["request_id"] == placed.headers["X-Request-ID"] != given
 
@@ -100,7 +101,7 @@ def test_an_order_without_an_origin_is_logged_without_one(shop: Api) -> None:
     placed: Any = shop.place()
     with shop.services.engine.begin() as connection:
         connection.execute(sa.text("UPDATE orders SET origin = NULL"))
-    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    flow = timeout_flow(shop.services)
     [line] = handled(flow, placed.json["id"])
     assert (line["order"], "request_id" in line) == (placed.json["id"], False)
 
@@ -108,7 +109,7 @@ def test_an_order_without_an_origin_is_logged_without_one(shop: Api) -> None:
 def test_the_orders_of_a_backlog_have_lines_only_if_asked_for(
     shop: Api, logger: logging.Logger
 ) -> None:
-    flow = timeout_flow(shop.services.orders, shop.services.settings)
+    flow = timeout_flow(shop.services)
 
     def cancelled(count: int) -> int:
         placed: list[Any] = [shop.place().json for _ in range(count)]

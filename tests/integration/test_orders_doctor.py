@@ -18,9 +18,10 @@ from devtools.processes import ROOT
 from devtools.valkey import Valkey
 from orders.config import Settings
 from orders.sql.database import create_engine, writing
-from orders.sql.tables import orders, payments, stock_items
+from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, unpaid_orders
 from orders.watch.doctor import Doctor
 from tests.conftest import Shop, opened, upgrade
+from tests.expiring import expire_now
 from worker import DelayQueue, Finding
 
 NOWHERE = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -51,7 +52,7 @@ def busy(shop: Shop) -> Shop:
     late = shop.pay(cancelled).payment
     shop.service.refund(shop.client, late.id, reference="re-1")
     shop.expire_in(-1, expired)
-    shop.service.expire([expired.id])
+    expire_now(shop.service, [expired.id])
     execute(shop.engine, "ANALYZE")
     return shop
 
@@ -125,18 +126,20 @@ def test_a_clock_that_is_off_by_a_minute(shop: Shop, offset: int, text: str) -> 
 
 
 def test_an_index_that_is_missing(busy: Shop) -> None:
-    execute(busy.engine, "DROP INDEX ix_orders_unpaid_expiry")
+    execute(busy.engine, "DROP INDEX ix_unpaid_orders_expires")
     finding = found(busy.engine)["sql.indexes"]
     assert finding.level == "failure"
-    assert finding.summary == "missing or invalid: ix_orders_unpaid_expiry"
+    assert finding.summary == "missing or invalid: ix_unpaid_orders_expires"
 
 
 def test_an_index_that_is_invalid(busy: Shop) -> None:
     execute(
         busy.engine,
-        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_orders_created'::regclass",
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_unpaid_orders_client'::regclass",
     )
-    assert found(busy.engine)["sql.indexes"].summary == "missing or invalid: ix_orders_created"
+    assert (
+        found(busy.engine)["sql.indexes"].summary == "missing or invalid: ix_unpaid_orders_client"
+    )
 
 
 @pytest.mark.parametrize("change", [1, -1])
@@ -166,24 +169,38 @@ def test_beyond_what_is_read_only_too_little_reserved_is_told(
     ("wrong", "text"),
     [
         (
-            sa.update(orders).where(orders.c.cancel_reason == "expired").values(
-                status="paid", paid_at=orders.c.created_at, cancelled_at=None
+            sa.delete(order_events).where(IS_EXPIRED),
+            "its events, payments and row in unpaid_orders differ",
+        ),
+        (
+            sa.insert(unpaid_orders).from_select(
+                ["order_id", "client_id", "expires_at", "pieces"],
+                sa.select(
+                    order_events.c.order_id,
+                    order_events.c.client_id,
+                    order_events.c.expires_at,
+                    sa.literal(1),
+                ).where(IS_EXPIRED),
             ),
-            "its status, events and payments differ",
+            "its events, payments and row in unpaid_orders differ",
+        ),
+        (
+            sa.update(order_events).where(IS_EXPIRED).values(type="order.paid"),
+            "its events, payments and row in unpaid_orders differ",
         ),
         (
             sa.update(payments).where(payments.c.status == "applied").values(status="refund_due"),
-            "its status, events and payments differ, its refunds and events differ",
+            "its events, payments and row in unpaid_orders differ, its refunds and events differ",
         ),
         (
-            sa.update(orders).where(orders.c.cancel_reason == "expired").values(
-                cancelled_at=orders.c.created_at, expires_at=orders.c.cancelled_at
+            sa.update(order_events).where(IS_EXPIRED).values(
+                at=order_events.c.expires_at, expires_at=order_events.c.at
             ),
             "it was cancelled before its deadline",
         ),
         (sa.text("DELETE FROM order_events WHERE type = 'payment.refunded'"), "its refunds"),
     ],
-    ids=["a second ending", "a payment", "early", "a refund"],
+    ids=["no ending", "a row and an ending", "another ending", "a payment", "early", "a refund"],
 )  # fmt: skip
 def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> None:
     with writing(busy.engine) as connection:

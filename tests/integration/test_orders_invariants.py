@@ -28,6 +28,7 @@ from orders.order.domain import Order
 from orders.sql.tables import metadata
 from orders.stock.domain import Expected
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now
 from tests.length import rounds
 
 SKUS = ["cup", "tea"]
@@ -117,7 +118,7 @@ class OrdersMachine(RuleBasedStateMachine):
 
     @rule(batch=st.lists(orders, max_size=4))
     def expire(self, batch: list[Order]) -> None:
-        again = self.shop.service.expire([order.id for order in batch])
+        again = expire_now(self.shop.service, [order.id for order in batch])
         for order in batch:
             unpaid = self.statuses[order.id] == "unpaid"
             assert (order.id in again) == (unpaid and order.id not in self.overdue)

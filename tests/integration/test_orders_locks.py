@@ -12,11 +12,12 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.errors import KeyInFlight, StorageUnavailable
 from orders.order.repository import OrderRepository
-from orders.order.service import LOOK_AGAIN_MS, Placed
+from orders.order.service import Placed
 from orders.sql.database import PING_SECONDS
-from orders.sql.tables import orders, stock_items
+from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.clock import bound
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now, swept
 
 #: Long enough for what waits for no lock, on a busy machine too.
 LOCK_SECONDS = 1.0
@@ -44,13 +45,10 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
     shop.expire_in(-1, *placed)
     busy = placed[1]
     with shop.engine.begin() as payer:
-        payer.execute(
-            sa.update(orders)
-            .where(orders.c.id == busy.id, orders.c.status == "unpaid")
-            .values(status="paid", paid_at=busy.created_at)
-        )
-        again = shop.service.expire([order.id for order in placed])
-        assert again == {busy.id: LOOK_AGAIN_MS}
+        payer.execute(sa.delete(unpaid_orders).where(unpaid_orders.c.order_id == busy.id))
+        again = expire_now(shop.service, [order.id for order in placed])
+        assert [*again] == [busy.id]
+        assert again[busy.id] <= 0
         payer.rollback()
     statuses = {order.id: order.status for order in shop.service.orders(shop.client, page_size=9)}
     assert statuses == {
@@ -59,7 +57,7 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
         placed[2].id: "cancelled",
     }
     assert shop.shelf() == (100, 1)
-    assert shop.service.expire([busy.id]) == {}
+    assert expire_now(shop.service, [busy.id]) == {}
     assert shop.shelf() == (100, 0)
 
 
@@ -70,7 +68,7 @@ def test_a_batch_waits_for_no_reader_and_no_new_payment(shop: Shop) -> None:
     shop.expire_in(-1, order)
     with shop.engine.begin() as other:
         other.execute(sa.select(orders).with_for_update(key_share=True, read=True))
-        assert shop.service.expire([order.id]) == {}
+        assert expire_now(shop.service, [order.id]) == {}
 
 
 @pytest.mark.clock
@@ -107,7 +105,7 @@ def test_a_payment_waits_a_bounded_time_for_a_locked_order(hurried: Shop) -> Non
     order = hurried.place()
     before = hurried.tables()
     with hurried.engine.begin() as other:
-        other.execute(sa.select(orders).with_for_update())
+        other.execute(sa.select(unpaid_orders).with_for_update())
         with bounded(), pytest.raises(StorageUnavailable):
             hurried.pay(order)
     assert hurried.tables() == before
@@ -144,8 +142,8 @@ def test_a_sweep_works_on_the_smallest_pool(migrated_url: str) -> None:
         shop.stock()
         placed = [shop.place() for _ in range(3)]
         shop.expire_in(-1, *placed)
-        for page in shop.service.waiting(None, 0, 1):
-            assert shop.service.expire([order.id for order in page]) == {}
+        for page in swept(shop.engine, None, 0, 1):
+            assert expire_now(shop.service, [order.id for order in page]) == {}
         assert shop.shelf() == (100, 0)
 
 

@@ -14,6 +14,7 @@ from orders.sql.ids import new_id
 from orders.sql.tables import payments
 from orders.watch.metrics import Figures
 from tests.conftest import Shop
+from tests.expiring import expire_now
 
 Counted = list[tuple[str, str, int]]
 
@@ -72,8 +73,8 @@ def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted
     shop.expire_in(-1000, *expired[:2], requested, paid)
     counted.clear()
     batch = [order.id for order in (requested, paid, *expired)]
-    assert {*shop.service.expire([*batch, new_id()])} == {expired[2].id}
-    shop.service.expire(batch)
+    assert {*expire_now(shop.service, [*batch, new_id()])} == {expired[2].id}
+    expire_now(shop.service, batch)
     assert counted == [("order.cancelled", "expired", 2), ("order.cancelled", "expired", 0)]
 
 
@@ -101,7 +102,7 @@ def test_only_an_unpaid_order_past_its_deadline_is_overdue(shop: Shop) -> None:
     shop.expire_in(-60_000, newer)
     shop.expire_in(-120_000, older)
     assert 120_000 <= oldest_overdue_ms(shop) < 3_000_000
-    shop.service.expire([newer.id, older.id, waiting.id])
+    expire_now(shop.service, [newer.id, older.id, waiting.id])
     assert oldest_overdue_ms(shop) == 0
 
 

@@ -1,5 +1,7 @@
 """Placing an order: stock is held, prices are the server's, one key makes one order."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,7 +23,7 @@ from orders.errors import (
 )
 from orders.order.domain import Item, NewOrder, Order, OrderStatus
 from orders.sql.statements import Position
-from orders.sql.tables import order_events, orders
+from orders.sql.tables import order_events
 from orders.stock.domain import MAX_MINOR
 from tests.conftest import Shop
 
@@ -250,12 +252,24 @@ def test_expires_before_lists_the_latest_deadline_first(shop: Shop) -> None:
     assert pages == [placed[0].id, placed[2].id, placed[1].id]
 
 
+@contextmanager
+def stopped_clock(engine: sa.Engine) -> Iterator[datetime]:
+    """The database's clock stands still for statements that read it when they hold their locks."""
+    moment = datetime.now(UTC).replace(microsecond=7000)
+
+    def stop(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> Any:
+        return statement.replace("clock_timestamp()", f"timestamptz '{moment}'"), parameters
+
+    sa.event.listen(engine, "before_cursor_execute", stop, retval=True)
+    yield moment
+    sa.event.remove(engine, "before_cursor_execute", stop)
+
+
 def test_orders_of_one_moment_are_each_listed_once(shop: Shop) -> None:
     shop.stock()
-    placed = [shop.place() for _ in range(7)]
-    with shop.engine.begin() as connection:
-        moment = {"created_at": placed[0].created_at, "expires_at": placed[0].expires_at}
-        connection.execute(sa.update(orders).values(moment))
+    with stopped_clock(shop.engine) as moment:
+        placed = [shop.place() for _ in range(7)]
+    assert {order.created_at for order in placed} == {moment}
     shop.pay(placed[1])
     shop.service.cancel(shop.client, placed[4].id)
     wanted = sorted((order.id for order in placed), reverse=True)
@@ -315,7 +329,14 @@ def test_the_database_refuses_a_second_ending(shop: Shop) -> None:
     shop.pay(order)
     for ending in ("order.paid", "order.cancelled"):
         again = sa.insert(order_events).values(
-            order_id=order.id, type=ending, at=order.created_at, data={}
+            order_id=order.id,
+            client_id=shop.client,
+            type=ending,
+            at=order.created_at,
+            data={},
+            expires_at=order.expires_at,
+            version=3,
         )
-        with pytest.raises(sa.exc.IntegrityError), shop.engine.begin() as connection:
+        once = pytest.raises(sa.exc.IntegrityError, match="uq_order_events_terminal")
+        with once, shop.engine.begin() as connection:
             connection.execute(again)

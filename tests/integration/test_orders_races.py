@@ -22,8 +22,9 @@ from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.database import reading
 from orders.sql.errors import sqlstate
-from orders.sql.tables import orders, stock_items
+from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now
 from tests.length import rounds
 from tests.races import duels, together
 
@@ -64,7 +65,7 @@ def cancel(shop: Shop, order: Order) -> bool:
 
 def expire(shop: Shop, order: Order) -> bool:
     """Whether the order has expired. One that was skipped is being ended by somebody else."""
-    shop.service.expire([order.id])
+    expire_now(shop.service, [order.id])
     return shop.service.order(shop.client, order.id).cancel_reason == "expired"
 
 
@@ -93,7 +94,7 @@ def test_two_operations_on_one_order_have_one_winner(shop: Shop, names: tuple[st
     won = [{order.id for order in each} for each in duels(first, second, placed, step_us=50)]
 
     tables = shop.tables()
-    statuses = {row[0]: row[2] for row in tables["orders"]}
+    statuses = shop.statuses()
     ended = {order_id for order_id, status in statuses.items() if status != "unpaid"}
     assert won[0] | won[1] == ended == (set() if names == ("repeat", "repeat") else {*statuses})
     if names[0] != names[1] or names[0] == "pay":
@@ -165,7 +166,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
     def expire(*, backwards: bool, offset: int) -> None:
         batches = [ids[n : n + 10] for n in range(offset, len(ids), 5)]
         for batch in batches[::-1] if backwards else batches:
-            shop.service.expire(batch[::-1] if backwards else batch)
+            expire_now(shop.service, batch[::-1] if backwards else batch)
 
     def pay(share: list[Order]) -> None:
         for order in share:
@@ -187,7 +188,7 @@ def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:
         lambda: place(1),
         lambda: place(2),
     )
-    shop.service.expire(ids)
+    expire_now(shop.service, ids)
     counts = [str(order.status) for order in shop.service.orders(shop.client, page_size=1000)]
     assert counts.count("unpaid") == 80
     assert counts.count("paid") > 0
@@ -262,7 +263,7 @@ def test_everybody_locks_stock_in_the_same_order(shop: Shop) -> None:
         "place": lambda: shop.place(a=1, B=1),
         "pay": lambda: shop.pay(paid),
         "cancel": lambda: shop.service.cancel(shop.client, cancelled.id),
-        "expire": lambda: shop.service.expire([expired.id]),
+        "expire": lambda: expire_now(shop.service, [expired.id]),
     }
     taken: dict[str, bool] = {}
     for name, operation in operations.items():
@@ -341,7 +342,7 @@ def test_a_transaction_that_could_not_be_serialized_is_run_again(shop: Shop) -> 
     strict(shop.engine)
     with conflicts(shop.engine) as states, ThreadPoolExecutor(1) as pool:
         with shop.engine.begin() as stranger:
-            stranger.execute(sa.update(orders).values(version=orders.c.version + 1))
+            stranger.execute(sa.update(unpaid_orders).values(version=unpaid_orders.c.version + 1))
             cancelling = pool.submit(shop.service.cancel, shop.client, order.id)
             wait_until(lambda: blocked(shop.engine), "the cancellation to wait")
         assert cancelling.result().version == 3

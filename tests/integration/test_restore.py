@@ -16,10 +16,10 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.config import Settings
 from orders.sql.database import create_engine, reading
-from orders.sql.tables import orders
 from orders.stock.service import StockService
 from tests.conftest import Shop, empty_database
 from tests.e2e.pages import OPERATIONS, the_block
+from tests.states import states, status
 
 
 def dump_and_restore(url: str, to: str, folder: Path) -> None:
@@ -79,5 +79,5 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
 
 def statuses(engine: sa.Engine) -> dict[str, str]:
     with reading(engine) as connection:
-        rows = connection.execute(sa.select(orders.c.id, orders.c.status))
-        return {row.id: row.status for row in rows}
+        rows = connection.execute(sa.select(states.c.order_id, status))
+        return {row.order_id: row.status for row in rows}

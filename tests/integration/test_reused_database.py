@@ -29,10 +29,14 @@ def first_event(url: str) -> int:
         shop.place()
         tables = shop.tables()
     assert len(tables["orders"]) == 1
-    return int(tables["order_events"][0][0])
+    return int(tables["order_events"][0][1])
 
 
-def test_rows_and_sequences_begin_anew(database: ReusedDatabase) -> None:
+@pytest.mark.parametrize("large_bytes", [0, ReusedDatabase.LARGE_BYTES])
+def test_rows_and_sequences_begin_anew(
+    database: ReusedDatabase, monkeypatch: pytest.MonkeyPatch, large_bytes: int
+) -> None:
+    monkeypatch.setattr(database, "LARGE_BYTES", large_bytes)
     before = database.url
     found = []
     for _ in range(2):
@@ -48,7 +52,7 @@ def test_rows_and_sequences_begin_anew(database: ReusedDatabase) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "DROP INDEX ix_orders_unpaid_expiry",
+        "DROP INDEX ix_unpaid_orders_expires",
         "ALTER TABLE orders ADD COLUMN note TEXT",
         "ALTER TABLE orders RENAME TO elsewhere",
         "ALTER TABLE orders SET (autovacuum_enabled = off)",

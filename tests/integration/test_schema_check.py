@@ -21,6 +21,7 @@ from orders.sql.schema import known_revisions
 from orders.sql.tables import SCHEMA_VERSION
 from orders.watch.doctor import Doctor
 from tests.conftest import Shop, opened
+from tests.expiring import expire_now
 
 MIGRATION = """
 import sqlalchemy as sa
@@ -66,7 +67,7 @@ def works(shop: Shop) -> bool:
     paid, late = shop.place(), shop.place()
     shop.pay(paid)
     shop.expire_in(-1000, late)
-    shop.service.expire([late.id])
+    expire_now(shop.service, [late.id])
     return shop.shelf() == (99, 0)
 
 

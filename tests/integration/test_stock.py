@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from sqlalchemy.dialects import postgresql
 
 from devtools.postgres import Postgres
@@ -28,6 +27,7 @@ from orders.stock.domain import ANYTHING, Expected, StockItem
 from orders.stock.repository import StockRepository
 from orders.stock.service import Adjusted
 from tests.conftest import Shop, opened, upgrade
+from tests.expiring import expire_now
 from tests.integration.test_orders_statements import waiting
 from tests.races import together
 
@@ -86,13 +86,6 @@ def test_a_change_of_stock_is_one_statement_in_autocommit(shop: Shop, name: str)
     sa.event.listen(shop.engine, "before_cursor_execute", note)
     OPERATIONS[name](shop)
     assert seen == [True]
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_driver_caches_its_statement(name: str) -> None:
-    engine = sa.create_engine("postgresql+psycopg://")
-    text = str(getattr(stock_repository, name).statement.compile(engine))
-    assert len(text) < MAX_CACHED_STATEMENT_LENGTH
 
 
 # -- decided by what is locked -------------------------------------------------------------
@@ -200,7 +193,7 @@ def end_by_request(shop: Shop, order: Order) -> None:
 
 
 def end_by_time(shop: Shop, order: Order) -> None:
-    shop.service.expire([order.id])
+    expire_now(shop.service, [order.id])
 
 
 def leave(_shop: Shop, _order: Order) -> None:

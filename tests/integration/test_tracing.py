@@ -25,6 +25,7 @@ from orders.queues import QUEUE
 from orders.sql.tables import orders
 from orders.timeouts import MOST_LINES, timeout_flow
 from orders.watch.opentelemetry import OpenTelemetryTraces
+from tests import conftest
 from tests.conftest import Api, serving
 from tests.contract.state import state
 from tests.integration.test_order_logs import all_due
@@ -50,7 +51,7 @@ class Traced:
         request_spans.install(api.app, self.provider)
         traces = OpenTelemetryTraces(self.provider)
         services = api.services
-        self.timeouts = timeout_flow(services.orders, services.settings, traces=traces)
+        self.timeouts = timeout_flow(services, traces=traces)
         self.webhooks = webhook_flow(services, traces=traces)
 
     @property
@@ -73,7 +74,13 @@ class Traced:
 
 
 @pytest.fixture
-def site(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Iterator[Traced]:  # noqa: ARG001  empties it
+def site(
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,  # noqa: ARG001  empties it
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Traced]:
+    monkeypatch.setattr(conftest, "IDLE_APPS", [])  # tracing is installed in a new one
     settings: Any = {"order_timeout_seconds": 0.01, "order_timeout_min_seconds": 0.01}
     with serving(migrated_url, valkey.url, webhook_allow_private=True, **settings) as api:
         yield Traced(api)

@@ -18,11 +18,12 @@ from orders.deliveries import webhook_flow
 from orders.http.routes.webhooks import ROLES
 from orders.queues import WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
-from orders.sql.tables import order_events, orders, webhook_deliveries, webhook_interests
+from orders.sql.tables import order_events, unpaid_orders, webhook_deliveries, webhook_interests
 from orders.webhooks.domain import WEBHOOK_TYPES
 from orders.webhooks.service import MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks.turns import Turns
 from tests.conftest import Api, serving
+from tests.expiring import expire_now
 from tests.receiver import Receiver, receiving
 from worker import DelayQueue, Retry, Task
 
@@ -77,11 +78,10 @@ class Hooked:
             connection.execute(moved, {"shift": -ms})
 
     def move_order(self, order_id: str, expires_in_ms: int) -> None:
-        moved = sa.update(orders).where(orders.c.id == sa.bindparam("order_id"))
+        moved = sa.update(unpaid_orders).where(unpaid_orders.c.order_id == order_id)
         with self.api.services.engine.begin() as connection:
             connection.execute(
-                moved.values(expires_at=later(now(), "for_ms")),
-                {"order_id": order_id, "for_ms": expires_in_ms},
+                moved.values(expires_at=later(now(), "for_ms")), {"for_ms": expires_in_ms}
             )
 
     def deliveries(self, **query: Any) -> list[dict[str, Any]]:
@@ -99,7 +99,7 @@ class Hooked:
 
     def expire(self, order_id: str) -> None:
         self.move_order(order_id, -1)
-        assert self.api.services.orders.expire([order_id]) == {}
+        assert expire_now(self.api.services.orders, [order_id]) == {}
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_batch_is_sent_to_its_clients_subscriptions_alone(
         theirs = hooked.ask("POST", "/v1/orders", basket, key="other", headers=headers)
         for order_id in (*mine, theirs["id"]):
             hooked.move_order(order_id, -1)
-        assert hooked.api.services.orders.expire([*mine, theirs["id"]]) == {}
+        assert expire_now(hooked.api.services.orders, [*mine, theirs["id"]]) == {}
         hooked.drain()
         ids = [
             sorted(

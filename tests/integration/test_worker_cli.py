@@ -130,7 +130,7 @@ def test_all_dead_letters_are_requeued(command: Command, queue: DelayQueue) -> N
     assert "letters" not in state(queue)
 
 
-def test_a_named_letter_is_requeued_and_a_missing_one_is_an_error(
+def test_a_named_letter_is_requeued_and_a_missing_one_fails(
     command: Command, queue: DelayQueue
 ) -> None:
     printed = command("dead", "requeue", "old", "nothing", "--flows", FLOWS, status=1)
@@ -218,7 +218,7 @@ def _burial(task: Task) -> tuple[Task, str, BaseException | None]:
     ids=" ".join,
 )
 @pytest.mark.usefixtures("letters")
-def test_no_command_to_redis_is_about_more_than_a_hundred_dead_letters(
+def test_no_redis_command_is_about_over_a_hundred_dead_letters(
     command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     """So that none holds it for long, and none brings much at once, however many letters there are."""
@@ -493,7 +493,7 @@ def test_what_is_done_while_it_is_rebuilt_is_not_restored(
 
 
 @pytest.mark.usefixtures("records")
-def test_a_paused_queue_is_not_rebuilt_and_neither_is_a_flow_without_a_sweep(
+def test_a_paused_queue_or_a_flow_without_a_sweep_is_not_rebuilt(
     command: Command, redis_client: redis.Redis
 ) -> None:
     DelayQueue(redis_client, "operated").pause()
@@ -607,11 +607,19 @@ class Screen:
         return False
 
 
-@pytest.mark.parametrize("arguments", [["stats"], ["dead", "list"], ["workers"], ["doctor"]])
 @pytest.mark.parametrize(
-    "env", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=["colors", "no colors", "dumb"]
+    ("arguments", "env"),
+    [
+        (["stats"], {}),
+        (["dead", "list"], {}),
+        (["workers"], {}),
+        (["doctor"], {}),
+        (["doctor"], {"NO_COLOR": "1"}),
+        (["stats"], {"TERM": "dumb"}),
+    ],
+    ids=" ".join,
 )
-def test_a_screen_of_80_columns_is_enough_and_colors_are_left_out_where_unwanted(
+def test_80_columns_are_enough_and_colors_can_be_left_out(
     valkey: Valkey, queue: DelayQueue, arguments: list[str], env: dict[str, str]
 ) -> None:
     started = (datetime.now(UTC) - timedelta(hours=1)).isoformat()

@@ -304,7 +304,7 @@ def listing(records: list[Due]) -> Any:
     return sweep
 
 
-def test_what_is_overdue_by_the_records_is_told_with_and_without_redis(
+def test_what_is_overdue_is_reported_with_and_without_redis(
     redis_client: redis.Redis, queue: DelayQueue, flow: Flow
 ) -> None:
     records = [Due("dead", -90_000), Due("late", -61_000), Due("just", -2000)]

@@ -50,7 +50,7 @@ def test_a_flow_whose_handler_blocks_does_not_delay_another(
 
 
 @POOLS
-def test_a_key_of_another_type_in_one_queue_does_not_stop_another(
+def test_a_wrong_type_in_one_queue_does_not_stop_another(
     valkey: Valkey, redis_client: redis.Redis, pool: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whatever the worker does, it was woken for.
@@ -80,7 +80,7 @@ def test_a_key_of_another_type_in_one_queue_does_not_stop_another(
 
 
 @POOLS
-def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
+def test_a_hanging_probe_delays_no_other_flow_and_is_reported(
     valkey: Valkey,
     redis_client: redis.Redis,
     pool: str | None,
@@ -109,7 +109,7 @@ def test_a_probe_that_hangs_does_not_delay_another_flow_and_is_reported(
     assert (hangs.queue, hangs.what) == ("hanging", "probe")
 
 
-def test_an_error_while_the_probe_fails_is_no_failure_of_a_task_on_its_own(
+def test_an_error_while_the_probe_fails_is_no_tasks_failure(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     up = threading.Event()
@@ -143,7 +143,7 @@ def test_an_error_while_the_probe_fails_is_no_failure_of_a_task_on_its_own(
 # -- sweeps --------------------------------------------------------------------------------
 
 
-def test_a_task_that_another_holds_does_not_keep_a_lost_one_behind_it_from_being_restored(
+def test_a_held_task_does_not_hide_a_lost_one_from_the_sweep(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     queue = DelayQueue(redis_client, "pages")
@@ -191,7 +191,7 @@ class Letters:
             yield page[start : start + 100]
 
 
-def test_dead_letters_are_not_read_again_every_round_and_only_one_worker_reads(
+def test_not_every_round_or_worker_reads_dead_letters(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     letters = Letters(500)
@@ -223,7 +223,7 @@ def test_dead_letters_are_not_read_again_every_round_and_only_one_worker_reads(
 # -- the end -------------------------------------------------------------------------------
 
 
-def test_a_sweep_that_wants_to_exit_ends_the_worker_with_an_error(valkey: Valkey) -> None:
+def test_a_sweep_that_exits_ends_the_worker_with_an_error(valkey: Valkey) -> None:
     def leave(_after: float | None, _before: float) -> Iterator[list[Due]]:
         raise SystemExit("enough")
         yield []
@@ -263,7 +263,7 @@ def test_run_ends_only_after_the_handler_that_a_sweep_has_called() -> None:
     assert ended == ["a"]
 
 
-def test_three_workers_in_one_process_leave_no_connection_and_no_thread_behind(
+def test_three_workers_in_one_process_leave_nothing_behind(
     valkey: Valkey, redis_client: redis.Redis
 ) -> None:
     def waiting(_after: float | None, _before: float) -> Iterator[list[Due]]:
@@ -291,7 +291,7 @@ def test_three_workers_in_one_process_leave_no_connection_and_no_thread_behind(
 # -- the heartbeat -------------------------------------------------------------------------
 
 
-def test_each_worker_says_that_it_lives_and_what_it_holds_and_signs_off(
+def test_each_worker_reports_life_and_holdings_and_signs_off(
     valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.heartbeat.BEAT_SECONDS", 0.0)  # at each of its looks

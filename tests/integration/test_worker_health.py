@@ -227,7 +227,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
 
 
 @pytest.mark.slow
-def test_a_worker_whose_redis_is_away_cancels_from_sql_and_is_not_restarted(site: Site) -> None:
+def test_without_redis_a_worker_cancels_from_sql_and_lives_on(site: Site) -> None:
     port = free_port()
     site.start_worker(METRICS_PORT=str(port))
     wait_for_state(port, 200, "ok")
@@ -248,7 +248,7 @@ def test_a_worker_whose_redis_is_away_cancels_from_sql_and_is_not_restarted(site
 
 
 @pytest.mark.slow
-def test_a_worker_whose_sql_is_away_waits_for_it_and_is_not_restarted(
+def test_without_sql_a_worker_waits_and_is_not_restarted(
     own_postgres: Postgres, tmp_path: Path
 ) -> None:
     own_postgres.execute("CREATE DATABASE away")

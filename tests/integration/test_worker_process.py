@@ -14,7 +14,7 @@ import redis
 from devtools.processes import Process, events, python, wait_until
 from devtools.valkey import Valkey, private_valkey
 from tests.clock import bound, bound_of_waking
-from tests.contract.state import state
+from tests.contract.state import attempts, state
 from tests.integration.flows import DOWN, HANDLED
 from tests.integration.workers import deliveries, frozen, tasks
 from worker import DelayQueue
@@ -66,7 +66,7 @@ def now_ms() -> int:
 # -- on time -------------------------------------------------------------------------------
 
 
-def test_tasks_are_handled_in_the_order_of_their_deadlines_and_none_early(
+def test_tasks_are_handled_by_deadline_and_none_early(
     redis_client: redis.Redis, start: Start
 ) -> None:
     start("recording")
@@ -115,7 +115,7 @@ def test_all_of_the_first_queue_comes_before_any_of_the_second(
 # -- stopping ------------------------------------------------------------------------------
 
 
-def test_sigterm_ends_a_busy_worker_with_status_0_and_no_lease_left(
+def test_sigterm_ends_a_busy_worker_cleanly_with_no_lease_left(
     redis_client: redis.Redis, start: Start
 ) -> None:
     queue = DelayQueue(redis_client, "high")
@@ -152,6 +152,21 @@ def test_a_second_sigterm_does_not_wait(redis_client: redis.Redis, start: Start)
     assert worker.wait() == -signal.SIGTERM
 
 
+@pytest.mark.slow
+def test_a_drain_that_runs_out_releases_its_tasks_and_ends(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    queue = DelayQueue(redis_client, "occupied")
+    queue.schedule("a", 1)
+    for restarts in (1, 2):
+        worker = start("occupied")
+        wait_until(lambda: redis_client.llen("blocked") == restarts, "the handler to begin")  # noqa: B023
+        assert worker.stop() == 0
+        assert tasks(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
+    exits: Any = redis_client.lrange("blocked", 0, -1)
+    assert {int(status) for status in exits} == {-signal.SIGTERM}, "its child ended when told to"
+
+
 def _ends(worker: Process) -> bool:
     if worker.running():
         worker.signal(signal.SIGTERM)
@@ -162,7 +177,7 @@ def _ends(worker: Process) -> bool:
 
 
 @pytest.mark.slow
-def test_slow_tasks_are_each_done_once_by_workers_that_share_them(
+def test_slow_tasks_are_each_done_once_by_sharing_workers(
     redis_client: redis.Redis, start: Start
 ) -> None:
     queue = DelayQueue(redis_client, "slow")
@@ -175,7 +190,7 @@ def test_slow_tasks_are_each_done_once_by_workers_that_share_them(
 
 
 @pytest.mark.clock
-def test_a_stop_amid_slow_tasks_waits_for_one_and_leaves_those_that_were_not_begun(
+def test_a_stop_amid_slow_tasks_waits_for_only_one_of_them(
     redis_client: redis.Redis, start: Start
 ) -> None:
     queue = DelayQueue(redis_client, "slow")
@@ -210,7 +225,7 @@ def test_a_handler_that_outlasts_its_lease_keeps_it(
     assert handled_ids(redis_client) == ["block"]
 
 
-def test_a_handler_that_hangs_loses_its_lease_and_its_task_comes_again(
+def test_a_hanging_handler_loses_its_lease_and_task(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
@@ -227,7 +242,7 @@ def test_a_handler_that_hangs_loses_its_lease_and_its_task_comes_again(
 # -- dying ---------------------------------------------------------------------------------
 
 
-def test_a_task_whose_worker_was_killed_comes_again_after_its_lease(
+def test_a_killed_workers_task_comes_again_after_its_lease(
     redis_client: redis.Redis, start: Start
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
@@ -244,7 +259,7 @@ def test_a_task_whose_worker_was_killed_comes_again_after_its_lease(
     wait_until(lambda: tasks(queue) == {}, "the ack")
 
 
-def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done(
+def test_a_task_that_kills_its_worker_is_quarantined_alone(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
@@ -273,7 +288,7 @@ def test_a_task_that_kills_its_worker_is_quarantined_and_its_neighbours_are_done
     assert letter.story["deliveries"] == 5
 
 
-def test_a_poison_task_among_a_thousand_dies_alone_after_all_its_attempts(
+def test_a_poison_task_among_a_thousand_dies_alone(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:
     queue = DelayQueue(redis_client, "frail")
@@ -317,9 +332,7 @@ def test_a_worker_claims_nothing_before_its_probe_passes(
 
 
 @pytest.mark.usefixtures("redis_client")
-def test_a_worker_whose_sweep_leaves_ends_with_an_error_whatever_it_said(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_worker_whose_sweep_exits_ends_with_an_error_anyhow(start: Start, tmp_path: Path) -> None:
     assert start("leaving").wait() == 1
     message = (tmp_path / "worker.log").read_text().splitlines()[-1]
     assert "One of its threads ended it: SystemExit" in message

@@ -70,7 +70,7 @@ def test_each_of_ten_thousand_tasks_is_claimed_exactly_once(
     assert tasks(queue) == {}
 
 
-def test_each_task_is_settled_exactly_once_though_leases_end_all_the_time(
+def test_each_task_is_settled_exactly_once_though_leases_end(
     valkey: Valkey, queue: DelayQueue
 ) -> None:
     with ThreadPoolExecutor(8) as executor:

@@ -10,7 +10,7 @@ from tests.contract.state import State, state
 from worker import DelayQueue, Worker
 
 #: What a queue stores of its workers and their claims, and not of its tasks.
-OF_WORKERS = ("workers", "sweeper", "lost_claims", "alone", "resumed")
+OF_WORKERS = ("workers", "sweeper", "lost_claims", "alone", "spared", "resumed")
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def tasks(queue: DelayQueue) -> State:
 def deliveries(queue: DelayQueue) -> dict[str, int]:
     """The tasks whose lease has ended, and how often."""
     counts = {
-        task_id: int(kept[64:].split()[4])
+        task_id: int(kept[64:].split()[5])
         for task_id, kept in state(queue).get("tokens", {}).items()
     }
     return {task_id: count for task_id, count in counts.items() if count}

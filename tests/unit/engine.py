@@ -24,7 +24,7 @@ EVENT_KINDS = [
 ]
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = (
-    *("lane", "station", "outages", "renewal", "settling", "heartbeat"),
+    *("lane", "station", "isolation", "outages", "renewal", "settling", "heartbeat"),
     *("sweep", "waiting", "without_redis"),
 )
 
@@ -37,6 +37,7 @@ class Clock:
         self.now = float(round(time.time()))
         for module in ON_THE_CLOCK:
             monkeypatch.setattr(f"worker.runtime.{module}.time", self)
+        monkeypatch.setattr("worker.queue.worker_side.time", self)
 
     def monotonic(self) -> float:
         return self.now

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
@@ -17,6 +17,7 @@ from orders.http.schemas.types import rfc3339
 from orders.http.strict_json import MAX_DEPTH, parse_object
 from orders.order.domain import Order, OrderStatus
 from orders.sql.statements import Position
+from tests.length import rounds
 
 ODDITIES: dict[str, bytes] = {
     "nothing": b"",
@@ -84,6 +85,7 @@ objects = st.dictionaries(st.text(), st.recursive(leaves | st.text(), st.lists, 
 
 
 @given(objects)
+@settings(max_examples=rounds(25, 200))
 def test_every_json_object_is_read_as_it_was_written(value: dict[str, Any]) -> None:
     assert parse_object(json.dumps(value).encode()) == value
 

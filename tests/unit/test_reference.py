@@ -62,7 +62,7 @@ def test_what_is_called_is_documented_with_its_parameters(name: str, parameters:
     assert written == (actual[: len(written)] if "…" in parameters else actual)
 
 
-def test_every_method_of_a_queue_is_documented_with_its_parameters() -> None:
+def test_every_queue_method_is_documented_with_its_parameters() -> None:
     methods = {
         name: parameters_of(method)
         for name, method in inspect.getmembers(worker.DelayQueue, inspect.isfunction)
@@ -151,7 +151,7 @@ def test_what_one_begins_with_has_an_example_in_its_docstring() -> None:
     assert {*begin.split(), "connect_async", "one_at_a_time"} <= named
 
 
-def test_examples_in_docstrings_use_names_and_parameters_that_exist() -> None:
+def test_docstring_examples_use_names_and_parameters_that_exist() -> None:
     calls = [
         (node.func.id, [keyword.arg for keyword in node.keywords])
         for _, example in examples()
@@ -171,4 +171,4 @@ def test_a_name_that_is_missing_or_wrong_is_found(monkeypatch: pytest.MonkeyPatc
         test_every_public_name_is_in_the_reference()
     monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`resign(worker_id)`", "`resign()`"))
     with pytest.raises(AssertionError):
-        test_every_method_of_a_queue_is_documented_with_its_parameters()
+        test_every_queue_method_is_documented_with_its_parameters()

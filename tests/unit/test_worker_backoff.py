@@ -17,7 +17,7 @@ CHANCES = st.floats(0, 1, exclude_max=True)
     attempt=st.integers(1, 10_000),
     chance=CHANCES,
 )
-def test_a_delay_is_between_half_and_all_of_its_doubled_base_and_never_over_the_cap(
+def test_a_delay_is_half_to_all_of_its_doubled_base_capped(
     base: float, times: float, attempt: int, chance: float
 ) -> None:
     backoff = Backoff(base_seconds=base, cap_seconds=base * times)
@@ -84,7 +84,7 @@ def test_any_callable_that_takes_a_count_is_a_flows_backoff(backoff: BackoffFunc
     assert flow.backoff(4) >= 0
 
 
-def test_by_default_a_task_that_always_fails_is_tried_for_one_to_three_hours() -> None:
+def test_by_default_failing_tasks_are_tried_for_1_to_3_hours() -> None:
     flow = Flow(name="a", handler=lambda _: None)
     backoff = flow.backoff
     assert isinstance(backoff, Backoff)

@@ -151,7 +151,7 @@ def test_what_others_wrote_cannot_move_the_terminals_cursor() -> None:
     ]
 
 
-def test_a_letters_row_shows_its_story_and_the_beginning_of_its_payload() -> None:
+def test_a_letters_row_shows_its_story_and_its_payloads_start() -> None:
     letter = Letter("a", b"\xff" + b"x" * 5000, {"reason": "bad", "failures": 3})
     assert dead._row("q", letter) == {
         "queue": "q",
@@ -235,7 +235,7 @@ def test_a_pattern_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[s
     ],
     ids=" ".join,
 )
-def test_every_command_names_flows_and_queues_the_same_way_and_has_an_example(
+def test_every_command_names_flows_alike_and_has_an_example(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -30,7 +30,7 @@ either = pytest.mark.parametrize("connected", [connect, connect_async])
 
 
 @nowhere
-def test_a_client_that_never_reached_its_server_is_closed_in_silence(url: str) -> None:
+def test_a_client_that_never_connected_is_closed_in_silence(url: str) -> None:
     client = connect(url, timeout_seconds=0.1)
     client.close()
     with pytest.raises(redis.RedisError):
@@ -39,7 +39,7 @@ def test_a_client_that_never_reached_its_server_is_closed_in_silence(url: str) -
 
 
 @nowhere
-def test_an_async_client_that_never_reached_its_server_is_closed_in_silence(url: str) -> None:
+def test_an_async_client_that_never_connected_closes_in_silence(url: str) -> None:
     async def use() -> None:
         async with connect_async(url, timeout_seconds=0.1) as client:
             with pytest.raises(redis.RedisError):
@@ -66,7 +66,7 @@ def test_a_cluster_is_let_go_of_like_any_other_client() -> None:
         (connect_async, AsyncSentinelManagedSSLConnection, redis.asyncio.SSLConnection),
     ],
 )
-def test_sentinels_may_have_ipv6_addresses_tls_and_a_password_of_their_own(
+def test_sentinels_may_have_ipv6_tls_and_their_own_password(
     connected: Callable[[str], Any], of_primary: type, of_sentinels: type
 ) -> None:
     hosts = "[::1]:26380,[fe80::2],sentinel"
@@ -115,9 +115,7 @@ def test_an_async_cluster_repeats_nothing_after_a_timeout() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "limit"), [(16, 100), (200, 200)])
-def test_many_threads_get_a_connection_each_where_the_pool_does_not_wait(
-    wanted: int, limit: int
-) -> None:
+def test_many_threads_get_a_connection_each_if_the_pool_is_plain(wanted: int, limit: int) -> None:
     primary = connect("redis+sentinel://host/orders", max_connections=wanted)
     assert primary.connection_pool.max_connections == limit
     cluster: Any = connect("redis+cluster://host", max_connections=wanted)

@@ -86,7 +86,7 @@ def test_a_setting_at_its_limit_is_accepted(setting: str, value: Any) -> None:
     assert getattr(Flow(name="a", handler=_nothing, **settings), setting) == value
 
 
-def test_without_a_sweep_there_is_nothing_to_handle_without_redis() -> None:
+def test_without_a_sweep_nothing_is_handled_without_redis() -> None:
     with pytest.raises(ValueError, match="needs a sweep"):
         Flow(name="a", handler=_nothing, without_redis="handle")
     Flow(name="a", handler=_nothing, sweep=lambda *_: [], without_redis="handle")
@@ -120,7 +120,7 @@ def test_a_retry_is_no_failure_unless_it_says_so() -> None:
 # -- tasks ---------------------------------------------------------------------------------
 
 
-def test_every_attempt_of_one_appointment_has_one_key_and_every_other_has_another() -> None:
+def test_all_attempts_of_an_appointment_share_its_own_key() -> None:
     task = Task("a", b"x", due_at_ms=7, appointment_ms=7)
     again = task._replace(attempt=5, failures=3, deliveries=1, due_at_ms=99, token="t")  # noqa: S106
     new = task._replace(appointment_ms=8)

@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_a_worker_is_known_in_each_of_its_queues_until_it_signs_off(clock: Clock) -> None:
+def test_a_worker_is_known_in_each_queue_until_it_signs_off(clock: Clock) -> None:
     patient = Patient(clock, seconds=4 * BEAT_SECONDS)
     patient.heartbeat.run()
     for queue in patient.queues:
@@ -117,7 +117,7 @@ def test_a_beat_tells_how_many_tasks_were_handled_and_how_late(clock: Clock) -> 
     assert (other["handled"], other["lateness"]) == (0, [])
 
 
-def test_a_worker_that_handles_tasks_beats_every_two_seconds_and_an_idle_one_does_not(
+def test_a_busy_worker_beats_every_two_seconds_an_idle_one_less(
     clock: Clock,
 ) -> None:
     patient = Patient(clock, seconds=BEAT_SECONDS - 2)
@@ -132,7 +132,7 @@ def test_a_worker_that_handles_tasks_beats_every_two_seconds_and_an_idle_one_doe
     assert [len(queue.calls) for queue in patient.queues] == [6, 6]
 
 
-def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_all_the_same(
+def test_heartbeats_go_on_for_an_unserved_queue_and_all_others(
     clock: Clock,
 ) -> None:
     patient = Patient(clock, seconds=2 * BEAT_SECONDS)
@@ -141,7 +141,7 @@ def test_a_queue_that_redis_does_not_serve_is_beaten_for_again_and_the_others_al
     assert [queue.calls for queue in patient.queues] == [["beat"] * 3] * 2
 
 
-def test_a_worker_that_cannot_sign_off_ends_all_the_same_and_asks_but_once(
+def test_a_worker_that_cannot_sign_off_tries_once_and_ends(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -162,7 +162,7 @@ def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
     assert patient.heard == [events.Hangs("a", "sweep", HANGS_SECONDS + 1)]
 
 
-def test_each_worker_has_an_id_of_its_own_that_says_where_it_runs() -> None:
+def test_each_worker_has_its_own_id_that_says_where_it_runs() -> None:
     ids = {new_worker_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(each.startswith(f"{socket.gethostname()}:{os.getpid()}:") for each in ids)

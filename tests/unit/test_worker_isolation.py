@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.engine import Clock
 from worker import (
     DeadLetter,
     Failed,
@@ -20,7 +21,7 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
-from worker.runtime.isolation import BatchResult, handle
+from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, handle
 
 
 def _run(
@@ -48,15 +49,16 @@ def _tasks(count: int) -> list[Task]:
 class Poisoned:
     """A handler that raises when any of these is in its batch."""
 
-    def __init__(self, *poison: str) -> None:
+    def __init__(self, *poison: str, error: Exception | None = None) -> None:
         self.poison = set(poison)
+        self.error = error or ValueError("poison")
         self.calls = 0
         self.done: set[str] = set()
 
     def __call__(self, tasks: Sequence[Task]) -> None:
         self.calls += 1
         if self.poison & _ids(tasks):
-            raise ValueError("poison")
+            raise self.error
         assert not self.done & _ids(tasks), "done twice"
         self.done |= _ids(tasks)
 
@@ -69,7 +71,7 @@ def test_a_batch_that_succeeds_is_run_once() -> None:
 
 
 @pytest.mark.parametrize("poison", ["0", "333", "999"])
-def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: str) -> None:
+def test_one_poison_task_is_found_in_a_logarithm_of_calls(poison: str) -> None:
     handler = Poisoned(poison)
     results = _run(handler, _tasks(1000))
     assert [task.id for task, _ in results.failed] == [poison]
@@ -78,9 +80,7 @@ def test_one_poison_task_is_found_in_about_twice_the_logarithm_of_calls(poison: 
 
 
 @given(count=st.integers(1, 60), poison=st.sets(st.integers(0, 59)))
-def test_exactly_the_poison_tasks_fail_and_all_others_are_done_once(
-    count: int, poison: set[int]
-) -> None:
+def test_only_the_poison_tasks_fail_and_others_are_done_once(count: int, poison: set[int]) -> None:
     handler = Poisoned(*map(str, poison))
     results = _run(handler, _tasks(count))
     bad = handler.poison & _ids(_tasks(count))
@@ -99,7 +99,7 @@ OUTCOMES: list[tuple[Outcome, str]] = [
 ]
 
 
-def _kept_as(outcome: Outcome) -> Exception:
+def _kept_as(outcome: Outcome) -> BaseException:
     return outcome.error if isinstance(outcome, Failed) else outcome
 
 
@@ -133,10 +133,71 @@ def test_what_a_task_was_left_for_is_no_part_of_what_was_handled() -> None:
     assert [*results.tasks()] == [Task("a"), Task("b")]
 
 
-def test_an_outage_said_of_one_task_leaves_that_one_untouched_and_is_the_flows() -> None:
+def _pass() -> None:
+    """A probe of what answers."""
+
+
+def _fail() -> None:
+    raise Unavailable("down")
+
+
+@pytest.mark.parametrize("named", ["raised", "returned"])
+@pytest.mark.parametrize(
+    ("probe", "outage", "again"),
+    [(_pass, False, True), (_fail, True, False), (None, True, True)],
+    ids=["probe passes", "probe fails", "no probe"],
+)
+def test_unavailable_is_an_outage_if_the_probe_says_so(
+    probe: Callable[[], None] | None, *, outage: bool, again: bool, named: str
+) -> None:
     down = Unavailable("no answer")
-    results = _run(lambda _: {"1": Failed(down)}, _tasks(3))
-    assert results == BatchResult(done=[Task("0"), Task("2")], untouched=[Task("1")], outage=down)
+
+    def handler(_: Sequence[Task]) -> dict[str, Outcome]:
+        if named == "raised":
+            raise down
+        return {"0": Failed(down)}
+
+    results = _run(handler, _tasks(1), probe=probe)
+    assert results.outage is (down if outage else None)
+    assert [task.id for task, _ in results.retries] == ["0"] * again
+    assert results.untouched == _tasks(1) * (not again)
+    assert [type(retry) for _, retry in results.retries] == [LookAgain] * again
+
+
+def test_a_locked_row_does_not_keep_others_from_being_done() -> None:
+    handler = Poisoned("7", error=Unavailable("lock timeout"))
+    results = _run(handler, _tasks(21), probe=_pass)
+    assert _ids(results.done) == _ids(_tasks(21)) - {"7"}
+    assert [task.id for task, _ in results.retries] == ["7"]
+    assert (results.outage, results.failed, results.untouched) == (None, [], [])
+    assert handler.calls <= 2 * log2(21) + 2
+
+
+def test_locked_rows_are_isolated_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls: list[int] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append(len(tasks))
+        clock.move(ISOLATION_SECONDS / 2 + 0.1)
+        raise Unavailable("lock timeout")
+
+    results = _run(handler, _tasks(16), probe=_pass)
+    assert calls == [16, 8, 8]
+    assert _ids([task for task, _ in results.retries]) == _ids(_tasks(16))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_tasks_that_were_tried_before_follow_the_others(*, alone: bool) -> None:
+    calls: list[list[str]] = []
+
+    def handler(tasks: Sequence[Task]) -> None:
+        calls.append([task.id for task in tasks])
+
+    tasks = [Task("tried", attempt=2), Task("new"), Task("again", attempt=9), Task("also")]
+    _run(one_at_a_time(lambda task: handler([task])) if alone else handler, tasks)
+    ordered = [["new", "also"], ["tried", "again"]]
+    assert calls == ([[each] for batch in ordered for each in batch] if alone else ordered)
 
 
 def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
@@ -146,7 +207,7 @@ def test_an_outage_in_one_part_is_not_forgotten_with_the_next() -> None:
     assert results == BatchResult(untouched=_tasks(1), outage=down)
 
 
-def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
+def test_an_outage_leaves_the_batch_untouched_after_one_call() -> None:
     calls: list[int] = []
     down = Unavailable("no answer")
 
@@ -158,7 +219,7 @@ def test_an_outage_leaves_the_whole_batch_untouched_after_one_call() -> None:
     assert calls == [100]
 
 
-def test_an_outage_in_the_middle_leaves_the_rest_untouched_and_keeps_what_is_done() -> None:
+def test_an_outage_midway_keeps_what_is_done_and_leaves_the_rest() -> None:
     done: set[str] = set()
 
     def handler(tasks: Sequence[Task]) -> None:
@@ -184,7 +245,7 @@ def test_an_unknown_error_counts_while_the_probe_passes() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("down"), OSError("down"), KeyError("down"), asyncio.CancelledError()]
 )
-def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
+def test_an_unknown_error_is_an_outage_while_the_probe_fails(
     error: BaseException,
 ) -> None:
     def probe() -> None:
@@ -197,7 +258,7 @@ def test_an_unknown_error_is_an_outage_while_the_probe_fails_in_any_way(
     assert isinstance(results.outage.__cause__, ValueError)
 
 
-def test_an_outcome_said_for_a_task_is_taken_at_its_word_without_a_probe() -> None:
+def test_an_outcome_said_for_a_task_is_believed_without_a_probe() -> None:
     def probe() -> None:
         raise AssertionError("not asked")
 
@@ -215,9 +276,7 @@ class Unreadable:
 
 
 @pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable()])
-def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
-    nonsense: object,
-) -> None:
+def test_a_handler_that_returns_no_mapping_is_not_run_again(nonsense: object) -> None:
     calls: list[Sequence[Task]] = []
 
     def handler(tasks: Sequence[Task]) -> object:
@@ -226,18 +285,20 @@ def test_a_handler_that_returns_no_mapping_has_failed_and_is_not_run_again(
 
     results = _run(handler, _tasks(3))
     assert len(calls) == 1
-    assert _ids([task for task, _ in results.failed]) == {"0", "1", "2"}
-    assert all("not a mapping" in str(error) for _, error in results.failed)
+    assert _ids([task for task, _ in results.dead]) == {"0", "1", "2"}
+    assert all("not a mapping" in letter.reason for _, letter in results.dead)
 
 
 @pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry, Unreadable()])
-def test_an_outcome_that_is_none_fails_only_the_task_it_was_said_of(nonsense: Any) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_wrong_outcome_buries_only_its_own_task(nonsense: Any, *, alone: bool) -> None:
     said: Mapping[str, Any] = {"1": nonsense}
-    results = _run(lambda _: said, _tasks(3))
+    handler = one_at_a_time(lambda task: said.get(task.id)) if alone else lambda _: said
+    results = _run(handler, _tasks(3))
     assert _ids(results.done) == {"0", "2"}
-    [(task, error)] = results.failed
+    [(task, letter)] = results.dead
     assert task.id == "1"
-    assert isinstance(error, TypeError)
+    assert isinstance(letter.__cause__, TypeError)
 
 
 def test_nothing_new_is_begun_once_it_is_time_to_stop() -> None:
@@ -287,7 +348,7 @@ def test_one_at_a_time_each_outcome_is_that_tasks_own(
     assert getattr(results, place) == [(Task("3"), _kept_as(outcome))]
 
 
-def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -> None:
+def test_one_at_a_time_a_tasks_outcome_is_known_before_the_next() -> None:
     seen: list[str] = []
 
     def function(task: Task) -> None:
@@ -299,7 +360,7 @@ def test_one_at_a_time_what_became_of_a_task_is_known_before_the_next_begins() -
         assert part == BatchResult(done=[Task(str(number - 1))])
 
 
-def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> None:
+def test_one_at_a_time_nothing_begins_after_the_stop() -> None:
     seen: list[str] = []
     function = one_at_a_time(lambda task: seen.append(task.id))
     results = _run(function, _tasks(5), keep_going=lambda: len(seen) < 2)
@@ -307,7 +368,7 @@ def test_one_at_a_time_nothing_is_begun_after_the_worker_was_told_to_stop() -> N
 
 
 @pytest.mark.parametrize("error", [Unavailable("down"), ConnectionError("refused")])
-def test_one_at_a_time_an_outage_counts_nothing_and_leaves_the_rest(error: Exception) -> None:
+def test_one_at_a_time_an_outage_counts_nothing(error: Exception) -> None:
     def function(task: Task) -> None:
         if task.id == "1":
             raise error
@@ -328,7 +389,7 @@ def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
     assert _run(handler, _tasks(3)) == BatchResult(done=_tasks(3))
 
 
-def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> None:
+def test_a_failure_may_be_text_and_its_error_unreadable() -> None:
     class Unreadable(Exception):
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -341,11 +402,25 @@ def test_a_failure_may_be_given_as_text_and_its_error_need_not_be_readable() -> 
     assert "Unreadable: (it has no readable message)" in str(Failed(Unreadable()))
 
 
-def test_a_handler_whose_coroutine_was_cancelled_has_failed() -> None:
-    async def work() -> None:
-        asyncio.current_task().cancel()  # type: ignore[union-attr]
-        await asyncio.sleep(0)
+class Panic(BaseException):
+    """As an extension written in Rust raises it."""
 
-    results = _run(lambda _: asyncio.run(work()), _tasks(1))
-    [(task, error)] = results.failed
-    assert (task.id, type(error.__cause__)) == ("0", asyncio.CancelledError)
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Panic("index out of bounds")])
+def test_an_error_that_is_no_exception_fails_its_task(error: BaseException) -> None:
+    def handler(tasks: Sequence[Task]) -> None:
+        if "3" in _ids(tasks):
+            raise error
+
+    results = _run(handler, _tasks(8))
+    assert results.failed == [(Task("3"), error)]
+    assert _ids(results.done) == _ids(_tasks(8)) - {"3"}
+
+
+@pytest.mark.parametrize("fatal", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_the_process_is_raised(fatal: type[BaseException]) -> None:
+    def handler(_: Sequence[Task]) -> None:
+        raise fatal
+
+    with pytest.raises(fatal):
+        _run(handler, _tasks(1))

@@ -116,7 +116,7 @@ def test_an_idle_lane_claims_once_per_slow_poll(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("next_in_ms", "seconds"), [(0.0, 0.0), (0.25, 0.00025), (1234.5, 1.2345), (60_000, 5.0)]
 )
-def test_the_wait_is_until_the_next_task_is_due_but_no_longer_than_a_slow_poll(
+def test_the_wait_is_until_the_next_task_or_a_slow_poll(
     clock: Clock, next_in_ms: float, seconds: float
 ) -> None:
     line = _scripted(clock, Scripted("a", _claim(next_in_ms=next_in_ms)))
@@ -125,14 +125,14 @@ def test_the_wait_is_until_the_next_task_is_due_but_no_longer_than_a_slow_poll(
     assert line.heard == [events.Waiting("a", seconds)]
 
 
-def test_the_wait_is_until_the_first_of_all_queues_of_the_pool_is_due(clock: Clock) -> None:
+def test_the_wait_is_until_the_pools_first_queue_is_due(clock: Clock) -> None:
     queues = [Scripted("a", _claim(next_in_ms=900)), Scripted("b", _claim(next_in_ms=300))]
     line = _scripted(clock, *queues)
     line.next_ids()
     assert line.alarm.waits == [0.3]
 
 
-def test_who_does_not_want_to_wait_for_ever_is_told_that_there_is_nothing(clock: Clock) -> None:
+def test_a_take_with_a_timeout_returns_nothing_if_there_is_none(clock: Clock) -> None:
     queue = Scripted("a", NOTHING)
     line = _scripted(clock, queue, waits=9)
     assert line.lane.next(until=clock.now + 2 * SLOW_POLL_SECONDS + 1.5) is None
@@ -151,7 +151,7 @@ def test_who_does_not_want_to_wait_at_all_gets_what_is_due(clock: Clock, seconds
     assert line.alarm.waits == []
 
 
-def test_who_does_not_want_to_wait_for_ever_does_not_wait_for_another_threads_turn(
+def test_a_take_with_a_timeout_waits_for_no_other_threads_turn(
     clock: Clock,
 ) -> None:
     queue = Scripted("a", _claim("x"))
@@ -218,7 +218,7 @@ def test_a_silent_redis_is_asked_again_more_and_more_rarely(clock: Clock) -> Non
     assert line.alarm.waits[-1] >= 0.499
 
 
-def test_an_alarm_does_not_make_a_lane_ask_a_silent_redis_more_often(clock: Clock) -> None:
+def test_an_alarm_makes_no_lane_ask_a_silent_redis_more_often(clock: Clock) -> None:
     queue = Scripted("a", GONE)
     line = _scripted(clock, queue, waits=100)
     # Woken by what other queues are told, for instance: no time passes.
@@ -255,7 +255,7 @@ def test_the_loss_of_redis_and_its_return_are_told_once_each(clock: Clock) -> No
     assert not line.station.failing
 
 
-def test_the_sweep_can_tell_that_redis_did_not_serve_the_last_claim(clock: Clock) -> None:
+def test_the_sweep_knows_that_redis_failed_the_last_claim(clock: Clock) -> None:
     line = _scripted(clock, Scripted("a", GONE))
     assert not line.station.failing
     line.next_ids()
@@ -265,7 +265,7 @@ def test_the_sweep_can_tell_that_redis_did_not_serve_the_last_claim(clock: Clock
 # -- what comes next -----------------------------------------------------------------------
 
 
-def test_the_first_queue_is_asked_first_and_the_second_only_when_it_is_empty(clock: Clock) -> None:
+def test_the_second_queue_is_asked_only_when_the_first_is_empty(clock: Clock) -> None:
     high = Scripted("high", _claim("h1"), _claim("h2"), NOTHING, _claim("h3"))
     low = Scripted("low", _claim("l1"), NOTHING)
     line = _scripted(clock, high, low)
@@ -307,6 +307,23 @@ def test_a_broken_queue_does_not_stop_the_others_of_its_pool(clock: Clock) -> No
     assert (lost.queue, "WRONGTYPE" in str(lost.error)) == ("broken", True)
 
 
+def test_a_lost_ack_is_sent_again_though_nothing_is_claimed(clock: Clock) -> None:
+    queue = ClockedQueue("a", clock)
+    queue.schedule("x", 1)
+    line = Line(clock, (Flow(name="a", handler=lambda _: None), queue))
+    queue.before = Refusing(GONE, "ack")
+    batch = line.lane.next()
+    assert batch is not None
+    line.lane._handle(batch)
+    assert queue.leased() != {}
+    queue.before = lambda _: None
+    renewer = line.station.renewer
+    finished = renewer._finished = Wait(clock)
+    finished.after = lambda: renewer.finish() if len(finished.waits) > 1 else None
+    renewer.run()
+    assert queue.leased() == {}
+
+
 # -- the server ----------------------------------------------------------------------------
 
 
@@ -321,16 +338,31 @@ def test_the_server_is_checked_once_and_again_after_it_was_away(clock: Clock) ->
     assert (queue.claims, queue.checks) == (5, 2)
 
 
-def test_an_unsafe_server_ends_the_lane(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsafe(_: object) -> list[str]:
-        raise UnsafeServer("allkeys-lru")
+def test_an_unsafe_server_is_an_outage_of_redis(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsafe = UnsafeServer("allkeys-lru")
+    answers = iter([unsafe, unsafe, unsafe])
 
-    monkeypatch.setattr(Scripted, "check_server", unsafe)
-    with pytest.raises(UnsafeServer):
-        _scripted(clock, Scripted("a", NOTHING)).next_ids()
+    def check(_: object) -> list[str]:
+        for error in answers:
+            raise error
+        return []
+
+    monkeypatch.setattr(ClockedQueue, "check_server", check)
+    queue = ClockedQueue("a", clock)
+    queue.schedule("x", 1)
+    line = Line(clock, (Flow(name="a", handler=lambda _: None), queue), waits=9)
+    assert line.next_ids() == ["x"]
+    # Nothing more is claimed from it once that is known, and what was claimed is released.
+    assert queue.calls == ["schedule", "claim", "release", "claim"]
+    assert len(line.alarm.waits) == 3
+    [lost] = line.heard.of(events.RedisLost)
+    assert lost.error is unsafe
+    assert len(line.heard.of(events.RedisBack)) == 1
 
 
-def test_a_server_that_cannot_be_checked_yet_is_no_reason_to_stop(
+def test_a_server_not_yet_checkable_is_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queue = Scripted("a", NOTHING)
@@ -403,7 +435,7 @@ def test_each_part_of_a_batch_is_told_with_its_own_lateness(clock: Clock) -> Non
     assert [event.seconds for event in told] == pytest.approx([0.1, 0.1])
 
 
-def test_how_long_redis_took_to_be_told_is_no_part_of_how_long_a_handler_took(
+def test_redis_reply_time_is_not_part_of_a_handlers_time(
     clock: Clock,
 ) -> None:
     shop = Shop(clock, lambda _: clock.move(1))
@@ -428,7 +460,7 @@ def test_what_became_of_a_batch_is_told_and_counted(clock: Clock) -> None:
     assert (handled.done, handled.retries, handled.failed) == (1, 1, 0)
 
 
-def test_an_outage_takes_the_flow_down_gives_the_batch_back_and_is_told(clock: Clock) -> None:
+def test_an_outage_takes_the_flow_down_and_releases_the_batch(clock: Clock) -> None:
     down = Unavailable("no answer")
 
     def handler(_tasks: Sequence[Task]) -> None:
@@ -455,9 +487,7 @@ def test_a_batch_that_is_handled_ends_a_row_of_outages(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("what", ["others", "alone"])
-def test_a_task_that_was_delivered_too_often_becomes_a_dead_letter_and_no_other_does(
-    clock: Clock, what: str
-) -> None:
+def test_only_a_task_delivered_too_often_becomes_a_dead_letter(clock: Clock, what: str) -> None:
     handled: list[str] = []
     shop = Shop(clock, lambda tasks: handled.extend(t.id for t in tasks), max_deliveries=3)
     shop.schedule("worn")
@@ -490,7 +520,7 @@ def test_a_task_that_was_delivered_one_time_less_is_handled(clock: Clock) -> Non
     assert handled == ["a"]
 
 
-def test_what_redis_did_not_take_is_settled_before_the_next_claim(clock: Clock) -> None:
+def test_what_redis_did_not_take_is_settled_before_a_claim(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None, batch_size=1)
     shop.schedule("a", "b")
 
@@ -505,7 +535,7 @@ def test_what_redis_did_not_take_is_settled_before_the_next_claim(clock: Clock) 
     assert shop.line.counts == {"done": 2}
 
 
-def test_what_redis_did_not_take_is_settled_while_the_flow_is_down_too(clock: Clock) -> None:
+def test_what_redis_did_not_take_is_settled_with_the_flow_down(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None, batch_size=1)
     shop.schedule("a")
 
@@ -521,7 +551,7 @@ def test_what_redis_did_not_take_is_settled_while_the_flow_is_down_too(clock: Cl
     assert shop.line.counts == {"done": 1}
 
 
-def test_nothing_is_claimed_before_a_redis_that_was_silent_has_taken_what_is_settled(
+def test_nothing_is_claimed_before_redis_takes_what_is_settled(
     clock: Clock,
 ) -> None:
     shop = Shop(clock, lambda _: None, batch_size=1)
@@ -539,7 +569,7 @@ def test_nothing_is_claimed_before_a_redis_that_was_silent_has_taken_what_is_set
     assert shop.queue.calls[:5] == ["schedule", "claim", "ack", "ack", "ack"]
 
 
-def test_whoever_waits_is_woken_to_send_again_what_redis_did_not_take(clock: Clock) -> None:
+def test_a_waiter_is_woken_to_resend_what_redis_did_not_take(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None)
     shop.schedule("a")
     shop.queue.before = Refusing(redis.TimeoutError("silent"), "ack")
@@ -549,7 +579,7 @@ def test_whoever_waits_is_woken_to_send_again_what_redis_did_not_take(clock: Clo
     assert shop.line.alarm.is_set()
 
 
-def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: Clock) -> None:
+def test_what_waits_behind_slow_tasks_one_at_a_time_is_released(clock: Clock) -> None:
     handled: list[str] = []
 
     def slow(task: Task) -> None:
@@ -567,7 +597,7 @@ def test_what_waits_for_tasks_one_at_a_time_that_are_slow_is_given_back(clock: C
     assert shop.line.station.limit == 4
 
 
-def test_one_at_a_time_each_task_is_settled_before_the_next_begins(clock: Clock) -> None:
+def test_one_at_a_time_each_task_is_settled_before_the_next(clock: Clock) -> None:
     shop = Shop(clock, one_at_a_time(lambda task: seen.append((task.id, set(shop.queue.leased())))))
     seen: list[tuple[str, set[str]]] = []
     shop.line.station.limit = 3
@@ -599,7 +629,7 @@ def test_one_at_a_time_nothing_more_is_begun_if(clock: Clock, why: str) -> None:
     assert handled == ["a"]
 
 
-def test_what_is_settled_is_not_extended_any_more_when_redis_is_told(clock: Clock) -> None:
+def test_what_is_settled_is_not_extended_while_redis_is_told(clock: Clock) -> None:
     held: list[int] = []
     shop = Shop(clock, lambda _: None)
     shop.schedule("a")
@@ -632,7 +662,7 @@ def _station(clock: Clock, handler: Handler, batch_size: int) -> Station:
     return station_of(flow, ClockedQueue("a", clock))
 
 
-def test_a_claim_of_one_at_a_time_grows_while_it_is_fast_and_shrinks_while_it_is_slow(
+def test_one_at_a_time_claims_grow_if_fast_and_shrink_if_slow(
     clock: Clock,
 ) -> None:
     station = _station(clock, one_at_a_time(lambda _: None), 10)
@@ -651,7 +681,7 @@ def test_a_batch_is_claimed_whole_however_long_it_takes(clock: Clock) -> None:
     assert station.limit == 100
 
 
-def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
+def test_claims_shrink_after_an_outage_a_batch_may_have_caused(
     clock: Clock,
 ) -> None:
     station = _station(clock, lambda _: None, 100)
@@ -665,6 +695,16 @@ def test_fewer_tasks_are_claimed_after_an_outage_which_a_batch_may_have_caused(
         station.adapt(BatchResult(), 1)
         limits.append(station.limit)
     assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
+
+
+@pytest.mark.parametrize(("error", "limit"), [(redis.TimeoutError("slow"), 1), (GONE, 8)])
+def test_the_limit_halves_when_a_claim_times_out(
+    clock: Clock, error: redis.RedisError, limit: int
+) -> None:
+    flow = Flow(name="a", handler=lambda _: None, batch_size=8)
+    line = Line(clock, (flow, Scripted("a", error)), waits=5)
+    assert line.lane.next() is None
+    assert line.station.limit == limit
 
 
 def test_no_more_is_claimed_than_was_asked_for(clock: Clock) -> None:

@@ -102,7 +102,7 @@ def test_a_thread_that_ended_is_named(patient: Patient) -> None:
     assert patient.report().failures == ("the thread 'renewer a' died",)
 
 
-def test_a_thread_that_an_error_ended_is_named_while_the_worker_stops(patient: Patient) -> None:
+def test_a_thread_ended_by_an_error_is_named_as_the_worker_stops(patient: Patient) -> None:
     patient.liveness.died("sweep a")
     patient.stopping.set()
     patient.end_thread()

@@ -1,6 +1,7 @@
 """How a process's log looks, on a terminal and elsewhere, and what LOG_LEVEL leaves of it."""
 
 import dataclasses
+import errno
 import json
 import logging
 import math
@@ -8,6 +9,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,8 +22,10 @@ from devtools.processes import ROOT
 from orders.app import create_app
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from tests.clock import bound
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
+from worker.log import log
 from worker.runtime.event_log import EVENTS, log_event
 from worker.watch.logs import LEVELS, configure_logging
 
@@ -121,13 +125,13 @@ def test_an_event_is_one_line_of_a_terminal_whatever_is_in_it() -> None:
     assert line.endswith(rf"[worker] value='{ESCAPED}' short='\x1b[2J' inside=['{ESCAPED}']")
 
 
-def test_the_standard_librarys_events_are_lines_of_a_terminal_too() -> None:
+def test_the_standard_librarys_events_are_terminal_lines_too() -> None:
     line = on_terminal(f"logging.getLogger('lib').error('it is %s', {NASTY!r})").removesuffix("\n")
     assert line.isprintable()
     assert f"it is {ESCAPED}" in line
 
 
-def test_an_exception_keeps_its_lines_on_a_terminal_and_nothing_else() -> None:
+def test_only_an_exception_keeps_its_lines_on_a_terminal() -> None:
     code = f"try: raise ValueError({NASTY!r})\nexcept ValueError: log.exception('failed')"
     first, *lines = on_terminal(code).removesuffix("\n").split("\n")
     assert "failed" in first
@@ -142,7 +146,7 @@ def test_a_terminal_shows_local_time() -> None:
     assert abs(ahead - timedelta(hours=9.5)) < timedelta(minutes=1)
 
 
-def test_colours_are_for_a_terminal_whose_user_has_not_refused_them() -> None:
+def test_colors_are_for_a_terminal_whose_user_has_not_refused() -> None:
     code = "log.info('started')"
     assert "\x1b[" in logged(code, terminal=True)
     assert "\x1b" not in logged(code, {"NO_COLOR": "1"}, terminal=True)
@@ -153,7 +157,7 @@ def test_colours_are_for_a_terminal_whose_user_has_not_refused_them() -> None:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_password_in_the_url_that_an_error_names_is_not_written(*, terminal: bool) -> None:
+def test_a_password_in_an_errors_url_is_not_logged(*, terminal: bool) -> None:
     url = "redis://orders:s3cr%2Ft@redis:6379/0"
     code = f"""
 try: raise OSError("cannot open {url} twice")
@@ -230,6 +234,14 @@ LINES: list[tuple[events.Event, tuple[str, str, dict[str, Any]] | None]] = [
     (
         events.Retried("q", TASK, 60_000.4),
         ("debug", "retry", {"id": "a", "attempt": 3, "delay_ms": 60_000}),
+    ),
+    (
+        events.Retried("q", TASK, 50.0, ERROR),
+        (
+            "warning",
+            "unavailable to this task",
+            {"id": "a", "attempt": 3, "delay_ms": 50, "error": "ValueError: no such customer"},
+        ),
     ),
     (
         events.Failed("q", TASK, ERROR, 532.25),
@@ -323,7 +335,7 @@ def test_an_event_is_logged_in_one_line_or_not_at_all(
     assert logged == expected
 
 
-def test_each_kind_of_event_is_either_logged_or_left_out_on_purpose() -> None:
+def test_each_kind_of_event_is_logged_or_left_out_on_purpose() -> None:
     kinds = {type(event) for event, _ in LINES}
     assert kinds == {*EVENT_KINDS}
     assert {*EVENTS} == kinds - {events.Claimed, events.Waiting}
@@ -343,7 +355,7 @@ def test_an_event_that_nobody_knows_is_not_logged() -> None:
 @pytest.mark.parametrize(
     "kind", ["Failed('q', Task('a'), error, inf)", "Died('q', Task('a'), 'bad', error)"]
 )
-def test_an_event_of_a_failure_is_one_line_of_strict_json_with_its_traceback(kind: str) -> None:
+def test_a_failures_event_is_one_line_of_json_with_its_traceback(kind: str) -> None:
     code = (
         f"{LOG_EVENT}\ntry: raise ValueError({NASTY!r})\n"
         f"except ValueError as error: log_event(events.{kind})"
@@ -365,31 +377,58 @@ def test_a_death_that_no_error_caused_has_no_traceback() -> None:
     assert not json.loads(line).keys() & {"exception", "exc_info", "error"}
 
 
+@pytest.mark.parametrize("at", ["", "@host"])
+def test_a_long_error_full_of_urls_is_written_in_no_time(at: str) -> None:
+    began = time.monotonic()
+    code = f"log.error('refused', error='http://user:secret{at}/' * 30_000)"
+    record = json.loads(logged(code))
+    assert time.monotonic() - began < bound(5)
+    assert len(record["error"]) < 21_000
+    assert record["error"].startswith("http://user:" + ("***" if at else "secret"))
+
+
+def test_an_error_of_the_log_itself_is_dropped() -> None:
+    def full(*_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    events_seen: list[events.Event] = []
+    before = structlog.get_config()
+    structlog.configure(processors=[full])
+    try:
+        events.Listeners([log_event, events_seen.append])(events.Restored("q", 1))
+        log.error("nor does this")
+    finally:
+        structlog.configure(**before)
+    assert events_seen == [events.Restored("q", 1)]
+
+
 # -- LOG_LEVEL -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("level", "shown"),
-    [
-        ("", LEVELS[1:]),
-        ("  ", LEVELS[1:]),
-        ("debug", LEVELS),
-        ("Info", LEVELS[1:]),
-        ("WARNING", LEVELS[2:]),
-        ("eRRor", LEVELS[3:]),
-        ("CRITICAL", LEVELS[4:]),
-    ],
-)
-def test_a_level_silences_those_below_it_whichever_case_it_is_in(
-    level: str, shown: tuple[str, ...]
-) -> None:
-    names = [name.lower() for name in LEVELS]
-    code = "\n".join(
-        f"{log}.{name}('x')" for name in names for log in ("log", "logging.getLogger('lib')")
-    )
-    records = [json.loads(line) for line in logged(code, {"LOG_LEVEL": level}).splitlines()]
-    assert [(record["level"], record["logger"]) for record in records] == [
-        (name.lower(), logger) for name in shown for logger in ("worker", "lib")
+def test_a_level_silences_those_below_it_whichever_case_it_is_in() -> None:
+    shown = {
+        "": LEVELS[1:],
+        "  ": LEVELS[1:],
+        "debug": LEVELS,
+        "Info": LEVELS[1:],
+        "WARNING": LEVELS[2:],
+        "eRRor": LEVELS[3:],
+        "CRITICAL": LEVELS[4:],
+    }
+    code = f"""
+from worker.watch.logs import configure_logging
+for level in {[*shown]}:
+    configure_logging(level)
+    for name in {[name.lower() for name in LEVELS]}:
+        getattr(log, name)(level)
+        getattr(logging.getLogger("lib"), name)(level)
+"""
+    records = [json.loads(line) for line in logged(code).splitlines()]
+    assert [(record["event"], record["level"], record["logger"]) for record in records] == [
+        (level, name.lower(), logger)
+        for level, names in shown.items()
+        for name in names
+        for logger in ("worker", "lib")
     ]
 
 
@@ -421,7 +460,7 @@ def test_an_unknown_level_changes_nothing() -> None:
     assert (logging.root.handlers[:], logging.root.level, structlog.get_config()) == before
 
 
-def test_an_application_made_with_settings_leaves_the_log_to_who_made_it() -> None:
+def test_an_app_made_with_settings_does_not_configure_logging() -> None:
     before = (logging.root.handlers[:], logging.root.level, structlog.get_config())
     create_app(
         Settings(database_url="postgresql+psycopg:///never-opened", redis_url="redis://127.0.0.1:1")

@@ -98,7 +98,7 @@ def test_a_flow_without_a_probe_is_up_at_once(clock: Clock) -> None:
 @pytest.mark.parametrize(
     "error", [DOWN, OSError("refused"), KeyError("a bug"), asyncio.CancelledError()]
 )
-def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_passes(
+def test_a_flow_whose_first_probe_fails_is_down_until_one_passes(
     outage: Outage, error: BaseException
 ) -> None:
     outage.errors = [error] * 6
@@ -109,9 +109,7 @@ def test_a_flow_whose_first_probe_fails_in_any_way_is_down_and_probed_until_it_p
     assert outage.told() == [events.FlowDown("a", error), sum(outage.stopping.waits)]
 
 
-def test_a_flow_that_goes_down_is_told_once_and_probed_after_a_moment(
-    outage: Outage, clock: Clock
-) -> None:
+def test_a_flow_that_goes_down_is_reported_once_then_probed(outage: Outage, clock: Clock) -> None:
     outage.start()
     clock.move(100)
     outage.health.take_down(DOWN)
@@ -140,7 +138,7 @@ def test_a_flow_whose_probe_gets_no_thread_is_not_down_for_good(outage: Outage) 
     assert outage.health.up
 
 
-def test_outages_without_a_batch_in_between_make_the_next_probe_wait_longer(
+def test_outages_without_a_batch_between_delay_the_next_probe(
     outage: Outage,
 ) -> None:
     outage.start()

@@ -1,5 +1,7 @@
 """Leases are extended while a handler is at work, by the clock that the test moves."""
 
+from contextlib import ExitStack
+
 import pytest
 import redis
 from structlog.testing import capture_logs
@@ -26,7 +28,7 @@ class Desk:
 
     def claimed(self, *ids: str) -> list[Task]:
         self.queue.schedule_many((task_id, 1, b"") for task_id in ids)
-        tasks = self.queue.claim(len(ids), round(LEASE_SECONDS * 1000)).tasks
+        tasks = self.queue.claim(max(1, len(ids)), round(LEASE_SECONDS * 1000)).tasks
         self.queue.calls.clear()
         return tasks
 
@@ -45,7 +47,7 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(Clock(monkeypatch))
 
 
-def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(desk: Desk) -> None:
+def test_a_lease_is_extended_every_third_while_work_lasts(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a", "b"), desk.clock.now):
         for _ in range(30):
             desk.pass_seconds(1)
@@ -55,13 +57,40 @@ def test_a_lease_is_extended_each_third_of_it_for_as_long_as_the_work_takes(desk
     assert desk.extensions == 10
 
 
-def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:
+def test_one_call_extends_the_leases_of_all_claims(desk: Desk) -> None:
+    claims = [desk.claimed(name) for name in "abc"]
+    desk.queue.schedule("b", 2**50)
+    with ExitStack() as held:
+        blocks = [
+            held.enter_context(desk.renewer.holding(tasks, desk.clock.now)) for tasks in claims
+        ]
+        desk.pass_seconds(4)
+        assert [len(block.tasks()) for block in blocks] == [1, 0, 1]
+    assert desk.extensions == 1
+    assert desk.queue.leased() == {"a": 9000, "c": 9000}
+    assert desk.heard == [events.LeaseLost("slow", ["b"])]
+
+
+def test_a_task_claimed_twice_belongs_to_the_later_claim(desk: Desk) -> None:
+    first = desk.claimed("a")
+    desk.clock.move(LEASE_SECONDS)
+    second = desk.claimed()
+    with (
+        desk.renewer.holding(first, desk.clock.now - LEASE_SECONDS) as lost,
+        desk.renewer.holding(second, desk.clock.now) as held,
+    ):
+        desk.pass_seconds(4)
+        assert (lost.tasks(), held.tasks()) == ([], second)
+    assert desk.heard == [events.LeaseLost("slow", ["a"])]
+
+
+def test_work_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
         desk.pass_seconds(2.9)
     assert desk.extensions == 0
 
 
-def test_a_lease_that_began_before_the_claims_reply_is_extended_as_if_at_its_start(
+def test_a_lease_counts_from_before_the_claims_reply(
     desk: Desk,
 ) -> None:
     tasks = desk.claimed("a")
@@ -84,7 +113,7 @@ def test_what_is_settled_is_not_extended_any_more(desk: Desk) -> None:
     assert desk.extensions == 1
 
 
-def test_a_task_that_another_worker_has_is_given_up_and_the_others_are_extended(
+def test_another_workers_task_is_given_up_and_others_extended(
     desk: Desk,
 ) -> None:
     tasks = desk.claimed("a", "b")
@@ -124,7 +153,7 @@ def test_after_a_failed_extension_the_next_look_tries_again(desk: Desk) -> None:
     assert [line["event"] for line in logged] == ["lease not extended yet"]
 
 
-def test_a_handler_that_runs_too_long_loses_its_lease_and_is_told_once(desk: Desk) -> None:
+def test_an_overrunning_handler_loses_its_lease_and_is_told_once(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
         for _ in range(25):
             desk.pass_seconds(4)
@@ -145,7 +174,7 @@ def test_each_call_of_a_handler_has_its_own_time(desk: Desk) -> None:
     assert desk.extensions == 28
 
 
-def test_a_call_that_ran_too_long_does_not_end_the_lease_of_the_next(desk: Desk) -> None:
+def test_an_overrun_does_not_end_the_lease_of_the_next_call(desk: Desk) -> None:
     tasks = desk.claimed("a", "b")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
         for _ in range(16):
@@ -217,7 +246,7 @@ def test_a_task_that_another_worker_has_is_not_begun(desk: Desk) -> None:
         assert not held.begin(tasks)
 
 
-def test_what_is_held_is_known_until_its_block_ends_however_it_does(desk: Desk) -> None:
+def test_what_is_held_is_known_until_its_block_ends(desk: Desk) -> None:
     held: list[int] = []
 
     def fail() -> None:
@@ -234,7 +263,7 @@ def test_what_is_held_is_known_until_its_block_ends_however_it_does(desk: Desk) 
     assert desk.renewer.held() == []
 
 
-def test_it_looks_often_enough_for_two_attempts_to_fail_and_until_it_is_finished(
+def test_it_looks_often_enough_for_two_attempts_to_fail(
     desk: Desk,
 ) -> None:
     finished = desk.renewer._finished = Wait(desk.clock)

@@ -33,7 +33,7 @@ def log() -> Log:
     return Log()
 
 
-def test_an_error_is_written_once_a_minute_with_how_often_it_came(log: Log) -> None:
+def test_an_error_is_logged_once_a_minute_with_its_count(log: Log) -> None:
     assert log.say(error="no route", id="a") == [
         {"event": "failed", "error": "no route", "id": "a"}
     ]
@@ -46,7 +46,7 @@ def test_an_error_is_written_once_a_minute_with_how_often_it_came(log: Log) -> N
     assert log.say(error="no route", id="d") == []
 
 
-def test_what_was_counted_is_written_before_the_first_line_after_the_minute(log: Log) -> None:
+def test_counts_are_written_before_the_next_minutes_first_line(log: Log) -> None:
     log.say(id="a")
     log.say(id="b")
     assert log.info() == [{"event": "fine"}]
@@ -82,7 +82,7 @@ def test_what_is_no_error_is_written_every_time(log: Log) -> None:
     assert [log.info() for _ in range(3)] == [[{"event": "fine"}]] * 3
 
 
-def test_a_librarys_errors_are_the_same_whatever_stands_in_their_text(log: Log) -> None:
+def test_a_librarys_errors_are_grouped_whatever_their_text(log: Log) -> None:
     assert log.library("attempt %s of %s", 1, 9) == ["attempt 1 of 9"]
     assert log.library("attempt %s of %s", 2, 9) == []
     assert log.library("attempt %s of %s", 2, 9, error=OSError()) == ["attempt 2 of 9"]
@@ -90,7 +90,7 @@ def test_a_librarys_errors_are_the_same_whatever_stands_in_their_text(log: Log) 
     assert log.library("100 %") == ["attempt 2 of 9 (repeated once)", "100 %"]
 
 
-def test_no_more_than_so_many_errors_are_known_and_no_count_is_lost(log: Log) -> None:
+def test_known_errors_are_bounded_and_no_count_is_lost(log: Log) -> None:
     log.say("first", id="a")
     log.say("first", id="b")
     for n in range(10 * MOST_ERRORS):

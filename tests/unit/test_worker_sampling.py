@@ -42,9 +42,7 @@ def test_throughput_and_lateness_are_those_since_it_was_watched(
     assert (second.per_second, second.p50_ms, second.p99_ms) == (10, 5, 20)
 
 
-def test_a_worker_that_starts_meanwhile_counts_and_one_that_has_signed_off_does_not(
-    clock: Clock, queue: ClockedQueue
-) -> None:
+def test_only_workers_that_have_not_signed_off_count(clock: Clock, queue: ClockedQueue) -> None:
     sampler = Sampler(queue)
     beat(queue, "old", (5, 1000))
     sampler.sample(clock.monotonic())
@@ -81,7 +79,7 @@ def test_a_percentile_is_an_upper_bound(
     assert percentile(Counter(counts), fraction) == expected
 
 
-def test_lateness_beyond_the_last_step_is_told_and_json_has_no_infinity(
+def test_lateness_beyond_the_last_step_is_no_infinity_in_json(
     clock: Clock, queue: ClockedQueue
 ) -> None:
     sampler = Sampler(queue)
@@ -92,7 +90,7 @@ def test_lateness_beyond_the_last_step_is_told_and_json_has_no_infinity(
     assert sample.row()["late_p50_ms"] is None
 
 
-def test_a_worker_of_the_previous_version_tells_nothing_of_lateness(
+def test_a_worker_of_the_previous_version_reports_no_lateness(
     clock: Clock, queue: ClockedQueue
 ) -> None:
     queue.beat("a", {"up": False, "holds": 3, "oldest_seconds": 2})

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.isolation import BatchResult
+from worker.runtime.isolation import BatchResult, LookAgain
 from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
 
 GONE = redis.TimeoutError("silent")
@@ -116,6 +116,24 @@ def test_what_a_task_came_to_is_known_at_its_next_attempt(clock: Clock) -> None:
     assert same == {"untouched", "retried", "counted", "failed"}
 
 
+def test_a_task_that_is_looked_at_again_keeps_its_counts(clock: Clock) -> None:
+    desk = Desk(clock, "a")
+    desk.settler.settle(BatchResult(failed=[(desk["a"], ERROR)]))
+    delays = []
+    for attempt in range(2, 12):
+        clock.move(desk.queue.scheduled()["a"] / 1000)
+        [task] = desk.again()
+        assert (task.failures, task.attempt) == (1, attempt)
+        desk.settler.settle(BatchResult(retries=[(task, LookAgain(task, Unavailable("locked")))]))
+        delays.append(desk.queue.scheduled()["a"])
+    assert delays[0] <= 100
+    assert 500 <= delays[-1] <= 1000
+    assert desk.counts == {"failed": 1, "retried": 10}
+    assert {str(told.error) for told in desk.heard.of(events.Retried)} == {
+        str(Unavailable("locked"))
+    }
+
+
 @pytest.mark.parametrize("error", [ERROR, Retry(5000, counted=True)])
 def test_the_last_failure_allowed_makes_a_dead_letter(clock: Clock, error: Exception) -> None:
     desk = Desk(clock, "a", max_failures=3)
@@ -209,7 +227,7 @@ def test_a_lost_lease_is_told_and_the_others_are_settled(clock: Clock) -> None:
 # -- what Redis does not take --------------------------------------------------------------
 
 
-def test_nothing_is_told_of_tasks_whose_lease_is_lost_but_that_it_is(clock: Clock) -> None:
+def test_of_tasks_whose_lease_is_lost_only_that_is_reported(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue._redis.flushall()
     assert desk.settler.settle(_of_each_kind(desk))
@@ -236,7 +254,23 @@ def test_what_redis_does_not_take_is_owed_until_it_does(clock: Clock) -> None:
     assert desk.queue.calls == []
 
 
-def test_one_call_that_redis_does_not_take_does_not_keep_the_others_back(clock: Clock) -> None:
+def test_a_delay_goes_on_while_redis_is_silent(clock: Clock) -> None:
+    desk = Desk(clock, "failed", "new", "retried")
+    desk.queue.before = Refusing(GONE)
+    desk.settler.settle(
+        BatchResult(
+            retries=[(desk["retried"], Retry(9000))],
+            rescheduled=[(desk["new"], Reschedule(8000))],
+            failed=[(desk["failed"], ERROR)],
+        )
+    )
+    clock.move(6)
+    desk.queue.before = lambda _: None
+    desk.settler.resend()
+    assert desk.queue.scheduled() == {"failed": 1000, "new": 2000, "retried": 3000}
+
+
+def test_one_call_that_redis_refuses_does_not_hold_others_back(clock: Clock) -> None:
     desk = Desk(clock, *KINDS)
     desk.queue.before = Refusing(redis.ResponseError("OOM"), "retry")
     assert not desk.settler.settle(_of_each_kind(desk))
@@ -244,7 +278,7 @@ def test_one_call_that_redis_does_not_take_does_not_keep_the_others_back(clock: 
     assert desk.counts == {"done": 1, "dead": 1, "released": 1}
 
 
-def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
+def test_a_silent_redis_is_sent_one_owed_call_at_a_time_in_turn(
     clock: Clock,
 ) -> None:
     desk = Desk(clock, "a", "b")
@@ -261,7 +295,7 @@ def test_a_silent_redis_is_asked_for_one_owed_call_at_a_time_and_each_in_turn(
     assert desk.queue.scheduled() == {"b": 0}
 
 
-def test_an_unconfirmed_call_that_redis_refuses_is_kept_and_no_reason_not_to_claim(
+def test_a_refused_unconfirmed_call_is_kept_and_claims_go_on(
     clock: Clock,
 ) -> None:
     desk = Desk(clock, "a")
@@ -286,7 +320,7 @@ def test_a_call_that_redis_refused_may_have_lost_its_lease(clock: Clock) -> None
 def test_an_owed_call_counts_only_while_its_lease_does(clock: Clock) -> None:
     desk = Desk(clock, "a")
     desk.queue.before = Refusing(GONE)
-    desk.settler.settle(BatchResult(done=[desk["a"]]))
+    desk.settler.settle(BatchResult(untouched=[desk["a"]]))
     desk.queue.before = lambda _: None
     clock.move(11)
     [again] = desk.again()
@@ -309,7 +343,7 @@ def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
 # -- what a sweep leaves alone -------------------------------------------------------------
 
 
-def test_what_is_put_off_is_known_until_its_time_or_until_it_is_done(clock: Clock) -> None:
+def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> None:
     postponed = Postponed()
     postponed.add("a", clock.now + 5)
     postponed.add("b", clock.now + 10)
@@ -382,7 +416,7 @@ def test_what_was_delivered_too_often_is_put_off_for_a_sweep_too(clock: Clock) -
 
 
 @pytest.mark.parametrize("settings", [{"sweep": None}, {}])
-def test_nothing_is_remembered_for_a_sweep_that_hands_out_nothing(
+def test_a_sweep_that_hands_out_nothing_remembers_nothing(
     clock: Clock, settings: dict[str, Any]
 ) -> None:
     desk = Desk(clock, *KINDS, without_redis="wait", **settings)

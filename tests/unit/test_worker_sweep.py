@@ -204,7 +204,7 @@ def test_what_redis_lost_is_restored_and_left_to_the_claims(place: Place) -> Non
     assert place.handled == []
 
 
-def test_what_was_settled_while_its_page_was_on_its_way_is_not_restored(place: Place) -> None:
+def test_what_was_settled_while_a_page_was_read_is_not_restored(place: Place) -> None:
     place.records.add(a=-5, b=-4, soon=20, soon_too=21)
 
     def settle_meanwhile(name: str) -> None:
@@ -299,7 +299,7 @@ def test_a_restored_task_has_the_payload_that_its_record_gives(place: Place) -> 
     }
 
 
-def test_the_first_round_and_every_look_ahead_restore_what_is_due_before_the_one_after_next(
+def test_first_rounds_and_look_aheads_restore_what_is_due_soon(
     place: Place,
 ) -> None:
     place.records.add(soon=1.5, later=59, too_far=62)
@@ -312,7 +312,7 @@ def test_the_first_round_and_every_look_ahead_restore_what_is_due_before_the_one
     assert set(place.peer.queue.scheduled()) == {"soon", "later", "new", "too_far"}
 
 
-def test_a_look_ahead_reads_only_what_is_due_soon_and_other_rounds_only_what_is_overdue(
+def test_look_aheads_read_what_is_due_soon_others_only_overdue(
     place: Place,
 ) -> None:
     place.rounds(2)
@@ -327,7 +327,7 @@ def test_a_page_that_the_claims_are_about_to_take_ends_the_round(place: Place) -
     assert place.records.pages_read == 1
 
 
-def test_a_page_of_which_something_was_lost_does_not_end_the_round(place: Place) -> None:
+def test_a_page_with_a_lost_entry_does_not_end_the_round(place: Place) -> None:
     place.records.add(a=-9, b=-8, c=-7, d=-6)
     place.peer.claims.schedule("b", 1)
     place.round()
@@ -354,9 +354,7 @@ def test_what_ends_while_a_backlog_is_read_costs_one_more_page(place: Place) -> 
     assert place.peer.counts == {}
 
 
-def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
-    place: Place, clock: Clock
-) -> None:
+def test_what_ends_while_a_backlog_is_read_costs_nothing(place: Place, clock: Clock) -> None:
     place.records.add(**dict.fromkeys("abcdef", -60.0))
     place.round()
     [task] = place.peer.claim(1)
@@ -377,7 +375,7 @@ def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
     assert place.peer.counts == {"restored": 6}
 
 
-def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_waiting(
+def test_a_leased_task_does_not_keep_lost_ones_waiting(
     place: Place,
 ) -> None:
     place.records.add(slow=-9, slow_too=-8)
@@ -388,7 +386,7 @@ def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_w
     assert set(place.peer.queue.scheduled()) == {"lost"}
 
 
-def test_claims_are_woken_for_what_is_overdue_in_case_their_own_wake_up_was_lost(
+def test_claims_are_woken_for_overdue_tasks_after_a_lost_wake(
     place: Place,
 ) -> None:
     place.round()
@@ -415,7 +413,7 @@ def test_nothing_is_restored_while_the_queue_is_paused(place: Place) -> None:
     assert set(place.peer.queue.scheduled()) == {"a", "b", "c", "soon"}
 
 
-def test_a_look_ahead_does_not_ask_a_redis_that_has_just_fallen_silent(place: Place) -> None:
+def test_a_look_ahead_leaves_a_newly_silent_redis_alone(place: Place) -> None:
     place.rounds(30)
     place.records.add(a=-5, soon=20)
     place.peer.restores()
@@ -431,7 +429,7 @@ def test_a_look_ahead_does_not_ask_a_redis_that_has_just_fallen_silent(place: Pl
 
 
 @pytest.mark.parametrize(("delay", "looks"), [(-5.0, 4), (20.0, 3)], ids=["overdue", "due soon"])
-def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
+def test_a_worker_whose_turn_ends_reads_no_more_pages(
     place: Place, delay: float, looks: int
 ) -> None:
     place.records.add(**dict.fromkeys("abcdef", delay))
@@ -447,7 +445,7 @@ def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
     assert place.records.pages_read == looks + 2  # then a and b, then c and d
 
 
-def test_a_worker_that_had_to_let_others_sweep_does_so_again_as_soon_as_it_can(
+def test_a_worker_that_lost_the_sweep_takes_it_again_when_it_can(
     place: Place,
 ) -> None:
     place.round()
@@ -531,7 +529,7 @@ def test_one_worker_sweeps_and_the_others_read_no_records(place: Place) -> None:
     assert place.peer.restores() <= 60 / turn_seconds + 1
 
 
-def test_when_a_worker_dies_another_sweeps_once_its_term_has_ended(place: Place) -> None:
+def test_when_a_worker_dies_another_sweeps_after_its_term(place: Place) -> None:
     follower = place.join("w2")
     place.rounds(3)
     place.peers = [follower]
@@ -578,7 +576,7 @@ def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: 
     assert first.counts == {}
 
 
-def test_a_follower_that_has_swept_before_asks_no_more_often_than_another(place: Place) -> None:
+def test_a_former_sweeper_asks_no_more_often_than_others(place: Place) -> None:
     first, second = place.peer, place.join("w2")
     _bury(place, dead=-60)
     place.rounds(2)
@@ -592,7 +590,7 @@ def test_a_follower_that_has_swept_before_asks_no_more_often_than_another(place:
     assert first.restores() <= 4
 
 
-def test_what_the_sweeping_worker_learns_of_a_pause_is_known_to_its_claims(place: Place) -> None:
+def test_a_pause_that_the_sweep_learns_of_is_known_to_claims(place: Place) -> None:
     place.round()
     place.peer.queue.pause()
     place.records.add(a=-5)
@@ -607,7 +605,7 @@ def test_what_the_sweeping_worker_learns_of_a_pause_is_known_to_its_claims(place
 
 
 @pytest.mark.parametrize("redis_answers", [True, False])
-def test_what_a_slow_clock_called_not_due_is_handled_once_it_is_right(
+def test_a_slow_clocks_not_due_is_handled_once_it_is_right(
     place: Place, *, redis_answers: bool
 ) -> None:
     place.round()
@@ -634,7 +632,7 @@ def test_without_redis_not_due_is_asked_again_by_the_records(place: Place) -> No
     assert {told.delay_ms for told in place.peer.heard.of(events.Retried)} == {600_000}
 
 
-def test_a_pause_that_was_ended_is_not_brought_back_by_a_worker_out_of_turn(place: Place) -> None:
+def test_an_ended_pause_is_not_brought_back_out_of_turn(place: Place) -> None:
     first, second = place.peer, place.join("w2")
     first.queue.pause()
     for each, other in ((second, first), (first, second)):
@@ -663,7 +661,7 @@ def _bury(place: Place, **delays: float) -> None:
     place.peer.claims.dead_letter([(task, "bad", None) for task in tasks])
 
 
-def test_five_thousand_dead_letters_are_read_at_each_look_ahead_and_not_in_between(
+def test_five_thousand_dead_letters_are_read_by_look_aheads_only(
     place: Place,
 ) -> None:
     place.records.page_size = 500
@@ -679,7 +677,7 @@ def test_five_thousand_dead_letters_are_read_at_each_look_ahead_and_not_in_betwe
     assert place.records.rows_read == 10_000
 
 
-def test_a_dead_letter_is_read_each_round_until_it_is_overdue_by_more_than_a_moment(
+def test_a_dead_letter_is_read_each_round_until_well_overdue(
     place: Place,
 ) -> None:
     _bury(place, dead=0)
@@ -702,9 +700,7 @@ def test_a_task_that_its_handler_or_backoff_put_off_rests(place: Place) -> None:
 
 
 @pytest.mark.parametrize("delay", [-61, -60, -59, -11, -9, 0])
-def test_what_redis_lost_is_found_wherever_it_stands_among_dead_letters(
-    place: Place, delay: float
-) -> None:
+def test_what_redis_lost_is_found_anywhere_among_dead_letters(place: Place, delay: float) -> None:
     _bury(place, a=-60, b=-60, c=-59, d=-10, e=-5)
     place.records.add(x_lost=delay)
     place.round()
@@ -712,9 +708,7 @@ def test_what_redis_lost_is_found_wherever_it_stands_among_dead_letters(
 
 
 @pytest.mark.parametrize("delay", [-60, -59], ids=["due with the first", "due after it"])
-def test_a_task_between_dead_letters_that_does_not_rest_is_read_each_round(
-    place: Place, delay: float
-) -> None:
+def test_a_live_task_between_dead_letters_is_read_each_round(place: Place, delay: float) -> None:
     _bury(place, a=-60, c=-58, d=-57)
     place.records.add(b=delay)
     place.round()
@@ -743,7 +737,7 @@ def test_all_is_read_again_after_redis_may_have_lost_something(place: Place, los
     assert set(place.peer.queue.scheduled()) == {"a", "b", "c"}
 
 
-def test_what_is_due_soon_is_restored_at_once_after_redis_lost_everything(place: Place) -> None:
+def test_what_is_due_soon_is_restored_at_once_after_a_flush(place: Place) -> None:
     place.rounds(2)
     place.records.add(soon=20)
     place.flush()
@@ -754,7 +748,7 @@ def test_what_is_due_soon_is_restored_at_once_after_redis_lost_everything(place:
 # -- a silent Redis ------------------------------------------------------------------------
 
 
-def test_while_redis_is_silent_what_is_overdue_goes_to_the_handler(place: Place) -> None:
+def test_with_redis_silent_what_is_overdue_goes_to_the_handler(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-5, b=-4, c=-1.5, soon=1.5)
     place.round()
@@ -772,7 +766,7 @@ def test_a_task_that_is_not_due_is_never_handed_to_the_handler(place: Place) -> 
     assert place.handled == ["due"]
 
 
-def test_unless_a_flow_asks_for_it_nothing_is_handled_without_redis(clock: Clock) -> None:
+def test_without_redis_nothing_is_handled_unless_a_flow_asks(clock: Clock) -> None:
     place = Place(clock, without_redis="wait")
     place.round()
     place.redis_is_silent_for_long()
@@ -788,7 +782,7 @@ def test_to_wait_is_the_default() -> None:
     assert Flow(name="a", handler=lambda _: None).without_redis == "wait"
 
 
-def test_a_handler_without_redis_gets_the_payload_that_the_record_gives(place: Place) -> None:
+def test_without_redis_a_handler_gets_the_records_payload(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-5)
     place.records.payloads = {"a": b"tea"}
@@ -807,7 +801,7 @@ def test_every_worker_sweeps_while_redis_is_silent(place: Place) -> None:
     assert place.handled == ["a", "a", "a"]
 
 
-def test_a_follower_whose_claims_fail_finds_out_that_redis_is_silent(place: Place) -> None:
+def test_a_follower_whose_claims_fail_finds_redis_silent(place: Place) -> None:
     follower = place.join("w2")
     place.rounds(3)
     place.redis_goes()
@@ -841,7 +835,7 @@ def test_a_hiccup_of_redis_hands_out_nothing(place: Place) -> None:
 
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75, 0.99])
 @pytest.mark.parametrize("silent_for", [0.0, 0.5], ids=["refused", "silent"])
-def test_a_task_due_in_an_outage_is_handed_out_within_three_seconds_of_its_deadline(
+def test_a_task_due_in_an_outage_is_handled_within_three_seconds(
     place: Place, clock: Clock, phase: float, silent_for: float
 ) -> None:
     lateness: list[float] = []
@@ -868,9 +862,7 @@ def test_a_task_due_in_an_outage_is_handed_out_within_three_seconds_of_its_deadl
     assert lateness[0] - place.peer.stopping.waits[-1] <= 3.0
 
 
-def test_redis_is_asked_more_often_while_it_may_be_a_hiccup_and_once_a_round_after_that(
-    place: Place, clock: Clock
-) -> None:
+def test_redis_is_asked_often_at_first_and_then_once_a_round(place: Place, clock: Clock) -> None:
     ends_at = clock.now + 20
     stopping = Wait(clock, after=lambda: stopping.set() if clock.now > ends_at else None)
     place.peer.sweeper._stopping = stopping
@@ -925,7 +917,7 @@ def test_a_silent_redis_is_logged_once_until_it_is_back(place: Place) -> None:
     assert [line["event"] for line in logged] == ["sweep without Redis"] * 2
 
 
-def test_nothing_is_handled_without_redis_while_the_queue_is_paused(place: Place) -> None:
+def test_without_redis_a_paused_queue_is_not_handled(place: Place) -> None:
     place.round()
     place.peer.queue.pause()
     place.records.add(a=-5)
@@ -935,7 +927,7 @@ def test_nothing_is_handled_without_redis_while_the_queue_is_paused(place: Place
     assert place.handled == []
 
 
-def test_a_pause_and_its_end_that_only_a_claim_has_seen_hold_while_redis_is_silent(
+def test_a_pause_that_only_a_claim_saw_holds_in_silence(
     place: Place,
 ) -> None:
     place.round()
@@ -992,7 +984,7 @@ def test_what_this_process_is_at_work_on_is_not_handed_out(place: Place, clock: 
     assert place.handled == ["lost", "mine"]
 
 
-def test_what_the_claims_have_put_off_is_not_handed_out_before_its_time(place: Place) -> None:
+def test_what_claims_have_put_off_is_not_handed_out_early(place: Place) -> None:
     place.records.add(retried=-5, failed=-4, again=-3, dead=-2, done=-1)
     place.round()
     tasks = {task.id: task for task in place.peer.claim()}
@@ -1015,7 +1007,7 @@ def test_what_the_claims_have_put_off_is_not_handed_out_before_its_time(place: P
     assert "dead" not in place.handled
 
 
-def test_a_task_that_is_done_and_waiting_anew_is_not_kept_back_by_what_it_was_put_off_for(
+def test_a_rescheduled_task_is_not_held_back_by_an_earlier_delay(
     place: Place,
 ) -> None:
     settle = place.peer.station.settler.settle
@@ -1031,7 +1023,7 @@ def test_a_task_that_is_done_and_waiting_anew_is_not_kept_back_by_what_it_was_pu
     assert place.handled == ["a"]
 
 
-def test_a_task_that_fails_alone_is_tried_again_after_its_backoff(clock: Clock) -> None:
+def test_a_task_that_fails_alone_is_retried_after_its_backoff(clock: Clock) -> None:
     failures: list[int] = []
 
     def backoff(count: int) -> float:
@@ -1072,7 +1064,7 @@ def test_a_retry_of_a_minute_comes_after_a_minute(place: Place) -> None:
     assert place.handled == ["a", "b", "a", "b"]
 
 
-def test_a_task_that_is_never_to_be_tried_again_is_not_while_redis_is_silent(place: Place) -> None:
+def test_a_task_never_to_be_retried_is_not_while_redis_is_silent(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-5)
     place.outcomes = {"a": DeadLetter("bad")}
@@ -1085,7 +1077,7 @@ def test_a_task_that_is_never_to_be_tried_again_is_not_while_redis_is_silent(pla
     assert [task.id for task in place.peer.claim()] == ["a"]  # who make the dead letter
 
 
-def test_what_was_put_off_without_redis_is_the_claims_once_it_is_back(clock: Clock) -> None:
+def test_what_was_put_off_without_redis_is_claimed_after_it(clock: Clock) -> None:
     place = Place(clock, backoff=Delays(600))
     place.redis_is_silent_for_long()
     place.records.add(a=-5)
@@ -1101,7 +1093,7 @@ def test_what_was_put_off_without_redis_is_the_claims_once_it_is_back(clock: Clo
     assert place.tasks[-1].attempt == 1
 
 
-def test_what_was_handled_without_redis_is_told_with_its_lateness(place: Place) -> None:
+def test_without_redis_the_lateness_of_what_is_handled_is_told(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.page_size = 9
     place.records.add(dead=-3600, a=-4, b=-3, c=-2, d=-1)
@@ -1125,7 +1117,7 @@ def test_each_call_of_a_handler_without_redis_is_told_by_itself(clock: Clock) ->
     assert [(event.seconds, event.late_ms) for event in told] == [(0.5, 4500), (0.5, 4000)]
 
 
-def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Place) -> None:
+def test_without_redis_the_handlers_time_is_part_of_lateness(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-4)
 
@@ -1141,7 +1133,7 @@ def test_how_long_a_handler_took_without_redis_is_part_of_the_lateness(place: Pl
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-def test_an_outage_of_what_the_handler_needs_takes_the_flow_down_without_redis_too(
+def test_without_redis_an_outage_takes_the_flow_down_too(
     place: Place,
 ) -> None:
     place.redis_is_silent_for_long()
@@ -1159,7 +1151,7 @@ def test_an_outage_of_what_the_handler_needs_takes_the_flow_down_without_redis_t
     assert place.handled == ["a", "b", "c"]
 
 
-def test_records_that_cannot_be_read_are_asked_before_redis_and_logged_once(place: Place) -> None:
+def test_unreadable_records_come_before_redis_and_are_logged(place: Place) -> None:
     place.round()
     place.records.add(a=-5)
     place.records.error = Unavailable("no answer")
@@ -1176,7 +1168,7 @@ def test_records_that_cannot_be_read_are_asked_before_redis_and_logged_once(plac
 
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), asyncio.CancelledError()])
-def test_a_sweep_that_fails_in_any_other_way_is_logged_with_its_traceback_and_goes_on(
+def test_a_failing_sweep_is_logged_with_a_traceback_and_goes_on(
     place: Place, error: BaseException
 ) -> None:
     place.round()
@@ -1223,7 +1215,7 @@ def test_a_delay_of_a_record_is_taken_as_it_is(place: Place) -> None:
     assert place.peer.queue.scheduled()["a"] == -5  # rounded up: never early
 
 
-def test_a_failure_without_redis_may_say_itself_when_to_try_again(place: Place) -> None:
+def test_a_failure_without_redis_may_say_when_to_try_again(place: Place) -> None:
     place.redis_is_silent_for_long()
     place.records.add(a=-5, b=-4)
     place.outcomes = {"a": Retry(30_000, counted=True), "b": Failed("no")}

@@ -125,13 +125,13 @@ def test_a_worker_needs_a_thread(threads: int) -> None:
         Worker([_flow()], NOWHERE, threads=threads)
 
 
-def test_each_flow_has_threads_of_its_own_as_many_as_it_says_or_else_the_worker() -> None:
+def test_each_flow_has_its_own_threads_by_default_as_the_worker() -> None:
     worker = Worker([_flow("a"), _flow("b", threads=5), _flow("c")], NOWHERE, threads=2)
     assert _threads(worker) == {"a": 2, "b": 5, "c": 2}
     assert len({id(station.health) for station in worker._stations}) == 3
 
 
-def test_flows_of_a_pool_share_the_threads_of_the_one_that_has_the_most() -> None:
+def test_flows_of_a_pool_share_the_threads_of_the_largest() -> None:
     flows = [
         _flow("a", pool="p", threads=1),
         _flow("alone"),
@@ -159,7 +159,7 @@ def test_what_a_flow_is_made_of_need_not_be_hashable() -> None:
     assert len(Worker(flows, NOWHERE)._lanes) == 2
 
 
-def test_there_is_a_connection_for_every_thread_and_one_for_each_sweep(clients: Clients) -> None:
+def test_there_is_a_connection_for_each_thread_and_sweep(clients: Clients) -> None:
     Worker([_flow("a", threads=20, sweep=lambda *_: []), _flow("b")], NOWHERE)
     shared, sweep = clients.settings
     threads = 20 + 1 + 2 + 2  # handlers, renewers, waker and heartbeat
@@ -197,7 +197,7 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
 # -- at work -------------------------------------------------------------------------------
 
 
-def test_three_workers_in_one_process_share_the_work_and_leave_nothing_behind(
+def test_three_workers_in_one_process_share_the_work(
     clients: Clients,
 ) -> None:
     before = threading.enumerate()
@@ -280,7 +280,7 @@ def test_a_flow_that_comes_up_is_claimed_for_at_once(clients: Clients) -> None:
     running.stop()
 
 
-def test_listeners_are_told_after_the_log_and_one_that_raises_harms_nobody(
+def test_listeners_follow_the_log_and_a_failing_one_harms_nobody(
     clients: Clients,
 ) -> None:
     told: list[events.Event] = []
@@ -338,7 +338,7 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
     ],
 )
 @pytest.mark.usefixtures("clients")
-def test_a_thread_that_dies_ends_its_worker_which_raises_what_it_died_of(
+def test_a_thread_that_dies_ends_its_worker_with_its_error(
     target: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died: list[threading.Thread] = []
@@ -363,6 +363,31 @@ def test_system_exit_in_an_applications_sweep_ends_the_worker() -> None:
 
     with pytest.raises(SystemExit, match="bad luck"):
         Worker([_flow(sweep=sweep, sweep_seconds=0.01)], NOWHERE).run()
+
+
+def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsafe(_: object) -> list[str]:
+        raise UnsafeServer("allkeys-lru")
+
+    monkeypatch.undo()  # the check itself
+    monkeypatch.setattr("worker.runtime.worker.connect", clients)
+    monkeypatch.setattr(DelayQueue, "check_server", unsafe)
+    monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
+    handled = threading.Event()
+    records = [[Due("x", -1000)]]
+    flow = _flow(
+        handler=lambda _: handled.set(),
+        sweep=lambda *_: records,
+        without_redis="handle",
+        sweep_seconds=0.01,
+    )
+    running = Running(Worker([flow], NOWHERE))
+    assert handled.wait(LONG)
+    running.stop()
+    assert running.errors == []
+    assert clients.queue("a").stats().due == 0, "nothing is restored there"
 
 
 def test_an_unsafe_server_ends_the_worker_before_it_begins(
@@ -390,7 +415,7 @@ def test_a_worker_that_was_stopped_before_it_runs_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("where", ["handler", "sweep"])
-def test_a_stopping_worker_waits_for_a_handler_also_one_that_a_sweep_called(
+def test_a_stopping_worker_waits_for_handlers_of_sweeps_too(
     clients: Clients, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
@@ -421,7 +446,7 @@ def test_a_stopping_worker_waits_for_a_handler_also_one_that_a_sweep_called(
     assert worker.counts["done" if where == "handler" else "handled without Redis"] == 1
 
 
-def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
+def test_a_worker_ends_without_a_hanging_handler_and_names_it(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = threading.enumerate()
@@ -432,13 +457,16 @@ def test_a_handler_that_does_not_end_is_named_and_its_worker_ends_without_it(
         began.set()
         assert release.wait(LONG)
 
-    clients.queue("a").schedule("x", 1)
+    queue = clients.queue("a")
+    queue.schedule("x", 1)
     with capture_logs() as logged:
         running = Running(Worker([_flow(handler=handler)], NOWHERE))
         assert began.wait(LONG)
         running.stop()
     [stopped] = [line for line in logged if line["event"] == "stopped"]
     assert stopped["stuck"] == ["a 1"]
+    [again] = queue.claim(9, 1000).tasks
+    assert (again.id, again.deliveries, again.attempt) == ("x", 0, 1)
     release.set()
     for thread in _others(before):
         thread.join(LONG)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ..doctor import examine
-from ..errors import FAILURES, described
+from ..errors import FATAL, described
 from ..findings import Finding, Level, failure, quantity
 from ..flow import Flow
 from . import arguments
@@ -53,7 +53,9 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     except (arguments.FlowsNotNamed, arguments.NoSuchQueue):
         if not names or arguments.named_flows(options):
             raise
-    except FAILURES as error:  # such as settings that contradict each other
+    except FATAL:
+        raise
+    except BaseException as error:  # noqa: BLE001  such as settings that contradict each other
         advice = (
             "No worker can start until this is fixed. The other checks of the flow were skipped."
         )

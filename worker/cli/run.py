@@ -3,6 +3,7 @@
 import argparse
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from ..errors import WorkerError, described
@@ -12,6 +13,9 @@ from ..watch.logs import configure_logging
 from ..watch.tracing import configure_tracing, traced
 from . import arguments
 from .commands import Commands
+
+#: How long the process may take to end after its worker has.
+EXIT_SECONDS = 0.5
 
 
 def add_to(commands: Commands) -> None:
@@ -62,13 +66,21 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _run_until_stopped(worker: Worker) -> None:
-    def stop(*_: object) -> None:
+    """Run the worker until a signal stops it; its process ends soon afterwards."""
+    process = os.getpid()
+
+    def stop(number: int, _frame: object) -> None:
+        if os.getpid() != process:  # a child that a handler has forked just now
+            _restore_signals()
+            os.kill(os.getpid(), number)
+            return
         for again in (signal.SIGTERM, signal.SIGINT):
             signal.signal(again, signal.SIG_DFL)  # a second signal kills at once
         worker.stop()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    os.register_at_fork(after_in_child=_restore_signals)
     # In a separate thread, so that the main thread, which signals interrupt, never holds a lock that
     # stop() needs.
     with ThreadPoolExecutor(1) as runner:
@@ -76,7 +88,17 @@ def _run_until_stopped(worker: Worker) -> None:
         # Short waits: a signal that arrives just before a wait is handled only after it.
         while not wait([end], timeout=1.0).done:
             pass
+        # Python waits for the threads of a handler's own executor, but the tasks may run elsewhere now.
+        leave = threading.Timer(EXIT_SECONDS, os._exit, [int(end.exception() is not None)])
+        leave.daemon = True
+        leave.start()
         try:
             end.result()
         except SystemExit as error:  # raised in a thread: a failure, whatever its status
             raise WorkerError(f"One of its threads ended it: {described(error)}") from error
+
+
+def _restore_signals() -> None:
+    """A child process that a handler forks ends when it is told to."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)

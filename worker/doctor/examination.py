@@ -8,7 +8,7 @@ from functools import partial
 
 import redis
 
-from ..errors import FAILURES, described
+from ..errors import FATAL, described
 from ..findings import Finding, failure
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
@@ -92,7 +92,9 @@ def _within(seconds: float, name: str, group: Callable[[], Iterable[Finding]]) -
                 "See the server's log. WRONGTYPE means that another program uses the queue's keys."
             )
             found.append(failure("redis.failed", f"{name}: Redis: {described(error)}", advice))
-        except FAILURES as error:  # the application's code may raise anything
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  the application's code may raise anything
             advice = "One of the application's own checks raised this error."
             found.append(failure("flow.checks", f"{name}: {described(error)}", advice))
 

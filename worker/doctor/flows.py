@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from ..errors import FAILURES, described
+from ..errors import FATAL, described
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
@@ -58,7 +58,9 @@ def _probe(flow: Flow) -> Finding:
     assert flow.probe is not None
     try:
         flow.probe()
-    except FAILURES as error:
+    except FATAL:
+        raise
+    except BaseException as error:  # noqa: BLE001  the application's code may raise anything
         advice = "Workers claim nothing while the probe fails. Fix what it reports."
         return failure("flow.probe", f"{flow.name}: {described(error)}", advice)
     return ok("flow.probe", f"{flow.name}: the probe succeeds")

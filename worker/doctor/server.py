@@ -89,14 +89,14 @@ def _eviction(info: Info) -> Iterator[Finding]:
     if policy is None:
         advice = "Ask whoever runs the server: it must be noeviction."
         yield warning("redis.eviction", "the server does not report its maxmemory-policy", advice)
-    elif policy != "noeviction":
+    elif policy != "noeviction" and not policy.startswith("volatile-"):
         yield failure(
             "redis.eviction",
-            f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers refuse to start",
+            f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers do not use it",
             "CONFIG SET maxmemory-policy noeviction, and the same in its configuration file.",
         )
     else:
-        yield ok("redis.eviction", "maxmemory-policy is noeviction")
+        yield ok("redis.eviction", f"maxmemory-policy is {policy}")
 
 
 def _memory(info: Info) -> Iterator[Finding]:

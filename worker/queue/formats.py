@@ -15,6 +15,9 @@ T = TypeVar("T")
 #: Scripts work on at most this many tasks, so that none blocks the server for long. The exception is a
 #: claim, which takes up to `MAX_BATCH_SIZE`.
 SLICE = 500
+#: Scripts copy at most this many bytes of payloads or dead letters, unless a single one is larger. A claim
+#: has the same limit.
+SLICE_BYTES = 2**20
 #: Due times are zset scores, which are doubles: exact integers up to here.
 MAX_DUE_AT_MS = 2**53 - 1
 
@@ -44,7 +47,7 @@ def schedule_args(
     Raises ValueError for a task that cannot be stored, before it yields anything.
     """
     head = (keys.wake, int(only_if_absent))
-    for part in slices([*map(_row, tasks)]):
+    for part in slices_by_size([*map(_row, tasks)]):
         yield chain(head, chain.from_iterable(part))
 
 
@@ -83,6 +86,20 @@ def slices(rows: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
     """The rows of each call of a script."""
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
+
+
+def slices_by_size(
+    rows: Sequence[tuple[Any, ...]], size: int = SLICE
+) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """The rows of each call of a script that copies the last value of each row."""
+    start, room = 0, SLICE_BYTES
+    for n, row in enumerate(rows):
+        room -= len(row[-1])
+        if n > start and (n - start == size or room < 0):
+            yield rows[start:n]
+            start, room = n, SLICE_BYTES - len(row[-1])
+    if rows:
+        yield rows[start:]
 
 
 def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:

@@ -10,6 +10,8 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
     {name}:lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
+    {name}:claims       zset    claimer -> end of the leases that its latest claim gave, ms
+    {name}:spared       string  until when ended leases are left to their workers after an outage, ms
     {name}:alone        string  id of the suspect that was last claimed alone
     {name}:paused       string  present while the queue is paused
     {name}:resumed      string  present after a resume, to tell it from a flush
@@ -34,6 +36,8 @@ class Keys:
         self.payloads = f"{{{name}}}:payloads"
         self.tokens = f"{{{name}}}:tokens"
         self.lost_claims = f"{{{name}}}:lost_claims"
+        self.claims = f"{{{name}}}:claims"
+        self.spared = f"{{{name}}}:spared"
         self.alone = f"{{{name}}}:alone"
         self.paused = f"{{{name}}}:paused"
         self.resumed = f"{{{name}}}:resumed"

@@ -227,7 +227,8 @@ class OperatorSide(ScriptedQueue):
         policy = memory.get("maxmemory_policy")
         if policy is None:
             warnings.append("the server does not report its eviction policy")
-        elif policy != "noeviction":
+        # "volatile-lru" and the like evict only keys with a TTL, which a queue's keys never have.
+        elif policy != "noeviction" and not policy.startswith("volatile-"):
             raise UnsafeServer(
                 f"Its maxmemory-policy is {policy}, which may evict whole queues: "
                 "set it to noeviction."

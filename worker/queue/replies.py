@@ -55,6 +55,8 @@ class Put(StrEnum):
     NOT_DUE = "not due"
     #: It is done and due again: a new appointment.
     NEW = "new"
+    #: The same appointment again; nothing is counted or reset but the attempts.
+    LATER = "later"
 
 
 class Restored(NamedTuple):

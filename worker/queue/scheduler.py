@@ -9,14 +9,12 @@ from time import monotonic, sleep
 from typing import NamedTuple, Self
 
 import redis
-import structlog
 
 from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
+from ..log import log
 from .delay_queue import DelayQueue
 from .formats import SLICE, task_to_schedule
-
-log = structlog.get_logger("worker")
 
 #: How long a change waits for others to be sent with it. Sending one costs as much as sending twenty.
 LINGER_SECONDS = 0.01

@@ -3,15 +3,17 @@
 import json
 import math
 import secrets
+import time
 import traceback
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import redis
 
 from ..errors import LeaseLost, described
 from ..flow import MAX_BATCH_SIZE, Due, Task
-from .formats import checked_id, id_to_bytes, id_to_text, slices
+from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
 from .replies import Claim, Put, Restored, Seeded
 from .scripted import ScriptedQueue
 
@@ -19,8 +21,12 @@ from .scripted import ScriptedQueue
 TOKEN_BYTES = 32
 #: How many claims without a reply are remembered and reported to Redis: at least those of the last minute.
 MAX_LOST_CLAIMS = 100
+#: How many characters of a reason and of an error's message a dead letter keeps.
+MAX_TEXT = 2000
 #: Workers that have sent no heartbeat for this long are removed.
 FORGET_WORKERS_MS = 3_600_000
+#: How many tasks become dead letters in one call: each takes the server 0.03 ms.
+BURIED = 100
 
 
 class WorkerSide(ScriptedQueue):
@@ -28,8 +34,22 @@ class WorkerSide(ScriptedQueue):
 
     def __init__(self, client: redis.Redis, name: str) -> None:
         super().__init__(client, name)
+        self._claimer = secrets.token_hex(8)
         #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
         self._lost_claims: dict[str, None] = {}
+        #: Since when Redis has not answered, if a call failed after the last claim: on the monotonic clock.
+        self._silent_since: float | None = None
+        #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
+        self._server_ahead_ms: float | None = None
+
+    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+        asked_at = time.monotonic()
+        try:
+            return super()._run(name, now_ms, *args)
+        except (redis.ConnectionError, redis.TimeoutError):
+            if self._silent_since is None:
+                self._silent_since = asked_at
+            raise
 
     def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
         """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
@@ -37,25 +57,21 @@ class WorkerSide(ScriptedQueue):
         A task whose lease expired counts one more delivery, unless the reply to the claim that leased
         it was lost. Such suspects are claimed a few at a time, and alone after their second expired
         lease. No task is claimed early: due times are compared with the server's clock, rounded down.
+        After an outage of Redis, leases that have ended are left to their workers for 2 s.
 
-        Raises ValueError for a limit that is not 1 to 2,000: the script would fail halfway and lose
-        the tasks it had taken.
+        Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
+
+        Raises ValueError for a limit that is not 1 to 2,000, which is all that the script can hold.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         token = secrets.token_hex(TOKEN_BYTES)
         lost = [*self._lost_claims]
+        asked_at_ms = 1000 * time.monotonic()
+        head = (limit, math.isqrt(limit), lease_ms, token, self._claimer)
+        known = (self._pause_to_renew(), *self._expected(asked_at_ms))
         try:
-            paused, now, next_in_us, *fields = self._run(
-                "claim",
-                now_ms,
-                limit,
-                math.isqrt(limit),
-                lease_ms,
-                token,
-                self._pause_to_renew(),
-                *lost,
-            )
+            paused, now, next_in_us, *fields = self._run("claim", now_ms, *head, *known, *lost)
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
             for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
@@ -63,31 +79,30 @@ class WorkerSide(ScriptedQueue):
             raise
         for each in lost:
             self._lost_claims.pop(each, None)
+        self._silent_since = None
+        if now_ms is None:
+            self._server_ahead_ms = now - asked_at_ms
         self.last_known_paused = bool(paused)
-        tasks = [
-            Task(
-                id_to_text(task_id),
-                payload or b"",
-                failures,
-                deliveries,
-                int(due),
-                token,
-                attempts + 1,
-                int(appointment),
-            )
-            for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
-                *(fields[column::7] for column in range(7)), strict=True
-            )
-        ]
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        return Claim(tasks, now, next_in_ms, self.last_known_paused)
+        return Claim(_claimed(token, fields), now, next_in_ms, self.last_known_paused)
+
+    def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
+        """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""
+        ahead_ms, since = self._server_ahead_ms, self._silent_since
+        return (
+            "" if ahead_ms is None else round(asked_at_ms + ahead_ms),
+            0 if since is None else round(asked_at_ms - 1000 * since),
+        )
 
     def ack(self, tasks: Sequence[Task]) -> None:
         """Remove tasks of one claim, because they are done.
 
-        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled.
+        Raises LeaseLost with the ids of those that are no longer this worker's; the others are settled. A task
+        that another worker holds by now, for a later attempt of the same appointment, is done all the same.
         """
-        self._settle("ack", None, [_shared_token(tasks)], [(task.id,) for task in tasks])
+        head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
+        rows = [(task.id, task.appointment_ms, task.attempt) for task in tasks]
+        self._settle("ack", None, head, rows)
 
     def retry(
         self,
@@ -105,10 +120,8 @@ class WorkerSide(ScriptedQueue):
         self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
-        """Extend the lease on tasks of one claim to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        self._settle(
-            "extend", now_ms, [_shared_token(tasks), lease_ms], [(task.id,) for task in tasks]
-        )
+        """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
+        self._settle("extend", now_ms, [lease_ms], [(task.id, task.token) for task in tasks])
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
@@ -123,13 +136,19 @@ class WorkerSide(ScriptedQueue):
     ) -> None:
         """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
         rows = [(task.id, _story(task, reason, error)) for task, reason, error in burials]
-        self._settle("dead_letter", now_ms, [_shared_token([task for task, _, _ in burials])], rows)
+        token = _shared_token([task for task, _, _ in burials])
+        self._settle("dead_letter", now_ms, [token], rows, size=BURIED)
 
     def _settle(
-        self, script: str, now_ms: int | None, head: list[Any], rows: list[tuple[Any, ...]]
+        self,
+        script: str,
+        now_ms: int | None,
+        head: list[Any],
+        rows: list[tuple[Any, ...]],
+        size: int = SLICE,
     ) -> None:
         lost: list[bytes] = []
-        for part in slices(rows):
+        for part in slices(rows, size):
             args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
             lost += self._run(script, now_ms, *head, *args)
         if lost:
@@ -162,12 +181,11 @@ class WorkerSide(ScriptedQueue):
         scheduled.
         """
         found, seen = Restored((), 0, 0, paused=False), 0
-        for part in slices(waiting) if waiting else [[]]:
-            rows = (
-                value
-                for due in part
-                for value in (checked_id(due.id), math.ceil(due.delay_ms), due.payload)
-            )
+        rows = [
+            (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
+            for due in waiting
+        ]
+        for part in slices_by_size(rows) if rows else [[]]:
             turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
                 "restore",
                 now_ms,
@@ -176,7 +194,7 @@ class WorkerSide(ScriptedQueue):
                 term_ms,
                 "" if look_only else "1",
                 self._pause_to_renew(),
-                *rows,
+                *chain.from_iterable(part),
             )
             found = Restored(
                 found.lost + tuple(map(id_to_text, lost)),
@@ -219,6 +237,25 @@ class WorkerSide(ScriptedQueue):
         self._run("resign", None, worker_id)
 
 
+def _claimed(token: str, fields: Sequence[Any]) -> list[Task]:
+    """The tasks in the reply of `claim.lua`."""
+    return [
+        Task(
+            id_to_text(task_id),
+            payload or b"",
+            failures,
+            deliveries,
+            int(due),
+            token,
+            attempts + 1,
+            int(appointment),
+        )
+        for task_id, payload, due, appointment, failures, deliveries, attempts in zip(
+            *(fields[column::7] for column in range(7)), strict=True
+        )
+    ]
+
+
 def _shared_token(tasks: Sequence[Task]) -> str:
     """The token that tasks of one claim share."""
     tokens = {task.token for task in tasks}
@@ -229,8 +266,8 @@ def _shared_token(tasks: Sequence[Task]) -> str:
 
 def _story(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
-        "reason": reason,
-        "error": described(error)[:2000] if error else None,
+        "reason": reason[:MAX_TEXT],
+        "error": described(error)[:MAX_TEXT] if error else None,
         # The end matters most: what was raised, and where.
         "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
         "failures": task.failures,

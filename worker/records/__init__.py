@@ -30,6 +30,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .outages import CONFLICT_RETRIES
-from .records import LOOK_AGAIN_MS, Records
+from .records import Records
 
-__all__ = ["CONFLICT_RETRIES", "LOOK_AGAIN_MS", "Records"]
+__all__ = ["CONFLICT_RETRIES", "Records"]

@@ -14,18 +14,19 @@ from .watchdog import Watchdog
 
 _WATCHDOG = Watchdog()
 
-#: How long a handler's statement waits for a lock. Somebody's transaction that keeps a row locked holds up the
-#: whole batch until the record at fault is found, which takes one such wait for each halving.
-LOCK_SECONDS = 0.25
+#: How long a statement waits for one lock at most. A locked row holds up its batch until the record at fault is
+#: found, which takes one such wait for each halving.
+LOCK_MS = 250
+_MS = "CAST(:ms AS text)"
 #: Sets timeouts for a transaction, in ms, where the engine's connections have none.
 _BOUNDED = ", ".join(
-    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN CAST({ms} AS text)"
+    f"set_config('{name}', CASE current_setting('{name}') WHEN '0' THEN {ms}"
     f" ELSE current_setting('{name}') END, true)"
-    for name, ms in (
-        ("lock_timeout", ":lock_ms"),
-        ("statement_timeout", ":ms"),
-        ("idle_in_transaction_session_timeout", ":ms"),
-    )
+    for name, ms in {
+        "lock_timeout": f"CAST(LEAST(CAST({_MS} AS integer), {LOCK_MS}) AS text)",
+        "statement_timeout": _MS,
+        "idle_in_transaction_session_timeout": _MS,
+    }.items()
 )
 #: Makes the planner read a page by index, in the index's order. For a table that was never analysed it
 #: guesses, and may guess that reading and sorting the whole table costs less.
@@ -79,12 +80,8 @@ class PostgreSQL:
 
     def begin(self, connection: sa.Connection, timeout_seconds: float, *, writes: bool) -> None:
         """Limit every wait of a transaction."""
-        lock_seconds = min(LOCK_SECONDS, timeout_seconds) if writes else timeout_seconds
-        limits = {"ms": timeout_seconds, "lock_ms": lock_seconds}
-        connection.execute(
-            _BEGIN_WRITING if writes else _BEGIN_READING,
-            {name: str(round(1000 * seconds)) for name, seconds in limits.items()},
-        )
+        settings = _BEGIN_WRITING if writes else _BEGIN_READING
+        connection.execute(settings, {"ms": str(round(1000 * timeout_seconds))})
 
     def leave_autocommit(self, connection: sa.Connection) -> None:
         """Make the next transaction a real one, whatever the engine's isolation level."""

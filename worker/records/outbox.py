@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.pool import PoolProxiedConnection
 
-from ..errors import FAILURES, described
+from ..errors import FATAL, described
 from ..flow import Due
-
-log = structlog.get_logger("worker")
+from ..log import log
 
 #: Where a database connection keeps its `_Outbox`.
 _OUTBOX = "worker.records"
@@ -101,5 +99,7 @@ def _send(entries: Sequence[Entry]) -> None:
         own = {entry.task_id: entry.due_at for entry in entries if entry.send == send}
         try:
             send([Due(task_id, 1000 * (due_at - now)) for task_id, due_at in own.items()])
-        except FAILURES as error:  # whatever failed, the sweep restores them
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever failed, the sweep restores them
             log.warning("tasks left to the sweep", tasks=len(own), error=described(error))

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Literal, Protocol, Unpack
 
 import sqlalchemy as sa
-import structlog
 from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 
+from ..backoff import LOOK_AGAIN
 from ..errors import Unavailable
 from ..findings import Checks
 from ..flow import (
@@ -25,6 +25,7 @@ from ..flow import (
     Retry,
     Task,
 )
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
@@ -32,10 +33,6 @@ from .ids import record_id_parser, task_id
 from .outages import retried, unavailable
 from .statements import RecordStatements
 
-log = structlog.get_logger("worker")
-
-#: When to look again at a record that another transaction has locked, in ms.
-LOOK_AGAIN_MS = 50
 #: How long to wait for a server beyond the timeout of the transaction.
 GRACE_SECONDS = 0.5
 
@@ -238,13 +235,15 @@ class Records:
         if left is not None and not isinstance(left, Mapping):
             wrong = TypeError(f"decide returned a {type(left).__name__}, not a mapping")
             return {task.id: Failed(wrong) for task in batch.values()}
-        return {self._task_id(id_): _outcome(when) for id_, when in (left or {}).items()}
+        return {
+            self._task_id(id_): _outcome(when, batch.get(id_)) for id_, when in (left or {}).items()
+        }
 
     @retried
     def _locked(self, handle: HandleRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
         """Lock the records that are pending and due, have them handled, and look at what is left."""
         ids = [*batch]
-        asked = {str(each) for each in ids}
+        asked = {str(id_): task for id_, task in batch.items()}
         with self._transaction(writes=True) as connection:
             locked = connection.execute(self._statements.lock, {"ids": ids}).all()
             if locked:
@@ -258,7 +257,7 @@ class Records:
                     f"and due: {', '.join(undone[:5])}"
                 )
         # A collation may match a record whose id is spelled differently, and which has no task in this batch.
-        return {key: _look_again(ms) for key, ms in left.items() if key in asked}
+        return {key: _look_again(ms, asked[key]) for key, ms in left.items() if key in asked}
 
     def _sweep(
         self, page_size: int, after_seconds: float | None, before_seconds: float
@@ -316,20 +315,23 @@ class Records:
             yield connection
 
 
-def _outcome(left: Any) -> Outcome:
+def _outcome(left: Any, task: Task | None) -> Outcome:
     """What becomes of a record that the application's statement left."""
     if isinstance(left, Outcome):
         return left
     try:
-        return _look_again(left)
+        return _look_again(left, task)
     except (TypeError, ValueError, OverflowError):
         return Failed(
             TypeError(f"decide returned {left!r}, which is neither milliseconds nor an outcome")
         )
 
 
-def _look_again(ms: float) -> Retry:
-    return Retry(LOOK_AGAIN_MS) if ms <= 0 else NotDue(math.ceil(ms))  # raises for NaN
+def _look_again(ms: float, task: Task | None) -> Retry:
+    """When to look at a record again. One that is due was locked by another transaction."""
+    if ms <= 0:
+        return Retry(1000 * LOOK_AGAIN(task.attempt if task else 1))
+    return NotDue(math.ceil(ms))  # raises for NaN
 
 
 def _column(column: Column) -> sa.Column[Any]:

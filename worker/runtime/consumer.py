@@ -11,12 +11,12 @@ from typing import Any, Self, Unpack, overload
 import redis
 
 from .. import events
-from ..errors import ConsumerClosed, Unavailable
+from ..errors import FATAL, ConsumerClosed, Unavailable
 from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
-from .isolation import BatchResult, outcome_of, outcomes_of
+from .isolation import BatchResult, results_of, results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .station import ServerCheck
@@ -74,6 +74,9 @@ class Consumer:
         if isinstance(client, str):
             client = self._made = connect(client)
         self._client = client
+        #: Whoever may send a command: the consumer until it is closed, and each `take` until its block ends.
+        #: The last one closes the client that the consumer made, so that no reply is lost.
+        self._users: set[object] = {self}
         self._emit = events.Listeners([log_event, *listeners])
         self._stopping = threading.Event()
         # Reentrant: a signal may interrupt the first `take`, and its handler may close the consumer.
@@ -108,8 +111,8 @@ class Consumer:
         that the task has failed, and propagates. Ending the process (Ctrl-C, `sys.exit`) puts the task back
         uncounted.
 
-        Raises ConsumerClosed, also when the consumer is closed during the wait, and UnsafeServer if Redis
-        may delete tasks on its own.
+        Raises ConsumerClosed, also when the consumer is closed during the wait. The first call raises
+        UnsafeServer if Redis may delete tasks on its own; later that is an outage of Redis.
         """
         with self.take_many(1, timeout_seconds) as tasks:
             yield tasks[0] if tasks else None
@@ -134,9 +137,11 @@ class Consumer:
             raise ValueError(f"limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_SECONDS:
             raise ValueError(f"timeout_seconds is 0 to a year, not {timeout_seconds}")
-        self._begin()
         until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
         with ExitStack() as block:
+            self._users.add(block)
+            block.callback(self._leave, block)
+            self._begin()
             found = self._next(limit, until, block)
             if found is None:
                 yield Taken()
@@ -176,9 +181,9 @@ class Consumer:
         while (batch := self._lane.next(limit, until)) is not None:
             tasks = self._lane.bury_undeliverable(batch)
             held = block.enter_context(batch.station.renewer.holding(tasks, batch.claimed_at))
-            if tasks and held.begin(tasks):
+            if tasks and not self._stopping.is_set() and held.begin(tasks):
                 return batch, held
-            # This process was frozen, or Redis slow: the lease may have ended.
+            # The consumer was closed meanwhile. Or this process was frozen, or Redis slow: the lease may have ended.
             self._settle(batch, held, BatchResult(untouched=tasks))
         if self._stopping.is_set():
             raise ConsumerClosed
@@ -194,8 +199,8 @@ class Consumer:
     def close(self) -> None:
         """End every wait, and the threads and connections that the consumer made.
 
-        A block that is still open is settled when it ends, but its lease is no longer extended. If you passed
-        a client, the thread that listens on it ends within five seconds.
+        A block that is still open is settled when it ends, but its lease is no longer extended; the last one
+        closes the connections. If you passed a client, the thread that listens on it ends within five seconds.
         """
         self._stopping.set()
         self._lane.alarm.set()
@@ -205,7 +210,12 @@ class Consumer:
                 # If it fails, the tasks are delivered again when their lease ends.
                 with suppress(redis.RedisError):
                     station.settler.resend()
-        if self._made is not None:
+        self._leave(self)
+
+    def _leave(self, user: object) -> None:
+        """Note that a user sends no more commands. Needs no lock, which a signal's handler might wait for."""
+        self._users.discard(user)
+        if self._made is not None and not self._users:
             self._made.close()
 
     def __enter__(self) -> Self:
@@ -242,12 +252,13 @@ def _results(
     error: BaseException | None = None,
 ) -> BatchResult:
     """What became of the tasks, as far as their block says."""
-    results = BatchResult()
-    for task, outcome in zip(tasks, outcomes_of(outcomes, tasks), strict=True):
-        if outcome is not None or error is None:
-            results.add(task, outcome)
-        elif not isinstance(error, Exception):
-            results.untouched.append(task)
-        elif len(tasks) == 1 or isinstance(error, Unavailable):
-            results.add(task, outcome_of(flow, error))
+    if error is None or not isinstance(outcomes, Mapping):
+        return results_of(flow, tasks, outcomes)
+    named = [task for task in tasks if outcomes.get(task.id) is not None]
+    others = [task for task in tasks if outcomes.get(task.id) is None]
+    results = results_of(flow, named, outcomes)
+    if isinstance(error, FATAL):
+        results.untouched += others
+    elif len(tasks) == 1 or isinstance(error, Unavailable):
+        results.merge(results_of_error(flow, others, error))
     return results

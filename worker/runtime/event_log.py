@@ -4,10 +4,9 @@ import dataclasses
 import math
 from typing import Any
 
-import structlog
-
 from .. import events
 from ..errors import described
+from ..log import log
 from ..queue.advice import redis_advice
 
 #: The level and the text for each kind of event; other kinds are not logged.
@@ -36,6 +35,8 @@ def log_event(event: events.Event) -> None:
     level, text = line
     if isinstance(event, events.Handled) and event.without_redis:
         text = "handled without Redis"
+    if isinstance(event, events.Retried) and event.error is not None:
+        level, text = "warning", "unavailable to this task"
     fields: dict[str, Any] = {}
     for name in FIELDS[type(event)]:
         fields |= _shown(name, getattr(event, name))
@@ -43,7 +44,7 @@ def log_event(event: events.Event) -> None:
         fields["advice"] = advice
     if isinstance(event, events.Failed | events.Died):
         fields["exc_info"] = event.error
-    getattr(structlog.get_logger("worker"), level)(text, **fields)
+    getattr(log, level)(text, **fields)
 
 
 def _shown(name: str, value: Any) -> dict[str, Any]:

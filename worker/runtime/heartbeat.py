@@ -10,14 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import redis
-import structlog
 
 from ..errors import described
+from ..log import log
 from .outages import HangDetector
 from .station import Station
 from .tally import Tally
-
-log = structlog.get_logger("worker")
 
 #: Time between two heartbeats. With these, slow polls and the sweep, an idle worker sends less than one
 #: command every two seconds for each of its queues.

@@ -1,12 +1,24 @@
 """Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
 import reprlib
-from asyncio import CancelledError
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import FAILURES, Unavailable
+from ..backoff import LOOK_AGAIN
+from ..errors import FATAL, Unavailable
 from ..flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
+
+#: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
+ISOLATION_SECONDS = 5.0
+
+
+class LookAgain(Retry):
+    """Not now, because something that this task alone needs is unavailable. Nothing is counted or reset."""
+
+    def __init__(self, task: Task, error: Unavailable) -> None:
+        super().__init__(1000 * LOOK_AGAIN(task.attempt))
+        self.error = error
 
 
 @dataclass(slots=True)
@@ -19,7 +31,7 @@ class BatchResult:
     rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
     dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
     #: Each with its error, or with a counted `Retry`, whose delay replaces the backoff.
-    failed: list[tuple[Task, Exception]] = field(default_factory=list)
+    failed: list[tuple[Task, BaseException]] = field(default_factory=list)
     #: Not handled, or not done because of an outage: to be released uncounted.
     untouched: list[Task] = field(default_factory=list)
     #: Set when something the handler needs is unavailable.
@@ -37,16 +49,14 @@ class BatchResult:
                 self.rescheduled.append((task, outcome))
             case DeadLetter():
                 self.dead.append((task, outcome))
-            case Failed(error=Unavailable() as outage):
-                self.outage = outage
-                self.untouched.append(task)
             case Failed(error=error):
                 self.failed.append((task, error))
             case _:
                 wrong = TypeError(
                     f"the handler returned {reprlib.repr(outcome)}, which is not an outcome"
                 )
-                self.failed.append((task, wrong))
+                # Running it again would repeat its work, with the same return value.
+                self.dead.append((task, DeadLetter(wrong)))
 
     def handled(self) -> Iterator[Task]:
         """The tasks that the handler dealt with, whatever the outcome."""
@@ -76,48 +86,67 @@ def handle(
     """Call ``flow.handler`` with ``tasks``; yield the results of each call as soon as it returns.
 
     If a call raises, it is repeated with each half of its tasks: one bad task among n costs about 2 log2(n)
-    more calls. A handler for one task at a time gets each task alone from the start. Before each call,
-    ``keep_going`` is asked with its tasks. Once it returns false, or there is an outage, the rest is left
-    untouched.
+    more calls. `Unavailable` does the same for up to `ISOLATION_SECONDS`, unless it is an outage. A handler for
+    one task at a time gets each task alone from the start. Before each call, ``keep_going`` is asked with its
+    tasks. Once it returns false, or there is an outage, the rest is left untouched.
     """
-    batches = [(task,) for task in reversed(tasks)] if flow.one_at_a_time else [tuple(tasks)]
+    batches = _first_batches(flow, tasks)
+    isolate_until = time.monotonic() + ISOLATION_SECONDS
     outage = None
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
+        alone = len(batch) == 1
         try:
-            outcomes = outcomes_of(_call(flow, batch), batch)
-        except Exception as error:  # noqa: BLE001  a handler may raise anything
-            if len(batch) > 1 and not isinstance(error, Unavailable):
+            results = results_of(flow, batch, flow.handler(batch) or {})
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  a handler may raise anything
+            unavailable = isinstance(error, Unavailable)
+            if alone or unavailable:
+                results = results_of_error(flow, batch, error)
+            late = unavailable and (results.outage or time.monotonic() > isolate_until)
+            if not (alone or late):
                 middle = len(batch) // 2
                 batches += [batch[middle:], batch[:middle]]
                 continue
-            outcomes = [outcome_of(flow, error)] * len(batch)
-        results = BatchResult()
-        for task, outcome in zip(batch, outcomes, strict=True):
-            results.add(task, outcome)
         outage = results.outage
         yield results
     if batches:
         yield BatchResult(untouched=[task for batch in reversed(batches) for task in batch])
 
 
-def _call(flow: Flow, batch: Sequence[Task]) -> Mapping[str, Outcome]:
-    """Call the handler. Raises what it raises."""
-    try:
-        return flow.handler(batch) or {}
-    except CancelledError as cancelled:  # see FAILURES: not an Exception, but a failure here
-        raise RuntimeError("the handler was cancelled") from cancelled
+def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:
+    """What to call the handler with, the first last. Tasks that did not succeed before follow the others."""
+    new = [task for task in tasks if task.attempt == 1]
+    tried = [task for task in tasks if task.attempt > 1]
+    if flow.one_at_a_time:
+        return [(task,) for task in reversed([*new, *tried])]
+    return [tuple(batch) for batch in (tried, new) if batch]
 
 
-def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
-    """The outcome of each task by what the handler returned; None for a task that is done.
+def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome]) -> BatchResult:
+    """What became of the tasks by what the handler returned; a task that is not named is done.
 
-    Unless that is a mapping from ids of this batch, the whole batch has failed. It is not run again in
-    halves, because the handler may have done its work.
+    If that is no mapping, they become dead letters, and if it names other tasks, the whole batch has failed. It is
+    not run again in halves, because the handler may have done its work.
     """
+    results = BatchResult()
+    refused: dict[Task, Unavailable] = {}
+    for task, outcome in zip(batch, _outcomes(returned, batch), strict=True):
+        match outcome:
+            case Failed(error=Unavailable() as error):
+                refused[task] = error
+            case _:
+                results.add(task, outcome)
+    if refused:
+        results.merge(results_of_error(flow, [*refused], next(iter(refused.values()))))
+    return results
+
+
+def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Outcome | None]:
     if not isinstance(returned, Mapping):
         wrong = TypeError(f"the handler returned a {type(returned).__name__}, not a mapping")
-        return [Failed(wrong)] * len(batch)
+        return [DeadLetter(wrong)] * len(batch)
     unknown = returned.keys() - {task.id for task in batch}
     if unknown:
         named = reprlib.repr(unknown.pop())
@@ -126,15 +155,44 @@ def outcomes_of(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[
     return [returned.get(task.id) for task in batch]
 
 
-def outcome_of(flow: Flow, error: Exception) -> Outcome:
-    """The outcome of a task that raised ``error``: an outage if the probe fails, else a failure of the task."""
-    if isinstance(error, Retry | Reschedule | DeadLetter | Failed):
-        return error
-    if not isinstance(error, Unavailable) and flow.probe is not None:
-        try:
-            flow.probe()
-        except FAILURES as down:  # any error means that it is down
+def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) -> BatchResult:
+    """What becomes of tasks whose call raised ``error``. Asks the probe unless that is an outcome."""
+    if isinstance(error, Failed) and isinstance(error.error, Unavailable):
+        error = error.error
+    results = BatchResult()
+    if not isinstance(error, Outcome):
+        results.outage = _outage_behind(flow, error)
+    # Without a probe, an outage is not told from the trouble of one task. If that were released, it would be
+    # claimed first for ever.
+    if results.outage and (flow.probe is not None or len(tasks) > 1):
+        results.untouched += tasks
+        return results
+    for task in tasks:
+        match error:
+            case Unavailable():
+                results.add(task, LookAgain(task, error))
+            case Retry() | Reschedule() | DeadLetter() | Failed():
+                results.add(task, error)
+            case _:
+                results.add(task, Failed(error))
+    return results
+
+
+def _outage_behind(flow: Flow, error: BaseException) -> Unavailable | None:
+    """The outage that made a handler raise ``error``: there is one if the probe fails.
+
+    Without a probe, there is one if the error says so.
+    """
+    outage = error if isinstance(error, Unavailable) else None
+    if flow.probe is None:
+        return outage
+    try:
+        flow.probe()
+    except FATAL:
+        raise
+    except BaseException as down:  # noqa: BLE001  any error means that it is down
+        if outage is None:
             outage = Unavailable(str(down))
             outage.__cause__ = error
-            return Failed(outage)
-    return Failed(error)
+        return outage
+    return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import redis
 
 from .. import events
+from ..errors import UnsafeServer
 from ..flow import Flow, Task
 from ..queue.delay_queue import Claim, DelayQueue
 from .isolation import BatchResult, handle
@@ -118,7 +119,7 @@ class Lane:
                 if claim_in <= 0:
                     try:
                         claim = station.claim(limit)
-                    except redis.RedisError:
+                    except (redis.RedisError, UnsafeServer):
                         claim_in = station.claim_in(time.monotonic())
                     else:
                         if claim.tasks:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import FAILURES
+from ..errors import FATAL
 from ..flow import Flow
 
 #: How long to wait before each probe.
@@ -118,7 +118,9 @@ class Health:
                 if self._flow.probe is not None:
                     with self.hang_detector:
                         self._flow.probe()
-            except FAILURES as error:  # any error means that it is down
+            except FATAL:
+                raise
+            except BaseException as error:  # noqa: BLE001  any error means that it is down
                 attempt += 1
                 if attempt == 1:
                     self._emit(events.FlowDown(self._flow.name, error))

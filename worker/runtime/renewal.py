@@ -7,19 +7,17 @@ A handler that returns sooner costs no extra command.
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import redis
-import structlog
 
 from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue
 from .isolation import BatchResult
-
-log = structlog.get_logger("worker")
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
@@ -83,6 +81,13 @@ class HeldTasks:
                 del self._tasks[task.id]
             return waiting
 
+    def drop_all(self) -> list[Task]:
+        """Stop holding all tasks; return them."""
+        with self._lock:
+            tasks = [*self._tasks.values()]
+            self._tasks.clear()
+            return tasks
+
     def drop(self, ids: Iterable[str]) -> list[str]:
         """Stop holding these tasks; return the ids of those that were held."""
         with self._lock:
@@ -92,10 +97,18 @@ class HeldTasks:
 class Renewer:
     """Extends the leases of one flow's tasks that this process holds, in a thread of its own."""
 
-    def __init__(self, flow: Flow, queue: DelayQueue, emit: events.Listener) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        queue: DelayQueue,
+        emit: events.Listener,
+        resend: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``resend`` sends unconfirmed calls again. It may raise redis.RedisError."""
         self._flow = flow
         self._queue = queue
         self._emit = emit
+        self._resend = resend
         self._held: set[HeldTasks] = set()
         self._lock = threading.Lock()
         self._finished = threading.Event()
@@ -122,24 +135,30 @@ class Renewer:
         return {task_id for held in self.held() for task_id in held.ids()}
 
     def run(self) -> None:
-        """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
+        """Renew until `finish`, which a stopping worker calls after its last handler has returned."""
         pause = CHECK_EVERY * self._flow.lease_seconds
         if self._flow.one_at_a_time:
             pause = min(pause, SHARE_SECONDS)
         while not self._finished.wait(pause):
             self.renew(time.monotonic())
+            # A claim does the same, but there may be none: other flows of the pool may have a backlog.
+            with suppress(redis.RedisError):
+                self._resend()
 
     def finish(self) -> None:
         self._finished.set()
 
     def renew(self, now: float) -> None:
-        """Extend each lease that is old enough at ``now``; release tasks that wait behind a slow one."""
-        for held in self.held():
+        """Extend the leases that are old enough at ``now``; release tasks that wait behind a slow one."""
+        rows: list[tuple[HeldTasks, Task]] = []
+        for held in sorted(self.held(), key=lambda held: held.leased_at):
             if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
                 self._release_waiting(held)
             old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
-            if old and not held.given_up:
-                self._extend(held, now)
+            if old and not self._gives_up(held, now):
+                rows += [(held, task) for task in held.tasks()]
+        if rows:
+            self._extend(rows, now)
 
     def _release_waiting(self, held: HeldTasks) -> None:
         if not (waiting := held.drop_waiting()):
@@ -151,21 +170,28 @@ class Renewer:
         except redis.RedisError as error:  # they wait until the lease ends
             log.warning("not released yet", queue=self._queue.name, error=described(error))
 
-    def _extend(self, held: HeldTasks, now: float) -> None:
+    def _gives_up(self, held: HeldTasks, now: float) -> bool:
+        """Whether a call of the handler has run for too long."""
         tasks = held.tasks()
-        if not tasks:
-            return
-        if now - held.began_at > self._flow.max_runtime_seconds:
+        if tasks and not held.given_up and now - held.began_at > self._flow.max_runtime_seconds:
             held.given_up = True
             self._emit(events.RanTooLong(self._queue.name, [task.id for task in tasks]))
-            return
+        return held.given_up
+
+    def _extend(self, rows: Sequence[tuple[HeldTasks, Task]], now: float) -> None:
+        """Extend the leases on these tasks in one call; of a task that was claimed twice, that of the later claim."""
+        latest = {task.id: (held, task) for held, task in rows}
+        lost = [(held, task.id) for held, task in rows if latest[task.id][0] is not held]
+        lease_ms = round(self._flow.lease_seconds * 1000)
         try:
-            self._queue.extend(tasks, round(self._flow.lease_seconds * 1000))
-        except LeaseLost as lost:
-            # Tasks that were settled in the meantime are no longer held, but they are not lost.
-            if ids := held.drop(lost.ids):
-                self._emit(events.LeaseLost(self._queue.name, ids))
+            self._queue.extend([task for _, task in latest.values()], lease_ms)
+        except LeaseLost as error:
+            lost += [(latest[task_id][0], task_id) for task_id in error.ids]
         except redis.RedisError as error:
             log.warning("lease not extended yet", queue=self._queue.name, error=described(error))
             return
-        held.leased_at = now
+        # Tasks that were settled in the meantime are no longer held, but they are not lost.
+        if ids := [task_id for held, task_id in lost if held.drop([task_id])]:
+            self._emit(events.LeaseLost(self._queue.name, ids))
+        for held, _ in rows:
+            held.leased_at = now

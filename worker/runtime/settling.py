@@ -5,20 +5,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import redis
-import structlog
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import FAILURES, LeaseLost, described
+from ..errors import FATAL, LeaseLost, described
 from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Put
-from .isolation import BatchResult
-
-log = structlog.get_logger("worker")
+from .isolation import BatchResult, LookAgain
 
 #: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
@@ -112,32 +109,48 @@ class Settler:
         ]
         dead = [(task, letter.reason, letter.__cause__) for task, letter in results.dead]
         dead += [(task, "failed too often", error) for task, error in last]
-        retried = [(task, retry, max(1.0, retry.delay_ms)) for task, retry in results.retries]
-        not_due = [(task, ms) for task, retry, ms in retried if isinstance(retry, NotDue)]
-        retries = [(task, ms) for task, retry, ms in retried if not isinstance(retry, NotDue)]
-        rescheduled = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
-        later = [*retries, *rescheduled, *((task, ms) for task, _, ms in again)]
+        back = _put_back(results)
+        reasons = {
+            task.id: look.error for task, look in results.retries if isinstance(look, LookAgain)
+        }
+        delayed = [row for rows in back.values() for row in rows]
+        not_due = back[Put.NOT_DUE]
+        put_off = [row for put, rows in back.items() for row in rows if put is not Put.NOT_DUE]
+        back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
         for task in [*results.done, *results.untouched, *(task for task, _ in not_due)]:
             self.postponed.discard(task.id)
-        self._postpone([*later, *((task, math.inf) for task, _, _ in dead)])
-        failures = [(task, delay_ms) for task, _, delay_ms in again]
+        self._postpone([*put_off, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
         calls = [
             self._call("done", results.done, queue.ack),
-            self._call("retried", retries, queue.retry),
-            self._call("retried", not_due, partial(queue.retry, put=Put.NOT_DUE)),
-            self._call("retried", rescheduled, partial(queue.retry, put=Put.NEW)),
-            self._call("failed", failures, partial(queue.retry, put=Put.FAILED)),
+            *(
+                self._call(
+                    "failed" if put is Put.FAILED else "retried",
+                    rows,
+                    self._putting_back(put),
+                )
+                for put, rows in back.items()
+            ),
             self._call("released", results.untouched, queue.release),
         ]
         buried = self._bury(dead)
         lost = {task_id for call in calls for task_id in call.lost}
-        for task, delay_ms in [*retries, *not_due, *rescheduled]:
+        for task, delay_ms in delayed:
             if task.id not in lost:
-                self._emit(events.Retried(queue.name, task, delay_ms))
+                self._emit(events.Retried(queue.name, task, delay_ms, reasons.get(task.id)))
         for task, error, delay_ms in again:
             if task.id not in lost:
                 self._emit(events.Failed(queue.name, task, error, delay_ms))
         return buried and all(call.confirmed for call in calls)
+
+    def _putting_back(self, put: Put) -> Callable[[list[tuple[Task, float]]], None]:
+        """A call of `DelayQueue.retry` whose delays count from now, however often it has to be sent."""
+        decided_at = time.monotonic()
+
+        def write(rows: list[tuple[Task, float]]) -> None:
+            passed_ms = 1000 * (time.monotonic() - decided_at)
+            self._queue.retry([(task, delay_ms - passed_ms) for task, delay_ms in rows], put)
+
+        return write
 
     def bury(self, dead: list[tuple[Task, str, BaseException | None]]) -> bool:
         """Make tasks dead letters; return whether Redis confirmed it."""
@@ -211,13 +224,27 @@ class Settler:
         return True
 
 
-def retry_delay_ms(flow: Flow, failures: int, error: Exception) -> float:
+def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
+    """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
+    back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
+    for task, retry in results.retries:
+        put = Put.AGAIN
+        if isinstance(retry, LookAgain | NotDue):
+            put = Put.LATER if isinstance(retry, LookAgain) else Put.NOT_DUE
+        back[put].append((task, max(1.0, retry.delay_ms)))
+    back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
+    return back
+
+
+def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
     """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
     if isinstance(error, Retry):
         return max(1.0, error.delay_ms)
     try:
         delay_ms = 1000 * _number(flow.backoff(failures))
-    except FAILURES:  # the application's code may raise anything
+    except FATAL:
+        raise
+    except BaseException:  # the application's code may raise anything
         log.exception("backoff fails", queue=flow.name)
         delay_ms = 1000 * Backoff()(failures)
     return min(max(1.0, delay_ms), MAX_DELAY_MS)

@@ -4,31 +4,31 @@ import time
 from collections import Counter
 
 import redis
-import structlog
 
 from .. import events
 from ..backoff import Backoff
 from ..errors import UnsafeServer, described
 from ..flow import Flow
+from ..log import log
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import BatchResult
+from .isolation import BatchResult, LookAgain
 from .outages import Health
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
 from .settling import Settler
-
-log = structlog.get_logger("worker")
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
 
 
 class ServerCheck:
-    """Checks the eviction policy of a server once."""
+    """Checks the eviction policy of a server once, and again after an outage."""
 
     def __init__(self, queue: DelayQueue) -> None:
         self._queue = queue
         self._checked = False
+        #: Whether the server may delete tasks, as far as is known.
+        self.unsafe = False
 
     def check(self) -> None:
         """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
@@ -39,7 +39,10 @@ class ServerCheck:
         except redis.RedisError as error:
             log.warning("Redis could not be checked yet", error=described(error))
             return
-        self._checked = True
+        except UnsafeServer:
+            self.unsafe = True
+            raise
+        self._checked, self.unsafe = True, False
         for warning in warnings:
             log.warning(warning)
 
@@ -65,7 +68,7 @@ class Station:
         self.queue = queue
         self.health = health
         self.settler = Settler(flow, queue, counts, emit)
-        self.renewer = Renewer(flow, queue, emit)
+        self.renewer = Renewer(flow, queue, emit, self.settler.resend)
         self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
         self._server = server
         self._emit = emit
@@ -92,19 +95,18 @@ class Station:
     def claim(self, limit: int | None = None) -> Claim:
         """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default `limit`.
 
-        Raises redis.RedisError and UnsafeServer.
+        Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
         try:
-            self.settler.resend()
-            claim = self.queue.claim(limit or self.limit, round(self.flow.lease_seconds * 1000))
-            if self._recurrence is not None:
-                claim = self._seeded(self._recurrence, claim)
-        except redis.RedisError as error:
+            claim = self._claim(limit or self.limit)
+        except (redis.RedisError, UnsafeServer) as error:
             now = time.monotonic()
             if not self._failed_claims:
                 self._failing_since = now
                 self._emit(events.RedisLost(self.queue.name, error))
             self._failed_claims += 1
+            if isinstance(error, redis.TimeoutError):  # perhaps because the reply is large
+                self.limit = max(1, self.limit // 2)
             self._server.forget()
             self._claim_at = now + RECONNECT(self._failed_claims)
             raise
@@ -112,12 +114,25 @@ class Station:
             self._failed_claims = 0
             seconds = time.monotonic() - self._failing_since
             self._emit(events.RedisBack(self.queue.name, seconds))
+        return claim
+
+    def _claim(self, limit: int) -> Claim:
+        self.ensure_safe()
+        self.settler.resend()
+        claim = self.queue.claim(limit, round(self.flow.lease_seconds * 1000))
+        if self._recurrence is not None:
+            claim = self._seeded(self._recurrence, claim)
         try:
             self._server.check()
         except UnsafeServer:
             self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
         return claim
+
+    def ensure_safe(self) -> None:
+        """Check the server if it was unsafe. Raises UnsafeServer if it still is."""
+        if self._server.unsafe:
+            self._server.check()
 
     def _seeded(self, recurrence: Recurrence, claim: Claim) -> Claim:
         """Seed the next occurrence before a claimed one runs; if that fails, release those that were claimed."""
@@ -127,16 +142,24 @@ class Station:
             self.settler.settle(BatchResult(untouched=claim.tasks))
             raise
 
+    def release_held(self) -> bool:
+        """Put back, uncounted, the tasks whose handlers did not return; return whether Redis confirmed it."""
+        return all(
+            self.settler.settle(BatchResult(untouched=held.drop_all()))
+            for held in self.renewer.held()
+        )
+
     def adapt(self, results: BatchResult, seconds: float) -> None:
         """Adapt the limit to a claim's results and to the seconds that it took.
 
-        Double the limit, or halve it if tasks were released. If tasks are handled one at a time, halve it after
+        Double the limit, or halve it if tasks were released or are unavailable. If tasks are handled one at a time, halve it after
         more than `SHARE_SECONDS`, too, and leave it as it is after more than half of that.
         """
         if not results.outage:
             self.health.handled()
         alone = self.flow.one_at_a_time
-        if results.untouched or (alone and seconds > SHARE_SECONDS):
+        locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
+        if results.untouched or locked or (alone and seconds > SHARE_SECONDS):
             self.limit = max(1, self.limit // 2)
         elif not alone or seconds < SHARE_SECONDS / 2:
             self.limit = min(self.flow.batch_size, self.limit * 2)

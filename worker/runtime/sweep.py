@@ -16,18 +16,16 @@ from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import redis
-import structlog
 
 from .. import events
-from ..errors import FAILURES, Unavailable, described
+from ..errors import FATAL, Unavailable, UnsafeServer, described
 from ..flow import Due, Sweep
+from ..log import log
 from ..queue.delay_queue import DelayQueue, Restored
 from .outages import HangDetector
 from .station import Station
 from .waiting import MOST_LOST, LostTasks, Page, Waiting
 from .without_redis import WithoutRedis
-
-log = structlog.get_logger("worker")
 
 #: While Redis has been silent for less than this, it may be a hiccup, and nothing is handled without it.
 SILENCE_SECONDS = 1.5
@@ -112,7 +110,9 @@ class Sweeper:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self.records_answer = False
             self._resign()
-        except FAILURES:  # whatever it is, try again next round
+        except FATAL:
+            raise
+        except BaseException:  # whatever it is, try again next round
             log.exception("sweep failed", queue=self._queue.name)
         else:
             self.records_answer = True
@@ -232,10 +232,11 @@ class Sweeper:
         term_ms = round(1000 * self._flow.lease_seconds)
         asked_at = time.monotonic()
         try:
+            self._station.ensure_safe()
             found = self._queue.restore(
                 page, worker_id=self._worker_id, term_ms=term_ms, look_only=look_only
             )
-        except redis.RedisError as error:
+        except (redis.RedisError, UnsafeServer) as error:
             if self._silent_since is None:
                 self._silent_since = asked_at
                 log.warning("sweep without Redis", queue=self._queue.name, error=described(error))

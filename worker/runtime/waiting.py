@@ -10,12 +10,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-import structlog
-
 from ..flow import MAX_SECONDS, Due, Sweep
+from ..log import log
 from ..queue.formats import checked_due
-
-log = structlog.get_logger("worker")
 
 #: Between two queries a due time seems to move by as long as a query takes.
 SLACK_SECONDS = 10.0

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import redis
-import structlog
 
 from ..errors import described
+from ..log import log
 from ..queue.advice import redis_advice
-
-log = structlog.get_logger("worker")
 
 #: Longest wait for a message or the answer to a ping; how soon the thread ends.
 LISTEN_SECONDS = 5.0

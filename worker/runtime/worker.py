@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import redis
-import structlog
 
 from .. import events
-from ..errors import described
+from ..errors import UnsafeServer, described
 from ..flow import Flow
+from ..log import log
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
@@ -22,8 +22,6 @@ from .station import ServerCheck, Station
 from .sweep import Sweeper
 from .tally import Tally
 from .waker import Waker
-
-log = structlog.get_logger("worker")
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
@@ -85,8 +83,15 @@ class Worker:
             watched += self._add_lane(pool, size)
 
     def run(self) -> None:
-        """Work until `stop` is called. Raises whatever else ended the worker, such as UnsafeServer."""
-        self._server.check()
+        """Work until `stop` is called. Raises whatever else ended the worker.
+
+        Raises UnsafeServer at once if Redis may delete tasks and no flow has a sweep: there is nothing to do.
+        """
+        try:
+            self._server.check()
+        except UnsafeServer:
+            if not self._sweepers:
+                raise
         log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
         for station in self._stations:
             station.health.check()
@@ -97,6 +102,16 @@ class Worker:
             thread.start()
         self._liveness.watch(threads)
         self._stopping.wait()
+        self._drain(workers)
+        for client in self._clients:
+            client.close()
+        stuck = [thread.name for thread in workers if thread.is_alive()]
+        log.info("stopped", stuck=stuck, **self.counts)
+        if self._crash is not None:
+            raise self._crash
+
+    def _drain(self, workers: Sequence[threading.Thread]) -> None:
+        """Wait for the handlers, and release what they do not finish in time."""
         deadline = time.monotonic() + DRAIN_SECONDS
         for thread in workers:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -105,15 +120,16 @@ class Worker:
             if time.monotonic() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
                     station.settler.resend()
-        for client in self._clients:
-            client.close()
-        stuck = [thread.name for thread in workers if thread.is_alive()]
-        log.info("stopped", stuck=stuck, **self.counts)
-        if self._crash is not None:
-            raise self._crash
+        for station in self._stations:
+            if not station.release_held():
+                break
 
     def stop(self) -> None:
-        """Claim nothing more, finish or release the tasks that are held, and return from `run`."""
+        """Claim nothing more, finish the tasks that are held, and return from `run`.
+
+        Tasks that take longer than `DRAIN_SECONDS` are released uncounted, so end the process then: they may
+        start elsewhere.
+        """
         self._stopping.set()
         for lane in self._lanes:
             lane.alarm.set()

@@ -6,14 +6,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
 
-import structlog
-
 from ..flow import Flow
+from ..log import log
 from ..runtime.liveness import WorkerHealth
 from ..runtime.worker import Worker
 from .monitoring import MonitoringServer, Page, Reply, json_reply
-
-log = structlog.get_logger("worker")
 
 NOT_INSTALLED = "Metrics need prometheus-client, which is not installed."
 

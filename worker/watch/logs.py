@@ -89,16 +89,30 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
     return event
 
 
-#: The user and the password in a URL.
-PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):\S+@")
+#: What a URL says before its password.
+USER = re.compile(r"://[^/\s:@]*:")
+#: Longer texts lose their middle. A library may quote a whole request in its error.
+MOST_CHARACTERS = 20_000
 
 
 def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Hide passwords in URLs: a library's error may contain the URL that it could not open."""
     for name in ("event", "error", "reason", "exception"):
-        if "://" in (text := str(event.get(name, ""))):
-            event[name] = PASSWORD.sub(r"\1:***@", text)
+        text = str(event.get(name, ""))
+        if "://" in text:
+            event[name] = text = re.sub(r"\S+", _hide_password, text)
+        if len(text) > MOST_CHARACTERS:
+            half = MOST_CHARACTERS // 2
+            event[name] = f"{text[:half]} [...] {text[-half:]}"
     return event
+
+
+def _hide_password(word: re.Match[str]) -> str:
+    """A word in which everything up to the last @ may be a password. Takes linear time."""
+    text = word[0]
+    at = text.rfind("@")
+    user = USER.search(text, 0, max(0, at))
+    return f"{text[: user.end()]}***{text[at:]}" if user else text
 
 
 def visible(text: str) -> str:

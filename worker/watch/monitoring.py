@@ -17,11 +17,8 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
-import structlog
-
-from ..errors import FAILURES, WorkerError
-
-log = structlog.get_logger("worker")
+from ..errors import FATAL, WorkerError
+from ..log import log
 
 #: How long a client may take to send its request, and to read the response.
 CLIENT_SECONDS = 5.0
@@ -124,7 +121,9 @@ def _reply(pages: Mapping[str, Page], path: str, accept: str) -> Reply:
         )
     try:
         return page(accept)
-    except FAILURES:  # an application's own metrics may raise anything
+    except FATAL:
+        raise
+    except BaseException:  # an application's own metrics may raise anything
         log.exception("a monitoring page fails", path=path)
         return Reply(b"It failed; the log says why.\n", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 

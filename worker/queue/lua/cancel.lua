@@ -20,7 +20,7 @@ for i = 2, #ARGV do
     answer = 'cancelling'
     local kept = redis.call('HGET', tokens, id) or NOBODY
     local state = attempts_in(kept, 0)
-    state.cancelled = ' cancelled'
+    if not is_cancelled(state) then state.notes = state.notes .. ' cancelled' end
     redis.call('HSET', tokens, id, kept_as(string.sub(kept, 1, 64), state))
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answer = 'dead'

@@ -6,12 +6,17 @@
 -- KEYS[3] payloads     hash    task id -> opaque bytes
 -- KEYS[4] tokens       hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[5] lost_claims  zset    token of a claim whose reply was lost -> when to forget it, ms
--- KEYS[6] alone        string  id of the suspect that was last claimed alone
--- KEYS[7] paused       string  present while the queue is paused
--- KEYS[8] resumed      string  present after a resume
+-- KEYS[6] claims       zset    claimer -> end of the leases that its latest claim gave, ms
+-- KEYS[7] alone        string  id of the suspect that was last claimed alone
+-- KEYS[8] paused       string  present while the queue is paused
+-- KEYS[9] resumed      string  present after a resume
+-- KEYS[10] spared      string  until when ended leases are left to their workers after an outage, ms
 -- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
--- ARGV[6] '1': the caller knows that the queue is paused
--- ARGV[7..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[6] claimer: an id of the caller
+-- ARGV[7] '1': the caller knows that the queue is paused
+-- ARGV[8] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
+-- ARGV[9] for how long a call of the caller has not been answered since its last claim, ms
+-- ARGV[10..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: tasks were claimed, or nothing is scheduled or leased),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -20,20 +25,45 @@
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
 -- alone from the second time on, so that a task that kills its worker is isolated from the others. An
 -- expired lease from a claim whose reply was lost is not counted.
+-- An outage of Redis is not the death of a worker. Whoever saw it tells, and then no lease counts as ended for
+-- SPARED_MS, in which live workers extend theirs. A claim that waited out the outage in a socket leases nothing:
+-- its caller has stopped waiting for the reply, or asks again at once.
+-- Payloads are read before the first write, so an error loses no task, and no more of them than fit in one
+-- reply: copying hundreds of MB would block the server for seconds, and the caller's timeout would lose the reply.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
 local ALONE_MS = 100
+local MOST_BYTES = 1048576
+local REMEMBERED_MS = 3600000
+local SPARED_MS = 2000
+local STALE_MS = 1000
+local MOST_LATE = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
--- Releases the tasks that the caller's lost claims leased: no worker holds them.
+-- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
+local function note_silence(ms)
+  if ms <= math.max(lease / 3, STALE_MS) then return end
+  local until_ms = tonumber(redis.call('GET', spared) or 0)
+  if until_ms < now - ms or until_ms > now + SPARED_MS then -- the latter before the clock was set back
+    redis.call('ZREM', leased, '') -- a full server refuses a SET as the first write
+    redis.call('SET', spared, whole(now + SPARED_MS))
+  end
+end
+
+local late = ARGV[8] == '' and 0 or now - tonumber(ARGV[8])
+note_silence(math.max(late, tonumber(ARGV[9])))
+
+-- Releases the tasks that the caller's lost claims leased: no worker holds them. Only its latest claim can have
+-- left any, because each claim reports those before it. Their leases end when that claim said.
 local function give_back(lost)
-  local all = redis.call('ZRANGE', leased, 0, -1)
+  local lease_end = redis.call('ZSCORE', claims, ARGV[6])
+  local all = lease_end and redis.call('ZRANGEBYSCORE', leased, lease_end, lease_end) or {}
   for first = 1, #all, 1000 do
     local some = {unpack(all, first, math.min(first + 999, #all))}
     for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
       if kept and lost[string.sub(kept, 1, 64)] then
         local state = attempts_in(kept, whole(now))
-        if state.deliveries > 0 or state.cancelled ~= '' then
+        if state.deliveries > 0 or is_cancelled(state) then
           redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped as suspects are
         else
           state.span = 0
@@ -48,16 +78,18 @@ end
 
 -- In a paused queue, too, because the caller reports its lost claims only once. A claim that Redis executes
 -- after this report is recognized by its token.
-if #ARGV > 6 then
+if #ARGV > 9 then
   redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
+  redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
   local lost = {}
-  for i = 7, #ARGV do
-    redis.call('ZADD', lost_claims, now + lease + 86400000, ARGV[i])
+  for i = 10, #ARGV do
+    redis.call('ZADD', lost_claims, now + lease + REMEMBERED_MS, ARGV[i])
     lost[ARGV[i]] = true
   end
   give_back(lost)
 end
-if is_paused(ARGV[6]) then return {1, now, -1} end
+if late > STALE_MS then return {tonumber(ARGV[7]) or 0, now, 0} end
+if is_paused(ARGV[7]) then return {1, now, -1} end
 
 -- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
 -- because building a table for each would cost a fifth of the claim.
@@ -76,11 +108,24 @@ local function must_wait(id)
   return true
 end
 
+-- The tasks among these whose payloads fit in one reply, in order: at least the first.
+local function fitting(all)
+  if #all < 2 or redis.call('HLEN', payloads) == 0 then return all end
+  local fits, room = {}, MOST_BYTES
+  for i, id in ipairs(all) do
+    room = room - redis.call('HSTRLEN', payloads, id)
+    if i > 1 and room < 0 then break end
+    fits[i] = id
+  end
+  return fits
+end
+
 local function take_suspects()
   local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, ARGV[3])
+  expired = fitting(expired)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
     local id, state = expired[i], attempts_in(kept, whole(now))
-    if state.cancelled ~= '' then
+    if is_cancelled(state) then
       let_go(id, state)
     elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
       if state.deliveries == 0 or not must_wait(id) then
@@ -91,13 +136,16 @@ local function take_suspects()
       end
     end
   end
-  if #ids > 0 then redis.call('ZREM', leased, unpack(ids)) end
 end
 
+local next_due = nil
+
 local function take_due()
+  next_due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
+  if not next_due or next_due > now then return end
   local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
   for i = 1, #due, 2 do all[#all + 1] = due[i] end
-  if #all == 0 then return end
+  all = fitting(all)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
     local score = due[2 * i]
     -- Other programs may have written scores that are not whole numbers.
@@ -108,32 +156,40 @@ local function take_due()
     if i == 1 or not suspect then ids[#ids + 1], states[#states + 1] = all[i], state end
     if i == 1 and suspect then break end
   end
-  redis.call('ZREM', scheduled, unpack(ids))
 end
 
+-- A few in each call, and those that end last: leases that are long on purpose end before them.
 local function shorten_late_leases()
-  local late = redis.call('ZRANGEBYSCORE', leased, '(' .. whole(now + lease), '+inf', 'LIMIT', 0, limit)
+  local late = redis.call('ZREVRANGEBYSCORE', leased, '+inf', '(' .. whole(now + lease), 'LIMIT', 0, MOST_LATE)
   if #late > 0 then redis.call('ZREM', leased, '') end -- a full server refuses a ZADD as the first write
   for _, id in ipairs(late) do shorten_lease(id) end
 end
 
-local lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
-if lease_end and lease_end <= now then take_suspects() end
-if #ids == 0 then take_due() end
+local function first_lease_end() return tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2]) end
+
+local lease_end = first_lease_end()
+if lease_end then shorten_late_leases() end
+local from, spared_until = leased, 0
+if lease_end and lease_end <= now then
+  spared_until = tonumber(redis.call('GET', spared) or 0)
+  if spared_until <= now or spared_until > now + SPARED_MS then take_suspects() end
+end
+if #ids == 0 then
+  from = scheduled
+  take_due()
+end
 
 if #ids == 0 then
-  if lease_end then
-    shorten_late_leases()
-    lease_end = tonumber(redis.call('ZRANGE', leased, 0, 0, 'WITHSCORES')[2])
-  end
-  local due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
-  local next_ms = math.min(lease_end or math.huge, due or math.huge)
+  lease_end = lease_end and first_lease_end()
+  local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, next_due or math.huge)
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
 
 local reply, leases, rows = {0, now, -1}, {}, {}
-local token_and_span = token .. whole(lease) .. ' '
+local token_and_span = token .. 'v1 ' .. whole(lease) .. ' '
+local first_attempt = ' 0 0 0 ' .. whole(now)
 local bodies = redis.call('HMGET', payloads, unpack(ids))
+redis.call('ZREM', from, unpack(ids))
 for i, id in ipairs(ids) do
   local state = states[i]
   local at = 7 * i - 3
@@ -141,16 +197,17 @@ for i, id in ipairs(ids) do
   rows[2 * i - 1] = id
   reply[at], reply[at + 1] = id, bodies[i]
   if type(state) == 'string' then
-    rows[2 * i] = token_and_span .. state .. ' ' .. state .. ' 0 0 0'
+    rows[2 * i] = token_and_span .. state .. ' ' .. state .. first_attempt
     reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = state, state, 0, 0, 0
   else
-    state.span = lease
+    state.span, state.claimed = lease, now
     rows[2 * i] = kept_as(token, state)
     reply[at + 2], reply[at + 3] = state.due, state.appointment
     reply[at + 4], reply[at + 5], reply[at + 6] = state.failures, state.deliveries, state.attempts
   end
 end
 redis.call('ZADD', leased, unpack(leases))
+redis.call('ZADD', claims, now + lease, ARGV[6])
 redis.call('HSET', tokens, unpack(rows))
 if type(states[1]) == 'table' and states[1].deliveries > 1 then redis.call('SET', alone, ids[1]) end
 return reply

@@ -22,11 +22,12 @@
 --   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
 --
 -- Leased and dead tasks stay where they are. A scheduled task is only ever brought forward: its score is too
--- late if this server's clock was behind, or was set back. A task that was postponed after it was due stays,
--- because its handler or its backoff wanted that. A paused queue is not touched.
+-- late if this server's clock was behind, or was set back. A task that was postponed stays if it was due when its
+-- handler's attempt was claimed: what the handler read then is what it decided on. A paused queue is not touched.
 --
 -- A score may be up to SLACK_MS later than its record says, because the producer sent a delay a moment after
--- writing the record. Bringing all of those forward would mean reading all records twice.
+-- writing the record. Bringing all of those forward would mean reading all records twice. A record read for this
+-- call is inexact by as much, so it does not count as due after a claim that came at its time.
 --
 -- The first ZREM removes nothing, because no id is empty. It makes a server that refuses writes, and so every
 -- claim, refuse this script, too. Otherwise a server that is read-only, short of replicas or out of disk space
@@ -58,7 +59,7 @@ for i = 7, #ARGV, 3 do
   elseif score then
     local kept = redis.call('HGET', tokens, id)
     local postponed_at = kept and score - attempts_in(kept, '0').span
-    is_parked = postponed_at and postponed_at <= now and due <= postponed_at
+    is_parked = postponed_at and postponed_at <= now and due <= postponed_at + SLACK_MS
     if not is_parked and due < score - SLACK_MS then
       if look_only then
         reply[#reply + 1] = id
@@ -72,8 +73,8 @@ for i = 7, #ARGV, 3 do
     is_parked = true
   else
     if not look_only then
-      redis.call('ZADD', scheduled, due, id)
       if payload ~= '' then redis.call('HSET', payloads, id, payload) end
+      redis.call('ZADD', scheduled, due, id)
     end
     reply[#reply + 1] = id
   end

@@ -11,6 +11,7 @@
 --   'again'   resets failures and deliveries
 --   'not due' as 'again', but without a span, so that restore.lua may bring it forward
 --   'new'     a new appointment
+--   'later'   neither counts nor resets
 --
 -- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
@@ -24,16 +25,20 @@ for n, id in ipairs(held) do
   local delay, kind = tonumber(ARGV[row + 1]), ARGV[row + 2]
   local later = whole(math.max(0, now + delay))
   local state = attempts_in(kept[at[n]], later)
+  local claimed = state.claimed
   if let_go(id, state) then
     state.attempts = state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1
     elseif kind == 'again' or kind == 'not due' then
       state.failures, state.deliveries, state.due = 0, 0, later
-    else
+    elseif kind == 'new' then
+      local notes = state.notes
       state = attempts_in(nil, later)
+      state.notes = notes
     end
-    state.span = kind == 'not due' and 0 or math.max(0, delay)
+    -- From the claim, because the handler decided on what it read after that. See restore.lua.
+    state.span = kind == 'not due' and 0 or math.max(0, now + delay - claimed)
     redis.call('ZADD', scheduled, now + delay, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end

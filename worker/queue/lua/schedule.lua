@@ -1,6 +1,6 @@
 -- Put tasks on the schedule.
 --
--- include: clock, wake
+-- include: clock, attempts, wake
 -- KEYS[1] scheduled  zset  task id -> due time, ms
 -- KEYS[2] leased     zset  task id -> lease expiry, ms
 -- KEYS[3] letters    hash  task id -> why it is dead
@@ -29,19 +29,24 @@ for i = 4, #ARGV, 3 do
   local known = before or held
   local same = before and tonumber(before) == due and (redis.call('HGET', payloads, id) or '') == payload
   -- A cancelled task will be dropped, so it counts as absent.
-  local there = before or (held and not string.find(redis.call('HGET', tokens, id) or '', ' cancelled$'))
+  local there = before or (held and not is_cancelled(attempts_in(redis.call('HGET', tokens, id), '0')))
   if same or (there and only_if_absent) then
     answers[#answers + 1] = 'unchanged'
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answers[#answers + 1] = 'dead'
   else
+    if known then redis.call('ZREM', leased, '') end -- a full server refuses an HSET as the first write
+    -- The payload first: if that fails, the task is still where it was.
+    if payload ~= '' then
+      redis.call('HSET', payloads, id, payload)
+    elseif known then
+      redis.call('HDEL', payloads, id)
+    end
     if known then
       redis.call('ZREM', leased, id)
-      redis.call('HDEL', payloads, id)
       redis.call('HDEL', tokens, id)
     end
     redis.call('ZADD', scheduled, due, id)
-    if payload ~= '' then redis.call('HSET', payloads, id, payload) end
     earliest = math.min(earliest, due)
     answers[#answers + 1] = known and 'rescheduled' or 'created'
   end

@@ -35,16 +35,19 @@ local last = last_seeded()
 local all_lost = not last
 
 local valid, since, in_force = string.match(redis.call('GET', recurrence) or '', '^(%d+) (%d+) (.*)$')
-since = tonumber(since or 0)
+valid, since = tonumber(valid or 0), tonumber(since or 0)
+-- What ends later than anything given now was given before the clock was set back, as a start that is to come.
+if valid > now + IN_FORCE_MS then valid = 0 end
+if since > now then since = 0 end
+if started > now then started = 0 end
 if in_force ~= schedule then
   local is_newer = not in_force or started > since or (started == since and schedule > in_force)
   -- Workers with the other schedule that no longer extend it are gone, or have been busy for long.
-  if not is_newer and tonumber(valid) > now then return {0} end
+  if not is_newer and valid > now then return {0} end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', seeded, '(' .. whole(now), '+inf')) do
-    if id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 then -- it was never claimed
-      redis.call('ZREM', scheduled, id)
-      redis.call('ZREM', seeded, id)
-    end
+    local is_waiting = id ~= ARGV[4] and redis.call('HEXISTS', tokens, id) == 0 -- it was never claimed
+    -- What is neither was done, before the clock was set back: it must not be seeded again.
+    if is_waiting and redis.call('ZREM', scheduled, id) == 1 then redis.call('ZREM', seeded, id) end
   end
   since, last = 0, last_seeded()
 end

@@ -2,8 +2,8 @@
 const CANCEL = {
   name: "cancel",
   text:
-    "UPDATE orders SET status = 'cancelled', cancelled_at = now(), cancel_reason = 'expired', " +
-    "version = version + 1 WHERE id = $1 AND status = 'unpaid' AND expires_at <= now()",
+    "DELETE FROM unpaid_orders WHERE order_id = $1 AND expires_at <= now() " +
+    "RETURNING client_id, expires_at, version + 1 AS version",
 };
 const ITEMS = {
   name: "items",
@@ -16,8 +16,8 @@ const RELEASE = {
 const NOTE = {
   name: "note",
   text:
-    "INSERT INTO order_events (order_id, type, at, data) " +
-    "VALUES ($1, 'order.cancelled', now(), '{\"reason\": \"expired\"}')",
+    "INSERT INTO order_events (order_id, type, at, data, client_id, expires_at, version) " +
+    "VALUES ($1, 'order.cancelled', now(), '{\"reason\": \"expired\"}', $2, $3, $4)",
 };
 const DEADLOCK = "40P01";
 
@@ -30,7 +30,8 @@ async function cancel(client, orderId) {
       for (const { sku, quantity } of items.rows) {
         await client.query({ ...RELEASE, values: [quantity, sku] });
       }
-      await client.query({ ...NOTE, values: [orderId] });
+      const { client_id, expires_at, version } = cancelled.rows[0];
+      await client.query({ ...NOTE, values: [orderId, client_id, expires_at, version] });
     }
     await client.query("COMMIT");
   } catch (error) {

@@ -1,33 +1,40 @@
--- The record of a task's attempts, as text after the token of its lease:
+-- The record of a task's attempts, as text after the token of its lease: the version of this format, v1, and
 --
---   span         ms from when the task's score was written to that score: the length of its lease or
---                its delay. A score further away than that was written before the clock was set back.
+--   span         ms from when the task's score was decided to that score: the length of its lease, or the time
+--                from its claim to when it is due again. A score further away than that was written before the
+--                clock was set back.
 --   due          when it was first due, ms; after a Retry, when it was due again
 --   appointment  the due time that it was scheduled for, ms
 --   failures     how often it failed on its own
 --   deliveries   how often its lease expired
 --   attempts     how many attempts came before
---   cancelled    ' cancelled' if it is to be dropped instead of put back
+--   claimed      when it was claimed, ms, while it is leased; else 0
+--   notes        ' cancelled' if it is to be dropped instead of put back. What another release appends is kept.
 
 local NOBODY = string.rep('-', 64)
 
 local function whole(number) return string.format('%.0f', number) end
 
 local function attempts_in(kept, due)
-  local state = {span = 0, due = due, appointment = due, failures = 0, deliveries = 0, attempts = 0, cancelled = ''}
+  local state = {
+    span = 0, due = due, appointment = due, failures = 0, deliveries = 0, attempts = 0, claimed = 0, notes = '',
+  }
   if kept then
-    local span, first, appointment, failures, deliveries, attempts, cancelled =
-      string.match(kept, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$', 65)
+    local span, first, appointment, failures, deliveries, attempts, claimed, notes =
+      string.match(kept, '^v1 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$', 65)
     if span then
       state.span, state.due, state.appointment = tonumber(span), first, appointment
-      state.failures, state.deliveries = tonumber(failures), tonumber(deliveries)
-      state.attempts, state.cancelled = tonumber(attempts), cancelled
+      state.failures, state.deliveries, state.attempts = tonumber(failures), tonumber(deliveries), tonumber(attempts)
+      state.claimed, state.notes = tonumber(claimed), notes
     end
   end
   return state
 end
 
+local function is_cancelled(state) return string.find(state.notes .. ' ', ' cancelled ', 1, true) end
+
 local function kept_as(token, state)
-  return token .. whole(state.span) .. ' ' .. state.due .. ' ' .. state.appointment .. ' ' .. state.failures
-    .. ' ' .. state.deliveries .. ' ' .. state.attempts .. state.cancelled
+  if token == NOBODY then state.claimed = 0 end
+  return token .. 'v1 ' .. whole(state.span) .. ' ' .. state.due .. ' ' .. state.appointment .. ' ' .. state.failures
+    .. ' ' .. state.deliveries .. ' ' .. state.attempts .. ' ' .. whole(state.claimed) .. state.notes
 end

@@ -2,7 +2,7 @@
 
 local function let_go(id, state)
   redis.call('ZREM', leased, id)
-  if state.cancelled == '' then return true end
+  if not is_cancelled(state) then return true end
   redis.call('HDEL', tokens, id)
   redis.call('HDEL', payloads, id)
   return false
