@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 from .. import events
 from ..flow import Due, Task
-from .isolation import BatchResult, handle
+from .isolation import handle
 from .outages import HangDetector
-from .settling import Postponed, retry_delay_ms
+from .postponed import Postponed
+from .results import BatchResult
+from .settling import retry_delay_ms
 from .station import Station, handled_event
 from .waiting import Page
 
