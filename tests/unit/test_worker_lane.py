@@ -308,7 +308,7 @@ def test_a_broken_queue_does_not_stop_the_others_of_its_pool(clock: Clock) -> No
     assert (lost.queue, "WRONGTYPE" in str(lost.error)) == ("broken", True)
 
 
-def test_an_ack_that_was_lost_is_sent_again_though_nothing_is_claimed(clock: Clock) -> None:
+def test_a_lost_ack_is_sent_again_though_nothing_is_claimed(clock: Clock) -> None:
     queue = ClockedQueue("a", clock)
     queue.schedule("x", 1)
     line = Line(clock, (Flow(name="a", handler=lambda _: None), queue))

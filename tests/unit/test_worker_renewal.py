@@ -71,7 +71,7 @@ def test_one_call_extends_the_leases_of_all_claims(desk: Desk) -> None:
     assert desk.heard == [events.LeaseLost("slow", ["b"])]
 
 
-def test_a_task_that_was_claimed_twice_belongs_to_the_later_claim(desk: Desk) -> None:
+def test_a_task_claimed_twice_belongs_to_the_later_claim(desk: Desk) -> None:
     first = desk.claimed("a")
     desk.clock.move(LEASE_SECONDS)
     second = desk.claimed()
@@ -84,7 +84,7 @@ def test_a_task_that_was_claimed_twice_belongs_to_the_later_claim(desk: Desk) ->
     assert desk.heard == [events.LeaseLost("slow", ["a"])]
 
 
-def test_work_that_is_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:
+def test_work_faster_than_a_third_of_its_lease_costs_nothing(desk: Desk) -> None:
     with desk.renewer.holding(desk.claimed("a"), desk.clock.now):
         desk.pass_seconds(2.9)
     assert desk.extensions == 0
