@@ -37,8 +37,13 @@ def postgresql_read(cursor: Any, statement: str, parameters: Any) -> list[Read]:
     cursor.execute("SAVEPOINT looking_twice")
     custom = _explained(cursor, statement, statement, parameters)
     cursor.execute("ROLLBACK TO looking_twice")
-    cursor.execute(f"PREPARE looking AS {statement}")
-    values = [sql.Literal(value).as_string(cursor.connection) for value in parameters]
+    prepared, given = statement, parameters
+    if isinstance(parameters, dict):  # an engine with the driver's own way of naming parameters
+        places = {name: f"${place}" for place, name in enumerate(parameters, 1)}
+        prepared = re.sub(r"%\((\w+)\)s", lambda found: places[found[1]], statement)
+        given = parameters.values()
+    cursor.execute(f"PREPARE looking AS {prepared}")
+    values = [sql.Literal(value).as_string(cursor.connection) for value in given]
     cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
     execute = "EXECUTE looking" + (f"({', '.join(values)})" if values else "")
     generic = _explained(cursor, statement, execute, None)

@@ -77,7 +77,9 @@ class Settler:
             self._call("done", results.done, queue.ack),
             *(
                 self._call(
-                    "failed" if put is Put.FAILED else "retried", rows, self._putting_back(put)
+                    "failed" if put is Put.FAILED else "retried",
+                    rows,
+                    self._putting_back(put),
                 )
                 for put, rows in back.items()
             ),
