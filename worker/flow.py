@@ -81,6 +81,19 @@ class Retry(Exception):
         self.counted = counted
 
 
+class NotDue(Retry):
+    """The records say that the task is due only in ``delay_ms``: run it then::
+
+        raise NotDue(delay_ms=60_000)
+
+    Like `Retry`, but if the records say later that it is due sooner, the sweep brings it forward: their clock
+    was wrong, or their new time has not reached Redis. Raises ValueError for an impossible delay.
+    """
+
+    def __init__(self, delay_ms: float) -> None:
+        super().__init__(delay_ms)
+
+
 class Reschedule(Exception):
     """Done, and due again after ``delay_ms``: a new appointment, as if it had just been scheduled::
 

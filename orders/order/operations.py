@@ -401,19 +401,18 @@ def extend(step: Step) -> sa.Select[Any]:
     then.
     """
     deadline = p("for_deadline", type_=Instant)
+    within_bounds = sa.exists(
+        sa.select(orders.c.id).where(
+            *OWN,
+            deadline >= later(orders.c.created_at, "for_min_ms"),
+            deadline <= later(orders.c.created_at, "for_max_ms"),
+        )
+    )
     order = step(
         "own",
         sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
-        .join_from(unpaid_orders, orders, orders.c.id == unpaid_orders.c.order_id)
-        .where(
-            *OWN_UNPAID,
-            orders.c.id == p("for_id"),
-            _is_of_version(),
-            deadline >= later(orders.c.created_at, "for_min_ms"),
-            deadline <= later(orders.c.created_at, "for_max_ms"),
-            deadline >= clock(),
-        )
-        .with_for_update(of=unpaid_orders),
+        .where(*OWN_UNPAID, _is_of_version(), within_bounds, deadline >= clock())
+        .with_for_update(),
     )
     extended = step(
         "extended",

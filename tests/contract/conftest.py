@@ -36,11 +36,10 @@ def _servers() -> list[str]:
 
 
 SERVERS = _servers()
-#: For tests of thousands of tasks or steps; `make test-all` runs them on every server.
-on_one_server = pytest.mark.parametrize("server", quick_first(SERVERS), indirect=True)
+REAL = [name for name in SERVERS if name != "fakeredis"]
 
 
-@pytest.fixture(scope="session", params=SERVERS)
+@pytest.fixture(scope="session", params=quick_first(SERVERS))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Valkey | None]:

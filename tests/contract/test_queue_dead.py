@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.contract.conftest import on_one_server
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts
 from worker import DelayQueue
@@ -179,7 +178,6 @@ def test_there_are_no_dead_ids_in_an_empty_queue(queue: DelayQueue) -> None:
     assert list(queue.dead_ids()) == []
 
 
-@on_one_server
 def test_a_long_list_is_searched_only_near_its_ends(
     queue: DelayQueue,
 ) -> None:
@@ -202,7 +200,6 @@ def test_a_long_list_is_searched_only_near_its_ends(
     }
 
 
-@on_one_server
 def test_a_task_that_died_twice_in_a_long_list_is_shown_once(queue: DelayQueue) -> None:
     ids = [f"{n:04}" for n in range(MANY)]
     bury(queue, *ids)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.contract.conftest import on_one_server
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import claimed_with_counts, one
 from worker import DelayQueue, LeaseLost, Task
@@ -93,7 +92,6 @@ def test_a_claim_takes_no_more_than_its_limit(queue: DelayQueue) -> None:
     assert state(queue)["scheduled"] == {"c": 1000}
 
 
-@on_one_server
 def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     queue.schedule_many((str(n), 1000, b"x") for n in range(MAX_BATCH_SIZE + 1))
     tasks = queue.claim(MAX_BATCH_SIZE, 1000, now_ms=1000).tasks
@@ -103,7 +101,6 @@ def test_the_largest_batch_is_claimed_and_settled(queue: DelayQueue) -> None:
     assert sum(map(len, state(queue).values())) == 2  # the last task, and its payload
 
 
-@on_one_server
 def test_a_claim_larger_than_a_script_can_hold_is_refused(queue: DelayQueue) -> None:
     queue.schedule_many((str(n), 0, b"") for n in range(4500))
     for limit in (-1, 0, MAX_BATCH_SIZE + 1, 4500):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.contract.conftest import on_one_server
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury
 from worker import DelayQueue, Place, Put, TaskState
@@ -88,7 +87,6 @@ def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
     assert state(queue) == before
 
 
-@on_one_server
 @pytest.mark.parametrize("nth", [2, 10])
 def test_all_dead_ids_of_a_long_list_come_once_each(queue: DelayQueue, nth: int) -> None:
     ids = [f"{n:04}" for n in range(MANY)]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.contract.conftest import SERVERS
+from tests.contract.conftest import REAL
+from tests.length import quick_first
 from worker import DelayQueue
 from worker.queue.keys import Keys
 from worker.queue.scripts import INCLUDE, ScriptFile, scripts
@@ -96,9 +97,7 @@ def test_an_undeclared_global_is_found(code: str, name: str) -> None:
     assert [*_undeclared(code)] == [name]
 
 
-@pytest.mark.parametrize(
-    "server", [name for name in SERVERS if name != "fakeredis"], indirect=True, scope="session"
-)
+@pytest.mark.parametrize("server", quick_first(REAL), indirect=True, scope="session")
 @every_script
 def test_an_error_names_the_line_of_the_file_it_is_on(
     client: redis.Redis, script: ScriptFile
@@ -112,9 +111,7 @@ def test_an_error_names_the_line_of_the_file_it_is_on(
     assert f"user_script:{line + 1}:" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "server", [name for name in SERVERS if name != "fakeredis"], indirect=True, scope="session"
-)
+@pytest.mark.parametrize("server", quick_first(REAL), indirect=True, scope="session")
 def test_an_error_of_a_command_names_its_line_of_the_file(
     client: redis.Redis, queue: DelayQueue
 ) -> None:

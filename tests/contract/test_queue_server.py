@@ -11,15 +11,15 @@ import pytest
 import redis
 
 from devtools.valkey import Valkey, private_valkey
-from tests.contract.conftest import SERVERS, every_producer
+from tests.contract.conftest import REAL, every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
+from tests.length import quick_first
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
 from worker.queue.delay_queue import Put
 
 MANY = 100_000
-REAL = [name for name in SERVERS if name != "fakeredis"]
-pytestmark = pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize("server", quick_first(REAL), indirect=True, scope="session")
 
 
 # -- memory --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from unittest.mock import Mock, patch
 import pytest
 import redis
 
-from tests.contract.conftest import SERVERS, on_one_server
+from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from worker import DelayQueue, Task
@@ -49,7 +49,6 @@ def test_after_a_death_the_batch_comes_a_few_at_a_time(
     assert {task.id for task in queue.claim(500, 100, now_ms=1100).tasks} == {*due}
 
 
-@on_one_server
 @pytest.mark.parametrize(("limit", "few"), [(1, 1), (3, 1), (4, 2), (99, 9), (100, 10), (2000, 44)])
 def test_a_few_are_the_root_of_the_limit(queue: DelayQueue, limit: int, few: int) -> None:
     queue.schedule_many((f"{n}", 1000, b"") for n in range(2000))
@@ -178,7 +177,6 @@ def test_suspects_of_one_and_two_deaths_are_not_mixed(
     assert [one(queue, 1300).id for _ in order] == order
 
 
-@on_one_server
 @pytest.mark.parametrize("killers", [{"250"}, {"000"}, {"499"}, {"100", "101", "400"}])
 def test_a_killers_neighbors_get_two_deliveries_at_most(
     queue: DelayQueue, killers: set[str]
@@ -224,7 +222,6 @@ def test_a_claim_whose_reply_was_lost_counts_nothing(
     assert (task.deliveries, task.attempt) == (0, 1)
 
 
-@on_one_server
 def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: DelayQueue) -> None:
     queue.schedule_many((f"{n:04}", 900 + n, b"x") for n in range(2500))
     theirs = other.claim(500, 10_000, now_ms=9000).tasks
@@ -240,7 +237,7 @@ def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: De
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
-def test_a_lost_reply_is_reported_at_the_same_cost_in_a_long_queue(
+def test_a_lost_reply_costs_the_same_in_a_long_queue(
     client: redis.Redis, queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule_many((f"{n:04}", 1000, b"") for n in range(6000))
@@ -288,7 +285,7 @@ def test_replies_lost_for_long_count_no_delivery(queue: DelayQueue, other: Delay
     assert (task.deliveries, task.attempt) == (0, 1)
 
 
-def test_a_lost_reply_is_reported_once_and_stays_known_for_an_hour(
+def test_a_lost_reply_is_reported_once_and_known_for_an_hour(
     queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
@@ -438,7 +435,7 @@ def test_a_short_silence_spares_nobody(queue: DelayQueue, monotonic: Mock, secon
     assert task.deliveries == 1
 
 
-def test_a_worker_that_starts_after_all_have_died_waits_for_nothing(
+def test_a_worker_started_after_all_died_waits_for_nothing(
     queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)

@@ -155,6 +155,16 @@ def test_a_task_put_off_by_a_fast_clock_is_brought_forward(queue: DelayQueue, pu
     assert one(queue, NOW + 5).attempt == 2
 
 
+def test_a_task_not_due_is_brought_forward_by_its_record(queue: DelayQueue) -> None:
+    queue.schedule("a", NOW)
+    queue.retry([(one(queue, NOW), 600_000)], Put.NOT_DUE, now_ms=NOW)
+    assert queue.restore([Due("a", 600_000 - 50)], now_ms=NOW) == nothing()
+    assert state(queue)["scheduled"] == {"a": NOW + 600_000}
+    assert queue.restore([Due("a", -9)], now_ms=NOW + 9) == nothing()
+    assert state(queue)["scheduled"] == {"a": NOW}
+    assert one(queue, NOW + 9).attempt == 2
+
+
 def test_a_task_released_by_a_fast_clock_is_brought_forward(
     queue: DelayQueue,
 ) -> None:

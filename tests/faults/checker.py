@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import redis
@@ -30,6 +31,7 @@ from orders.sql.tables import (
     payments,
     stock_adjustments,
     stock_items,
+    unpaid_orders,
     webhook_deliveries,
     webhook_subscriptions,
 )
@@ -101,14 +103,18 @@ def read(
             for table in (
                 *(orders, order_items, order_events),
                 *(stock_items, payments, stock_adjustments),
-                *(webhook_subscriptions, webhook_deliveries),
+                *(webhook_subscriptions, webhook_deliveries, unpaid_orders),
             )
         ]
+    endings = {row.order_id: row for row in tables[2] if row.type in TERMINAL}
+    unpaid = {row.order_id: row for row in tables[8]}
     items: dict[str, list[Any]] = {row.id: [] for row in tables[0]}
     for row in tables[1]:
         items[row.order_id].append(row)
     return History(
-        orders={row.id: row for row in tables[0]},
+        orders={
+            row.id: _in_state(row, unpaid.get(row.id), endings.get(row.id)) for row in tables[0]
+        },
         items=items,
         events=list(tables[2]),
         stock=list(tables[3]),
@@ -119,6 +125,22 @@ def read(
         subscriptions=tables[6],
         deliveries=tables[7],
     )
+
+
+def _in_state(order: Any, unpaid: Any, ending: Any) -> SimpleNamespace:
+    """An order with its state: of its row, if it has one. It is lost without a row and an ending."""
+    state = unpaid or ending
+    found = SimpleNamespace(
+        **order._asdict(),
+        status="lost" if state is None else "unpaid" if unpaid else TERMINAL[ending.type],
+        expires_at=state and state.expires_at,
+        version=state and state.version,
+        cancelled_at=None,
+        cancel_reason=None,
+    )
+    if found.status == "cancelled":
+        found.cancelled_at, found.cancel_reason = ending.at, ending.data["reason"]
+    return found
 
 
 #: What each request may be answered with.

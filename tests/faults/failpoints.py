@@ -41,9 +41,9 @@ from worker.runtime import lane
 
 #: How often each moment is tried.
 REPEAT = int(os.environ.get("REPEAT", "1"))
-#: A batch that is handled passes these. ``in_update`` is when the statement was sent and nothing has
+#: A batch that is handled passes these. ``in_delete`` is when the statement was sent and nothing has
 #: come back.
-MOMENTS = ("after_claim", "in_update", "after_commit")
+MOMENTS = ("after_claim", "in_delete", "after_commit")
 #: An order that is placed passes these before it is answered.
 API_MOMENTS = ("before_insert", "after_commit")
 #: Before and after each of these methods of the queue there is a moment too: ``before_retry``, ...
@@ -102,7 +102,7 @@ def _watch(engine: sa.Engine) -> None:
     def before(connection: sa.Connection, _cursor: Any, statement: str, *_: Any) -> None:
         if "INSERT INTO orders" in statement:
             _pass("before_insert")
-        if "UPDATE orders" in statement:
+        if "DELETE FROM unpaid_orders" in statement:
             driver: Any = connection.connection.driver_connection
             driver.wait = functools.partial(_wait, driver)
 
@@ -111,7 +111,7 @@ def _wait(driver: Any, gen: Any, *args: Any, **kwargs: Any) -> Any:
     """Wait for a statement's end, once; it is sent before the generator says what it waits for."""
     del driver.wait
     first = next(gen)
-    _pass("in_update")
+    _pass("in_delete")
 
     def rest() -> Any:
         yielded = first

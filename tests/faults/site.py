@@ -26,10 +26,19 @@ from orders.config import Settings
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
-from orders.sql.tables import api_clients, metadata, order_events, order_items, orders, stock_items
+from orders.sql.tables import (
+    api_clients,
+    metadata,
+    order_events,
+    order_items,
+    orders,
+    stock_items,
+    unpaid_orders,
+)
 from tests.conftest import upgrade
 from tests.faults.checker import History, Response, Violation, read, violations
 from tests.faults.failpoints import REDIS_CLOCK_OFFSET
+from tests.states import states, status
 from worker import DelayQueue, connect
 
 ON_HAND = 1_000_000
@@ -141,15 +150,12 @@ class Site:
                 sa.insert(orders).values(
                     id=sa.bindparam("order_id"),
                     client_id=self._customer,
-                    status="unpaid",
                     currency="EUR",
                     total_minor=300,
                     created_at=now(),
-                    expires_at=later(now(), "for_ms"),
                     timeout_ms=sa.bindparam("for_ms"),
                     idempotency_key=sa.bindparam("for_key"),
                     fingerprint="",
-                    pieces=len(SKUS),
                 ),
                 [
                     {
@@ -167,13 +173,17 @@ class Site:
             connection.execute(
                 sa.update(stock_items).values(reserved=stock_items.c.reserved + count)
             )
+            deadline = later(orders.c.created_at, orders.c.timeout_ms).label("expires_at")
+            unpaid = sa.select(
+                orders.c.id.label("order_id"), orders.c.client_id, deadline, sa.literal(len(SKUS))
+            ).where(orders.c.id.in_(ids))
+            columns = ["order_id", "client_id", "expires_at", "pieces"]
             due = connection.execute(
-                sa.select(orders.c.id, orders.c.expires_at).where(orders.c.status == "unpaid")
+                sa.insert(unpaid_orders).from_select(columns, unpaid).returning(unpaid_orders)
             ).all()
         if scheduled:
-            new = {*ids}
             self.queue.schedule_many(
-                (row.id, row.expires_at.timestamp() * 1000, b"") for row in due if row.id in new
+                (row.order_id, row.expires_at.timestamp() * 1000, b"") for row in due
             )
         return ids
 
@@ -184,7 +194,7 @@ class Site:
     # -- looking ---------------------------------------------------------------------------
 
     def unpaid(self) -> int:
-        return self._count(orders.c.status == "unpaid")
+        return self._count("unpaid")
 
     def wait_until_all_are_cancelled(self, seconds: float = 60) -> None:
         wait_until(lambda: self.unpaid() == 0, "every order to be cancelled", seconds=seconds)
@@ -251,9 +261,8 @@ class Site:
     def latest_ms(self) -> float:
         """How late the latest cancellation was; also asserts that none was early."""
         with self.services.engine.connect() as connection:
-            query = sa.select(orders.c.expires_at, orders.c.cancelled_at)
-            rows = connection.execute(query.where(orders.c.status == "cancelled")).all()
-        late = [1000 * (row.cancelled_at - row.expires_at).total_seconds() for row in rows]
+            rows = connection.execute(sa.select(states).where(status == "cancelled")).all()
+        late = [1000 * (row.ended_at - row.expires_at).total_seconds() for row in rows]
         assert min(late) >= 0, "an order was cancelled before its deadline"
         return float(max(late))
 
@@ -266,7 +275,7 @@ class Site:
             assert sorted(events) == sorted(ids)
             stock = connection.execute(sa.select(stock_items.c.on_hand, stock_items.c.reserved))
             assert {tuple(row) for row in stock} == {(ON_HAND, 0)}
-        assert self._count(orders.c.status == "cancelled") == len(ids)
+        assert self._count("cancelled") == len(ids)
 
     def assert_the_queue_is_empty(self) -> None:
         """No task left, none dead, nothing remembered of any."""
@@ -289,9 +298,9 @@ class Site:
         )
         return {key.encode() for key in known}
 
-    def _count(self, condition: sa.ColumnElement[bool]) -> int:
+    def _count(self, wanted: str) -> int:
         with self.services.engine.connect() as connection:
-            query = sa.select(sa.func.count()).select_from(orders).where(condition)
+            query = sa.select(sa.func.count()).select_from(states).where(status == wanted)
             return connection.execute(query).scalar_one()
 
 

@@ -27,12 +27,13 @@ import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.sql.tables import order_events, orders, webhook_deliveries
+from orders.sql.tables import order_events, webhook_deliveries
 from tests.faults.checker import Violation, read, violations
 from tests.faults.load import Load
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
 from tests.receiver import Receiver
+from tests.states import states, status
 
 LEASE_SECONDS = 3
 SETTINGS = {
@@ -259,18 +260,13 @@ class Soak:
     def table(self, seconds: float) -> str:
         with self.site.services.engine.connect() as connection:
             rows = connection.execute(
-                sa.select(
-                    orders.c.status,
-                    orders.c.cancel_reason,
-                    orders.c.expires_at,
-                    orders.c.cancelled_at,
-                )
+                sa.select(status, states.c.reason, states.c.expires_at, states.c.ended_at)
             ).all()
             events = connection.execute(sa.select(order_events.c.type)).scalars().all()
         late_ms: dict[str, list[float]] = {"SQL failed": [], "another part failed": [], "": []}
         for row in rows:
-            if row.cancel_reason == "expired":
-                due, ended = row.expires_at.timestamp(), row.cancelled_at.timestamp()
+            if row.reason == "expired":
+                due, ended = row.expires_at.timestamp(), row.ended_at.timestamp()
                 late_ms[self._failing(due, ended)].append(1000 * (ended - due))
         messages = self.receiver.messages
         sent = {message.id for message in messages}

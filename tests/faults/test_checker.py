@@ -12,11 +12,19 @@ from orders.bootstrap import Services
 from orders.order.domain import CancelReason, Payment
 from orders.queues import QUEUE
 from orders.sql.expressions import now
-from orders.sql.tables import order_events, orders, payments, stock_items, webhook_deliveries
+from orders.sql.tables import (
+    order_events,
+    orders,
+    payments,
+    stock_items,
+    unpaid_orders,
+    webhook_deliveries,
+)
 from tests.expiring import expire_now
 from tests.faults.checker import read, violations
 from tests.faults.conftest import Build
 from tests.faults.site import ON_HAND, SKUS, Site
+from tests.states import status
 from worker import DelayQueue, Due, LeaseLost
 from worker.queue.scripts import scripts
 
@@ -62,15 +70,15 @@ def test_ack_before_commit_loses_a_check(site: Site) -> None:
 def test_select_then_update_cancels_what_was_paid(site: Site) -> None:
     [order_id] = site.place(1, -1, -1)
     with site.services.engine.begin() as connection:
-        seen = connection.execute(sa.select(orders.c.status)).scalar_one()
+        seen = connection.execute(sa.select(status)).scalar_one()
     pay(site, order_id)
     assert check(site) == set()
     if seen == "unpaid":
         with site.services.engine.begin() as connection:
             connection.execute(
-                sa.update(orders)
-                .where(orders.c.id == order_id)
-                .values(status="cancelled", paid_at=None, cancelled_at=orders.c.expires_at)
+                sa.update(order_events)
+                .where(order_events.c.type == "order.paid")
+                .values(type="order.cancelled", data={"reason": CancelReason.EXPIRED})
             )
     assert {"S1", "S2"} <= check(site)
 
@@ -78,15 +86,28 @@ def test_select_then_update_cancels_what_was_paid(site: Site) -> None:
 def test_the_database_refuses_the_second_ending_of_such_a_bug(site: Site) -> None:
     [order_id] = site.place(1, -1, -1)
     pay(site, order_id)
-    with pytest.raises(sa.exc.IntegrityError), site.services.engine.begin() as connection:
-        connection.execute(
-            sa.insert(order_events).values(
-                order_id=order_id,
-                type="order.cancelled",
-                at=sa.select(orders.c.expires_at).scalar_subquery(),
-                data={"reason": CancelReason.EXPIRED},
-            )
-        )
+    paid = sa.select(order_events).where(order_events.c.type == "order.paid")
+    once = pytest.raises(sa.exc.IntegrityError, match="uq_order_events_terminal")
+    with once, site.services.engine.begin() as connection:
+        ended = connection.execute(paid).one()._asdict()
+        del ended["id"]
+        again = ended | {"type": "order.cancelled", "data": {"reason": CancelReason.EXPIRED}}
+        connection.execute(sa.insert(order_events), again)
+
+
+def test_both_or_neither_of_row_and_ending_is_reported(site: Site) -> None:
+    ids = site.place(1, -1, -1)
+    with site.services.engine.begin() as connection:
+        row = connection.execute(sa.select(unpaid_orders)).one()._asdict()
+    expire(site.services, ids)
+    assert check(site) == set()
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.insert(unpaid_orders), row)
+    assert "S1" in check(site)
+    with site.services.engine.begin() as connection:
+        connection.execute(sa.delete(unpaid_orders))
+        connection.execute(sa.delete(order_events))
+    assert "S1" in check(site)
 
 
 def test_a_deadline_that_moves_unannounced_is_reported(site: Site) -> None:
@@ -97,19 +118,19 @@ def test_a_deadline_that_moves_unannounced_is_reported(site: Site) -> None:
     later = order.expires_at + timedelta(seconds=60)
     service.extend(customer, order.id, expires_at=later, versions=frozenset({"1"}))
     assert check(site) == set()
-    one = orders.c.id == order.id
+    row = sa.update(unpaid_orders).where(unpaid_orders.c.order_id == order.id)
+    ended = sa.update(order_events).where(order_events.c.type == "order.cancelled")
     with site.services.engine.begin() as connection:
-        connection.execute(sa.update(orders).where(one).values(expires_at=order.expires_at))
+        connection.execute(row.values(expires_at=order.expires_at))
     assert check(site) == {"S3"}
     with site.services.engine.begin() as connection:
-        connection.execute(sa.update(orders).where(one).values(expires_at=later))
-        connection.execute(sa.update(orders).where(one).values(version=1))
+        connection.execute(row.values(expires_at=later, version=1))
     assert check(site) == {"S1"}
     with site.services.engine.begin() as connection:
-        connection.execute(sa.update(orders).where(one).values(version=2, expires_at=now()))
+        connection.execute(row.values(version=2, expires_at=now()))
     expire_now(service, ids)
     with site.services.engine.begin() as connection:
-        connection.execute(sa.update(orders).where(one).values(expires_at=later))
+        connection.execute(ended.values(expires_at=later))
     assert check(site) == {"S3"}, "it was cancelled at the time that was in force no more"
 
 

@@ -121,7 +121,7 @@ def test_a_worker_killed_in_its_sweep_is_made_good(build: Build, moment: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["in_update", "after_commit"] * REPEAT)
+@pytest.mark.parametrize("moment", ["in_delete", "after_commit"] * REPEAT)
 def test_a_worker_killed_cancelling_without_redis_is_made_good(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(20, 0, 0)
@@ -138,6 +138,7 @@ def test_a_worker_killed_cancelling_without_redis_is_made_good(build: Build, mom
     site.assert_each_was_cancelled_once(ids)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_busy_worker_soon_and_leaves_no_lease(build: Build) -> None:
     site = build(BATCH_SIZE="20")
     ids = site.place(4000, 0, 0)

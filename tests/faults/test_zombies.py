@@ -88,7 +88,7 @@ def take_over(site: Site) -> list[Task]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["in_update"] * REPEAT)
+@pytest.mark.parametrize("moment", ["in_delete"] * REPEAT)
 def test_a_zombie_in_the_middle_of_its_statement_keeps_no_lock(build: Build, moment: str) -> None:
     site = build(**HURRIED)
     ids = site.place(ORDERS, 0, 0)

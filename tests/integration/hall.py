@@ -162,6 +162,17 @@ def by_hand(engine: sa.Engine) -> sa.Engine:
     return engine
 
 
+def own_begin(engine: sa.Engine) -> sa.Engine:
+    """Sets what the isolation level is to be whenever a transaction begins, as the orders' engine does."""
+    if engine.dialect.name == "postgresql":
+
+        def do_begin(connection: Any) -> None:
+            connection.driver_connection.autocommit = False
+
+        engine.dialect.do_begin = do_begin  # type: ignore[method-assign, assignment]
+    return engine
+
+
 ENGINES: dict[str, Callable[[str], sa.Engine]] = {
     "autocommit": lambda url: sa.create_engine(url, isolation_level="AUTOCOMMIT"),
     "autocommit option": lambda url: sa.create_engine(url).execution_options(
@@ -170,6 +181,7 @@ ENGINES: dict[str, Callable[[str], sa.Engine]] = {
     "serializable": lambda url: sa.create_engine(url, isolation_level="SERIALIZABLE"),
     "one connection": lambda url: sa.create_engine(url, pool_size=1, max_overflow=0),
     "no pool": lambda url: sa.create_engine(url, poolclass=sa.NullPool),
+    "own begin": lambda url: own_begin(sa.create_engine(url)),
     "by hand": lambda url: (
         by_hand(sa.create_engine(url)) if "sqlite" in url else sa.create_engine(url)
     ),

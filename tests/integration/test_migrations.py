@@ -67,6 +67,7 @@ def test_upgrading_and_downgrading_leave_no_trace(engine: sa.Engine, config: Con
     assert schema(engine) == first
 
 
+@pytest.mark.slow
 def test_upgrading_again_changes_nothing(engine: sa.Engine, config: Config) -> None:
     command.upgrade(config, "head")
     first = schema(engine)

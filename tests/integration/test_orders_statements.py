@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -21,7 +22,7 @@ from devtools.processes import wait_until
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
 from orders.order.domain import Order
 from orders.order.repository import OrderRepository
-from orders.order.service import Paid, Placed
+from orders.order.service import LOOK_AGAIN_MS, Paid, Placed
 from orders.sql.expressions import clock
 from orders.sql.tables import order_events, orders, stock_items, unpaid_orders
 from tests.conftest import Shop
@@ -208,6 +209,87 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
         pay(other, shop, kept, "r-4")
     assert isinstance(found[0], AlreadyPaid)
     assert shop.shelf() == (97, 0)
+
+
+def test_who_waited_for_an_ending_does_not_end_it_again(shop: Shop) -> None:
+    """A second DELETE finds no row once it has the lock, and the next look sees the ending."""
+    shop.stock()
+    order = shop.place()
+    with waiting(shop, lambda: shop.service.cancel(shop.client, order.id)) as (other, found):
+        first = OrderRepository(other).cancel(order.id, shop.client)
+    assert found[0] == first
+    assert shop.events(order) == ["order.created", "order.cancelled"]
+    shop.check(tea=100)
+
+
+def stopped(
+    shop: Shop, first: Callable[[], Any], second: Callable[[], Any], *, waits: bool
+) -> tuple[Any, Any]:
+    """What comes of both, the second one sent when the first has its order and waits for stock."""
+    with ThreadPoolExecutor(2) as pool:
+        with shop.engine.begin() as stranger:
+            stranger.execute(sa.select(stock_items).with_for_update())
+            earlier = pool.submit(first)
+            wait_until(lambda: blocked(shop), "the first to have its order")
+            later = pool.submit(second)
+            if waits:
+                wait_until(lambda: blocked(shop, 2), "the second to wait")
+            else:
+                later.result(timeout=60)
+        return earlier.result(), later.result()
+
+
+def test_a_payment_between_a_batchs_lock_and_its_end_waits(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(-1, order)
+    left, paid = stopped(
+        shop, lambda: shop.service.expire([order.id]), lambda: shop.pay(order), waits=True
+    )
+    assert (left, paid.payment.reason) == ({}, "order_cancelled")
+    assert shop.events(order) == ["order.created", "order.cancelled", "payment.refund_due"]
+    shop.check(tea=100)
+
+
+def test_a_batch_skips_what_is_being_paid(shop: Shop) -> None:
+    shop.stock()
+    order = shop.place()
+    shop.expire_in(-1, order)
+    paid, left = stopped(
+        shop, lambda: shop.pay(order), lambda: shop.service.expire([order.id]), waits=False
+    )
+    assert (paid.payment.status, left) == ("applied", {order.id: LOOK_AGAIN_MS})
+    assert shop.events(order) == ["order.created", "order.paid"]
+    shop.check(tea=100)
+
+
+@pytest.mark.parametrize("end", ["paid", "cancelled"])
+def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> None:
+    """Each waits for the one before it to commit: readers of a page of events miss none."""
+    shop.stock()
+    order = shop.place()
+    if end == "paid":
+        shop.pay(order)
+    else:
+        shop.service.cancel(shop.client, order.id)
+    with waiting(shop, lambda: shop.pay(order, "r-2")) as (other, found):
+        first = pay(other, shop, order, "r-1")
+    second = found[0].payment
+    with waiting(shop, lambda: shop.pay(order, "r-3")) as (other, _):
+        OrderRepository(other).refund(first.id, shop.client, "re-1")
+    refund = partial(shop.service.refund, shop.client, second.id, reference="re-2")
+    with waiting(shop, refund) as (other, _):
+        pay(other, shop, order, "r-4")
+    told: list[Any] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)[2:]
+    assert [(event.type, event.data["reference"]) for event in told] == [
+        ("payment.refund_due", "r-1"),
+        ("payment.refund_due", "r-2"),
+        ("payment.refunded", "r-1"),
+        ("payment.refund_due", "r-3"),
+        ("payment.refund_due", "r-4"),
+        ("payment.refunded", "r-2"),
+    ]
+    assert [event.at for event in told] == sorted(event.at for event in told)
 
 
 def test_a_twin_does_not_wait_for_the_order_that_is_paid(shop: Shop) -> None:

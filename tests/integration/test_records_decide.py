@@ -26,7 +26,7 @@ from tests.integration.hall import (
     own_hall,
     queue_of,
 )
-from worker import DeadLetter, Failed, Outcome, Retry, Task, Unavailable
+from worker import DeadLetter, Failed, NotDue, Outcome, Retry, Task, Unavailable
 from worker.records import CONFLICT_RETRIES, Records
 from worker.runtime.isolation import handle
 
@@ -88,6 +88,7 @@ def test_one_statement_handles_a_batch_and_tells_what_it_left(hall: Deciding) ->
     assert outcomes.keys() == {"later", "a\0b"}
     assert isinstance(outcomes["a\0b"], DeadLetter)
     assert isinstance(retry := outcomes["later"], Retry)
+    assert isinstance(retry, NotDue)
     assert 55_000 < retry.delay_ms <= 60_000
     assert retry.delay_ms == round(retry.delay_ms)
     assert hall.statuses() == {"due": "free", "also due": "free", "sold": "sold", "later": "held"}
@@ -113,7 +114,7 @@ def test_the_statement_gets_ids_as_the_application_has_them(engine: sa.Engine) -
     assert [*hall.batches[0]] == [ONE]
     assert isinstance(next(iter(hall.batches[0])), UUID)
     assert {name: type(each) for name, each in outcomes.items()} == {
-        ONE.hex: Retry,
+        ONE.hex: NotDue,
         "no ticket": DeadLetter,
     }
 
@@ -126,7 +127,7 @@ def test_a_locked_record_is_left_and_looked_at_again(hall: Deciding) -> None:
         outcomes = hall.run("A1", "A2")
         again: Any = hall.flow.handler([Task("A1", attempt=9)])
     [retry] = outcomes.values()
-    assert isinstance(retry, Retry)
+    assert type(retry) is Retry
     assert [*outcomes] == ["A1"]
     assert 0 < retry.delay_ms <= 50
     assert 500 <= again["A1"].delay_ms <= 1000
@@ -197,7 +198,9 @@ def test_nothing_runs_beside_the_statement(hall: Deciding) -> None:
 
 
 @on_postgresql
-def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in ENGINES if kind != "no pool"])
+def test_a_batch_is_one_round_trip(records_url: str, kind: str) -> None:
+    hall = Deciding(ENGINES[kind](records_url))
     hall.add("A1", "A2")
 
     def traced(connection: sa.Connection, tasks: Mapping[Any, Task]) -> dict[Any, float]:
@@ -214,6 +217,27 @@ def test_a_batch_is_one_round_trip(hall: Deciding) -> None:
         sent = re.findall(r"^\S+ \S+\tF\t\d+\t(\w+)", trace.read().decode(), re.MULTILINE)
     assert sent == ["Parse", "Bind", "Describe", "Execute", "Sync", "Terminate"]
     assert hall.statuses() == {"A1": "free", "A2": "free"}
+    hall.engine.dispose()
+
+
+@on_postgresql
+def test_what_a_listener_has_begun_is_committed_before(records_url: str) -> None:
+    with made(records_url) as engine:
+        sa.event.listen(engine, "begin", lambda each: each.exec_driver_sql("SET LOCAL jit = off"))
+        hall = Deciding(engine)
+        hall.add("A1")
+        hall.decide = lambda connection, tasks: hall.free(connection, tasks) or 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            hall.run("A1")
+        assert hall.statuses() == {"A1": "free"}
+
+
+def test_batches_start_no_thread_each(hall: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+    hall.run("A1")
+    monkeypatch.delattr("threading.Thread.start")
+    for _ in range(3):
+        hall.run("A1")
+    assert hall.sweep() == []
 
 
 @pytest.mark.parametrize("kind", ENGINES)

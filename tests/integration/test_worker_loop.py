@@ -254,7 +254,7 @@ def test_a_key_of_another_type_does_not_end_the_worker(
         wait_until(lambda: worker.counts["done"], "the task")
 
 
-def test_a_redis_that_comes_back_unsafe_waits_until_it_is_safe(tmp_path: Path) -> None:
+def test_a_redis_that_is_back_unsafe_is_unused_until_safe(tmp_path: Path) -> None:
     with private_valkey(tmp_path) as server:
         worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
         with running(worker):

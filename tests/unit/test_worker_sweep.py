@@ -20,6 +20,7 @@ from worker import (
     Due,
     Failed,
     Flow,
+    NotDue,
     Outcome,
     Reschedule,
     Retry,
@@ -353,9 +354,7 @@ def test_what_ends_while_a_backlog_is_read_costs_one_more_page(place: Place) -> 
     assert place.peer.counts == {}
 
 
-def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
-    place: Place, clock: Clock
-) -> None:
+def test_what_ends_while_a_backlog_is_read_costs_nothing(place: Place, clock: Clock) -> None:
     place.records.add(**dict.fromkeys("abcdef", -60.0))
     place.round()
     [task] = place.peer.claim(1)
@@ -376,7 +375,7 @@ def test_what_this_process_ends_while_a_backlog_is_read_costs_nothing(
     assert place.peer.counts == {"restored": 6}
 
 
-def test_a_leased_task_on_the_first_page_does_not_keep_lost_ones_on_the_second_waiting(
+def test_a_leased_task_does_not_keep_lost_ones_waiting(
     place: Place,
 ) -> None:
     place.records.add(slow=-9, slow_too=-8)
@@ -430,7 +429,7 @@ def test_a_look_ahead_leaves_a_newly_silent_redis_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("delay", "looks"), [(-5.0, 4), (20.0, 3)], ids=["overdue", "due soon"])
-def test_a_worker_whose_turn_ends_in_the_middle_of_a_round_reads_no_more_pages(
+def test_a_worker_whose_turn_ends_reads_no_more_pages(
     place: Place, delay: float, looks: int
 ) -> None:
     place.records.add(**dict.fromkeys("abcdef", delay))
@@ -600,6 +599,37 @@ def test_a_pause_that_the_sweep_learns_of_is_known_to_claims(place: Place) -> No
     place.peer.queue.resume()
     place.round()
     assert not place.peer.claims.last_known_paused
+
+
+# -- clocks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redis_answers", [True, False])
+def test_a_slow_clocks_not_due_is_handled_once_it_is_right(
+    place: Place, *, redis_answers: bool
+) -> None:
+    place.round()
+    place.records.add(a=600)  # by the slow clock
+    place.peer.claims.schedule("a", 1)
+    tasks = place.peer.claim()
+    place.peer.station.settler.settle(BatchResult(retries=[(tasks[0], NotDue(600_000))]))
+    place.rounds(3)
+    assert place.peer.claim() == []
+    if not redis_answers:
+        place.redis_is_silent_for_long()
+    place.records.waiting["a"] = place.clock.now - 5
+    place.round()
+    claimed = place.peer.claim() if redis_answers else []
+    assert [*place.handled, *(task.id for task in claimed)] == ["a"]
+
+
+def test_without_redis_not_due_is_asked_again_by_the_records(place: Place) -> None:
+    place.redis_is_silent_for_long()
+    place.records.add(a=-1)
+    place.outcomes = {"a": NotDue(600_000)}
+    place.rounds(3)
+    assert place.handled == ["a", "a", "a"]
+    assert {told.delay_ms for told in place.peer.heard.of(events.Retried)} == {600_000}
 
 
 # -- what rests ----------------------------------------------------------------------------

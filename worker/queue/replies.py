@@ -51,6 +51,8 @@ class Put(StrEnum):
     FAILED = "failed"
     #: The same appointment again, with failures and deliveries reset.
     AGAIN = "again"
+    #: As `AGAIN`, but a sweep may bring it forward: the records say when it is due.
+    NOT_DUE = "not due"
     #: It is done and due again: a new appointment.
     NEW = "new"
     #: The same appointment again; nothing is counted or reset but the attempts.

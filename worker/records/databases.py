@@ -1,10 +1,7 @@
 """What differs between PostgreSQL and SQLite: times, lists of ids, and how a transaction begins."""
 
-import os
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +10,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
 from .ids import IdArray, id_type, plain_type
+from .watchdog import Watchdog
+
+_WATCHDOG = Watchdog()
 
 #: How long a statement waits for one lock at most: a locked row holds up the batch until it is found.
 LOCK_MS = 1000
@@ -87,34 +87,26 @@ class PostgreSQL:
         if connection.dialect.detect_autocommit_setting(_driver(connection)):
             connection.execution_options(isolation_level="READ COMMITTED")
 
-    def autocommit(self, connection: sa.Connection) -> AbstractContextManager[object]:
-        """Commit each statement by itself until the block ends."""
-        return connection.execution_options(isolation_level="AUTOCOMMIT").begin()
-
     @contextmanager
-    def deadline(self, connection: sa.Connection, seconds: float) -> Iterator[None]:
-        """Close the connection to a server that takes longer.
+    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+        """Commit each statement by itself until the block ends.
 
-        A frozen server cannot end a statement, but its kernel keeps acknowledging packets, so neither the
-        server's timeouts nor those of TCP ever fire.
+        The driver is told, not SQLAlchemy, which would take as long as a small statement, and which an engine
+        with its own way to begin a transaction would undo.
         """
         driver = _driver(connection)
-        if not hasattr(driver, "fileno"):
-            yield
-            return
-        with socket.socket(fileno=os.dup(driver.fileno())) as line:
-
-            def hang_up() -> None:
-                with suppress(OSError):
-                    line.shutdown(socket.SHUT_RDWR)
-
-            timer = threading.Timer(seconds, hang_up)
-            timer.daemon = True
-            timer.start()
+        with connection.begin():
+            driver.commit()  # what a listener of the engine's has begun
+            before, driver.autocommit = driver.autocommit, True
             try:
                 yield
             finally:
-                timer.cancel()
+                if not getattr(driver, "closed", False):
+                    driver.autocommit = before
+
+    def deadline(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+        """Close the connection to a server that takes longer."""
+        return _WATCHDOG.watching(_driver(connection), seconds)
 
 
 #: How SQLAlchemy writes a DateTime on SQLite, whose clock has milliseconds.

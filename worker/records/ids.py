@@ -83,14 +83,23 @@ def task_id(column: sa.Column[Any], record_id: Any, dialect: Dialect) -> str:
     return str(record_id)
 
 
-def record_id(column: sa.Column[Any], parsed: Any, dialect: Dialect) -> Any:
-    """A parsed task id with the type that the application has for the column."""
+def record_id_parser(
+    column: sa.Column[Any], parse: Callable[[str], Any], dialect: Dialect
+) -> Callable[[str], Any]:
+    """A function that parses a task id into the type that the application has for the column.
+
+    ``parse`` parses it into the database's type. Both raise ValueError.
+    """
     kind, plain = column.type, plain_type(column, dialect)
-    if isinstance(plain, sa.Uuid) and plain.as_uuid and not isinstance(parsed, UUID):
-        parsed = UUID(parsed)
+    if isinstance(plain, sa.Uuid) and plain.as_uuid and dialect.name == "postgresql":
+        parse = _both(parse, UUID)  # on SQLite, the database's type is UUID already
     if isinstance(kind, sa.types.TypeDecorator) and _overrides(kind, "process_result_value"):
-        parsed = kind.process_result_value(parsed, dialect)
-    return parsed
+        parse = _both(parse, lambda plain_id: kind.process_result_value(plain_id, dialect))
+    return parse
+
+
+def _both(first: Callable[[str], Any], then: Callable[[Any], Any]) -> Callable[[str], Any]:
+    return lambda text: then(first(text))
 
 
 def _overrides(kind: sa.types.TypeDecorator[Any], method: str) -> bool:

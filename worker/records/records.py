@@ -13,12 +13,23 @@ from sqlalchemy.orm import QueryableAttribute, Session, scoped_session
 from ..backoff import LOOK_AGAIN
 from ..errors import Unavailable
 from ..findings import Checks
-from ..flow import CommonSettings, DeadLetter, Due, Failed, Flow, Outcome, Probe, Retry, Task
+from ..flow import (
+    CommonSettings,
+    DeadLetter,
+    Due,
+    Failed,
+    Flow,
+    NotDue,
+    Outcome,
+    Probe,
+    Retry,
+    Task,
+)
 from ..log import log
 from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
-from .ids import record_id, task_id
+from .ids import record_id_parser, task_id
 from .outages import retried, unavailable
 from .statements import RecordStatements
 
@@ -112,7 +123,7 @@ class Records:
         if handle is not None and decide is None:
             self._handle_batch = partial(self._locked, handle)
         elif decide is not None and handle is None:
-            self._parse = self._typed
+            self._parse = record_id_parser(self._id, self._sql.parse, engine.dialect)
             self._handle_batch = partial(self._decided, decide)
         else:
             raise ValueError("records need either handle or decide")
@@ -214,10 +225,6 @@ class Records:
         if batch:
             outcomes |= self._handle_batch(batch)
         return outcomes
-
-    def _typed(self, task_id: str) -> Any:
-        """A record's id as the application has it. Raises ValueError."""
-        return record_id(self._id, self._sql.parse(task_id), self._engine.dialect)
 
     @retried
     def _decided(self, decide: DecideRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
@@ -323,7 +330,7 @@ def _look_again(ms: float, task: Task | None) -> Retry:
     """When to look at a record again. One that is due was locked by another transaction."""
     if ms <= 0:
         return Retry(1000 * LOOK_AGAIN(task.attempt if task else 1))
-    return Retry(math.ceil(ms))  # raises for NaN
+    return NotDue(math.ceil(ms))  # raises for NaN
 
 
 def _column(column: Column) -> sa.Column[Any]:

@@ -12,7 +12,7 @@ import redis
 from .. import events
 from ..backoff import Backoff
 from ..errors import FATAL, LeaseLost, described
-from ..flow import MAX_DELAY_MS, Flow, Retry, Task
+from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
 from ..log import log
 from ..queue.delay_queue import DelayQueue, Put
 from .postponed import Postponed
@@ -69,10 +69,12 @@ class Settler:
             task.id: look.error for task, look in results.retries if isinstance(look, LookAgain)
         }
         delayed = [row for rows in back.values() for row in rows]
+        not_due = back[Put.NOT_DUE]
+        put_off = [row for put, rows in back.items() for row in rows if put is not Put.NOT_DUE]
         back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
-        for task in [*results.done, *results.untouched]:
+        for task in [*results.done, *results.untouched, *(task for task, _ in not_due)]:
             self.postponed.discard(task.id)
-        self._postpone([*delayed, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
+        self._postpone([*put_off, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
         calls = [
             self._call("done", results.done, queue.ack),
             *(
@@ -181,7 +183,9 @@ def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
     """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
     back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
     for task, retry in results.retries:
-        put = Put.LATER if isinstance(retry, LookAgain) else Put.AGAIN
+        put = Put.AGAIN
+        if isinstance(retry, LookAgain | NotDue):
+            put = Put.LATER if isinstance(retry, LookAgain) else Put.NOT_DUE
         back[put].append((task, max(1.0, retry.delay_ms)))
     back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
     return back

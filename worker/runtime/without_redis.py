@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .. import events
-from ..flow import Due, Task
+from ..flow import Due, NotDue, Reschedule, Retry, Task
 from .isolation import handle
 from .outages import HangDetector
 from .postponed import Postponed
@@ -104,11 +104,11 @@ class WithoutRedis:
             delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)
             self._postponed.add(task.id, now + delay_ms / 1000)
             self._emit(events.Failed(self._flow.name, task, error, delay_ms))
-        later = [(task, retry.delay_ms) for task, retry in results.retries]
-        later += [(task, new.delay_ms) for task, new in results.rescheduled]
-        for task, delay_ms in later:
-            self._postponed.add(task.id, now + delay_ms / 1000)
-            self._emit(events.Retried(self._flow.name, task, delay_ms))
+        put_off: list[tuple[Task, Retry | Reschedule]] = [*results.retries, *results.rescheduled]
+        for task, later in put_off:
+            if not isinstance(later, NotDue):  # the records list it once it is due
+                self._postponed.add(task.id, now + later.delay_ms / 1000)
+            self._emit(events.Retried(self._flow.name, task, later.delay_ms))
         for task, letter in results.dead:
             # It becomes a dead letter once Redis is back and a claim delivers it.
             self._postponed.add(task.id, float("inf"))

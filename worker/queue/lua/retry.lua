@@ -9,6 +9,7 @@
 -- ARGV[4..] id, delay_ms, kind, ...; kind is one of
 --   'failed'  counts a failure
 --   'again'   resets failures and deliveries
+--   'not due' as 'again', but without a span, so that restore.lua may bring it forward
 --   'new'     a new appointment
 --   'later'   neither counts nor resets
 --
@@ -29,7 +30,7 @@ for n, id in ipairs(held) do
     state.attempts = state.attempts + 1
     if kind == 'failed' then
       state.failures = state.failures + 1
-    elseif kind == 'again' then
+    elseif kind == 'again' or kind == 'not due' then
       state.failures, state.deliveries, state.due = 0, 0, later
     elseif kind == 'new' then
       local notes = state.notes
@@ -37,7 +38,7 @@ for n, id in ipairs(held) do
       state.notes = notes
     end
     -- From the claim, because the handler decided on what it read after that. See restore.lua.
-    state.span = math.max(0, now + delay - claimed)
+    state.span = kind == 'not due' and 0 or math.max(0, now + delay - claimed)
     redis.call('ZADD', scheduled, now + delay, id)
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end

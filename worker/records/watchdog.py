@@ -1,0 +1,71 @@
+"""Closes database connections whose server does not answer in time.
+
+A frozen server cannot end a statement, but its kernel keeps acknowledging packets, so neither the server's
+timeouts nor those of TCP ever fire.
+"""
+
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Watchdog:
+    """Watches any number of connections with one thread, which sleeps until the next deadline.
+
+    The thread starts with the first connection. Without any, it sleeps until there is one.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        #: What is watched: the driver's connection, and until when, on the monotonic clock.
+        self._watched: dict[object, tuple[Any, float]] = {}
+        self._wakes_at = math.inf
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def watching(self, driver: Any, seconds: float) -> Iterator[None]:
+        """Hang up if the block takes longer. A driver that does not tell its socket is not watched."""
+        if not hasattr(driver, "fileno"):
+            yield
+            return
+        key, until = object(), time.monotonic() + seconds
+        with self._changed:
+            self._watched[key] = driver, until
+            if self._thread is None or not self._thread.is_alive():  # as in a child process
+                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                self._thread.start()
+            elif until < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:  # after a hang-up that is under way
+                self._watched.pop(key, None)
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                now = time.monotonic()
+                for key, (driver, until) in [*self._watched.items()]:
+                    if until <= now:
+                        del self._watched[key]
+                        _hang_up(driver)
+                self._wakes_at = min(
+                    (until for _, until in self._watched.values()), default=math.inf
+                )
+                ahead = None if self._wakes_at == math.inf else self._wakes_at - now
+                self._changed.wait(ahead)
+
+
+def _hang_up(driver: Any) -> None:
+    try:
+        # A closed connection has no socket, and its number may already be another one's.
+        with socket.socket(fileno=os.dup(driver.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+    except Exception:  # noqa: BLE001, S110  each driver has its own error for a closed connection
+        pass
