@@ -10,11 +10,11 @@ from typing import Any
 import redis
 
 from .. import events
-from ..backoff import Backoff
-from ..errors import FATAL, LeaseLost, described
-from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
+from ..errors import LeaseLost, described
+from ..flow import Flow, NotDue, Task
 from ..log import log
 from ..queue.delay_queue import DelayQueue, Put
+from .delays import retry_delay_ms
 from .postponed import Postponed
 from .results import BatchResult, LookAgain
 
@@ -183,30 +183,8 @@ def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
     """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
     back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
     for task, retry in results.retries:
-        put = Put.AGAIN
-        if isinstance(retry, LookAgain | NotDue):
-            put = Put.LATER if isinstance(retry, LookAgain) else Put.NOT_DUE
+        is_later, is_not_due = isinstance(retry, LookAgain), isinstance(retry, NotDue)
+        put = Put.LATER if is_later else Put.NOT_DUE if is_not_due else Put.AGAIN
         back[put].append((task, max(1.0, retry.delay_ms)))
     back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
     return back
-
-
-def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
-    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
-    if isinstance(error, Retry):
-        return max(1.0, error.delay_ms)
-    try:
-        delay_ms = 1000 * _number(flow.backoff(failures))
-    except FATAL:
-        raise
-    except BaseException:  # the application's code may raise anything
-        log.exception("backoff fails", queue=flow.name)
-        delay_ms = 1000 * Backoff()(failures)
-    return min(max(1.0, delay_ms), MAX_DELAY_MS)
-
-
-def _number(seconds: float) -> float:
-    """The seconds that a backoff returned. Raises TypeError or ValueError if they are not a number, such as NaN."""
-    if math.isnan(number := float(seconds)):
-        raise ValueError("a backoff returns seconds, not NaN")
-    return number

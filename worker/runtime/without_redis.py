@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from .. import events
 from ..flow import Due, NotDue, Reschedule, Retry, Task
+from .delays import retry_delay_ms
 from .isolation import handle
 from .outages import HangDetector
 from .postponed import Postponed
 from .results import BatchResult
-from .settling import retry_delay_ms
 from .station import Station, handled_event
 from .waiting import Page
 
