@@ -19,10 +19,12 @@ from .. import events
 from ..errors import UnsafeServer
 from ..flow import Flow, Task
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import BatchResult, handle
+from .isolation import handle
 from .outages import Health
 from .renewal import SHARE_SECONDS, HeldTasks
-from .station import ServerCheck, Station, handled_event
+from .results import BatchResult
+from .server_check import ServerCheck
+from .station import Station, handled_event
 
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
 #: longer.
