@@ -354,8 +354,8 @@ def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> Non
     clock.move(5)
     assert "a" not in postponed
     assert "b" in postponed
-    postponed.discard("b")
-    postponed.discard("b")
+    postponed.discard(["b"])
+    postponed.discard(["b"])
     assert "b" not in postponed
 
 

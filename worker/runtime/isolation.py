@@ -62,6 +62,8 @@ def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome
     If that is no mapping, they become dead letters, and if it names other tasks, the whole batch has failed. It is
     not run again in halves, because the handler may have done its work.
     """
+    if isinstance(returned, Mapping) and not returned:
+        return BatchResult(done=[*batch])
     results = BatchResult()
     refused: dict[Task, Unavailable] = {}
     for task, outcome in zip(batch, _outcomes(returned, batch), strict=True):

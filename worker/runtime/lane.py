@@ -192,7 +192,7 @@ class Lane:
     def _emit_handled(
         self, batch: Batch, results: BatchResult, began_at: float, ended_at: float
     ) -> None:
-        if tasks := [*results.handled()]:
+        if tasks := results.handled():
             late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
             seconds = ended_at - began_at
             self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))

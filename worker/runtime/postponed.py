@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable
 
 #: With more postponed tasks than this, those whose time has come are removed.
 TIDY_ABOVE = 1000
@@ -27,9 +28,11 @@ class Postponed:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
 
-    def discard(self, task_id: str) -> None:
-        self._until.pop(task_id, None)
-        self._since.pop(task_id, None)
+    def discard(self, ids: Iterable[str]) -> None:
+        if self._until:
+            for task_id in ids:
+                self._until.pop(task_id, None)
+                self._since.pop(task_id, None)
 
     def covers(self, task_id: str, due_at: float) -> bool:
         """Whether a task is postponed that is due at ``due_at`` by its records.
@@ -44,8 +47,5 @@ class Postponed:
 
     def _tidy(self) -> None:
         now = time.monotonic()
-        for task_id, until in [*self._until.items()]:
-            if until <= now:
-                self.discard(task_id)
-        for task_id in [*self._until][:-MAX_POSTPONED]:
-            self.discard(task_id)
+        self.discard([task_id for task_id, until in [*self._until.items()] if until <= now])
+        self.discard([*self._until][:-MAX_POSTPONED])

@@ -1,7 +1,6 @@
 """What became of the tasks of a batch."""
 
 import reprlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
@@ -54,16 +53,14 @@ class BatchResult:
                 # Running it again would repeat its work, with the same return value.
                 self.dead.append((task, DeadLetter(wrong)))
 
-    def handled(self) -> Iterator[Task]:
+    def handled(self) -> list[Task]:
         """The tasks that the handler dealt with, whatever the outcome."""
-        yield from self.done
-        for outcomes in (self.retries, self.rescheduled, self.dead, self.failed):
-            yield from (task for task, _ in outcomes)
+        others = (self.retries, self.rescheduled, self.dead, self.failed)
+        return [*self.done, *(task for outcomes in others for task, _ in outcomes)]
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> list[Task]:
         """All tasks."""
-        yield from self.handled()
-        yield from self.untouched
+        return [*self.handled(), *self.untouched]
 
     def merge(self, more: "BatchResult") -> None:
         """Add the results of another call."""

@@ -72,8 +72,8 @@ class Settler:
         not_due = back[Put.NOT_DUE]
         put_off = [row for put, rows in back.items() for row in rows if put is not Put.NOT_DUE]
         back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
-        for task in [*results.done, *results.untouched, *(task for task, _ in not_due)]:
-            self.postponed.discard(task.id)
+        settled = [*results.done, *results.untouched, *(task for task, _ in not_due)]
+        self.postponed.discard(task.id for task in settled)
         self._postpone([*put_off, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
         calls = [
             self._call("done", results.done, queue.ack),

@@ -141,7 +141,7 @@ def handled_event(
     """The event for one call of a handler."""
     return events.Handled(
         queue,
-        [*results.handled()],
+        results.handled(),
         done=len(results.done) + len(results.rescheduled),
         retries=len(results.retries),
         failed=len(results.failed) + len(results.dead),

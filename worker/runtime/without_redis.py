@@ -79,7 +79,7 @@ class WithoutRedis:
                 self._station.health.take_down(part.outage)
             self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
-            if handled := [*part.handled()]:
+            if handled := part.handled():
                 late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
                 seconds = ended_at - began_at
                 self._emit(
