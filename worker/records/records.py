@@ -273,7 +273,7 @@ class Records:
             with self._transaction() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
-            yield [Due(str(row.key), row.ms) for row in page]
+            yield [Due(str(key), ms) for key, _, ms in page]
             if len(page) < page_size:
                 return
             last = page[-1]
