@@ -185,8 +185,7 @@ class Machine(RuleBasedStateMachine):
         if turn:
             self.renew_pause(knew=knew)
         if not turn or self.paused:
-            paused = turn and self.paused
-            assert found == Restored((), 0, 0, paused, turn, new_turn, turn_in_ms)
+            assert found == Restored((), 0, 0, self.paused, turn, new_turn, turn_in_ms)
             return
         due = 0
         lost, rest = [], []
@@ -379,11 +378,12 @@ class Machine(RuleBasedStateMachine):
         known = self.known[task.id]
         known.place, known.at = "scheduled", self.now + delay
         tried = known.tried
-        tried.token, tried.span = NOBODY, max(0, known.at - tried.claimed)
+        span = 0 if put is Put.NOT_DUE else max(0, known.at - tried.claimed)
+        tried.token, tried.span = NOBODY, span
         tried.before += 1
         if put is Put.FAILED:
             tried.failures += 1
-        if put is Put.AGAIN:
+        if put in (Put.AGAIN, Put.NOT_DUE):
             tried.failures = tried.deliveries = 0
             tried.due = known.at
         if put is Put.NEW:

@@ -9,7 +9,7 @@ import redis
 from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
-from worker import DelayQueue
+from worker import DelayQueue, Task
 from worker.queue.delay_queue import Put
 from worker.queue.scripted import ScriptedQueue
 from worker.queue.worker_side import MAX_LOST_CLAIMS
@@ -79,6 +79,52 @@ def test_a_suspect_of_two_deaths_waits_while_one_is_alone(queue: DelayQueue) -> 
     queue.ack([killer])
     innocent = one(queue, 1301)
     assert (innocent.id, innocent.deliveries) == ("2 innocent", 2)
+
+
+def test_a_suspect_that_outlives_a_lease_keeps_none_waiting(queue: DelayQueue) -> None:
+    queue.schedule_many([("1 slow", 1000, b""), ("2 innocent", 1001, b"")])
+    queue.claim(9, 99, now_ms=1001)
+    queue.claim(9, 99, now_ms=1100)
+    slow = one(queue, 1200, lease_ms=99)
+    for now in (1233, 1266, 1298):
+        queue.extend([slow], 99, now_ms=now)
+        assert queue.claim(9, 99, now_ms=now).tasks == []
+    queue.extend([slow], 99, now_ms=1331)
+    assert one(queue, 1400).id == "2 innocent"
+
+
+@pytest.mark.parametrize("killer", ["a killer", "z killer"])
+@pytest.mark.parametrize("kills_after_ms", [0, 20, 50, 90])
+def test_a_killer_buries_no_suspect_that_takes_long(
+    queue: DelayQueue, killer: str, kills_after_ms: int
+) -> None:
+    """One worker with threads for all, which is started again at once. The innocent take ten leases."""
+    names = [killer, *(f"i{n}" for n in range(6))]
+    queue.schedule_many((name, 1000, b"") for name in names)
+    queue.claim(9, 100, now_ms=1000)
+    queue.claim(99, 100, now_ms=1100)
+    held: dict[str, tuple[Task, int]] = {}
+    done: dict[str, int] = {}
+    for now in range(1200, 9000, 10):
+        if killer in held and now >= held[killer][1] + kills_after_ms:
+            held.clear()
+        for task, began in [*held.values()]:
+            if now >= began + 1000:
+                queue.ack([task])
+                done[task.id] = held.pop(task.id)[0].deliveries
+            elif (now - began) % 30 == 0 and now > began:
+                queue.extend([task], 100, now_ms=now)
+        for task in queue.claim(1, 100, now_ms=now).tasks:
+            assert task.deliveries < 5 or task.id == killer
+            if task.deliveries < 5:
+                held[task.id] = task, now
+            else:
+                queue.dead_letter([(task, "delivered too often", None)], now_ms=now)
+        if len(done) == 6:
+            break
+    assert state(queue)["letters"].keys() == {killer}
+    assert done.keys() == {*names} - {killer}
+    assert now < 1200 + 6 * 1000, "they did not wait for one another"
 
 
 def test_a_killer_buries_no_task_of_its_workers_other_threads(queue: DelayQueue) -> None:

@@ -281,8 +281,26 @@ def test_a_worker_out_of_turn_still_knows_of_the_pause(
     queue.pause()
     sweep_of_a_paused = queue.restore([], worker_id="w1", term_ms=100, now_ms=1000)
     assert sweep_of_a_paused == Restored((), 0, 0, paused=True, turn=True, new_turn=True)
-    queue.restore([], worker_id="w2", term_ms=100, now_ms=1000)
-    assert queue.last_known_paused
+    standby = DelayQueue(queue._redis, queue.name)
+    assert standby.restore([], worker_id="w2", term_ms=100, now_ms=1000).paused
+    assert standby.last_known_paused
+    queue.resume()
+    standby.restore([], worker_id="w2", term_ms=100, now_ms=1000)
+    assert not standby.last_known_paused
+
+
+def test_a_pause_that_was_ended_long_ago_does_not_come_back(
+    client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [DelayQueue(client, queue.name) for _ in range(2)]
+    queue.pause()
+    assert all(worker.claim(1, 10_000).paused for worker in workers)
+    client.flushall()
+    asked_again, _ = workers
+    monkeypatch.setattr("worker.queue.scripted.PAUSE_KNOWN_SECONDS", 0.0)
+    assert not asked_again.claim(1, 10_000).paused
+    monkeypatch.undo()
+    assert workers[1].claim(1, 10_000).paused
 
 
 def test_another_worker_takes_over_when_the_turn_is_over(queue: DelayQueue) -> None:

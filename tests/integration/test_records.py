@@ -794,7 +794,7 @@ def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) ->
 @pytest.mark.parametrize(
     ("options", "bounds"),
     [
-        ("", ["1s", "10s"]),
+        ("", ["250ms", "10s"]),
         ("-c lock_timeout=1234 -c statement_timeout=2345", ["1234ms", "2345ms"]),
     ],
 )

@@ -12,7 +12,8 @@ import redis
 
 from worker import DelayQueue, Flow, events
 from worker.runtime.outages import Health
-from worker.runtime.station import ServerCheck, Station
+from worker.runtime.server_check import ServerCheck
+from worker.runtime.station import Station
 
 E = TypeVar("E", bound=events.Event)
 
@@ -24,7 +25,7 @@ EVENT_KINDS = [
 ]
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = (
-    *("lane", "station", "isolation", "outages", "renewal", "settling", "heartbeat"),
+    *("lane", "station", "isolation", "outages", "renewal", "settling", "postponed", "heartbeat"),
     *("sweep", "waiting", "without_redis"),
 )
 

@@ -21,7 +21,8 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
-from worker.runtime.isolation import ISOLATION_SECONDS, BatchResult, LookAgain, handle
+from worker.runtime.isolation import ISOLATION_SECONDS, handle
+from worker.runtime.results import BatchResult, LookAgain
 
 
 def _run(

@@ -23,10 +23,11 @@ from worker import (
     one_at_a_time,
 )
 from worker.queue.delay_queue import Claim
-from worker.runtime.isolation import BatchResult
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.renewal import SHARE_SECONDS
-from worker.runtime.station import RECONNECT, ServerCheck, Station
+from worker.runtime.results import BatchResult
+from worker.runtime.server_check import ServerCheck
+from worker.runtime.station import RECONNECT, Station
 
 GONE = redis.ConnectionError("gone")
 

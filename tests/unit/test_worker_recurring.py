@@ -21,9 +21,10 @@ from worker import (
     Unavailable,
     events,
 )
-from worker.runtime.isolation import BatchResult, handle
+from worker.runtime.isolation import handle
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.recurring import Recurrence
+from worker.runtime.results import BatchResult
 from worker.runtime.station import Station
 
 DAY = 86_400

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait
 from worker import Flow, Task, events, one_at_a_time
-from worker.runtime.isolation import BatchResult
 from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
+from worker.runtime.results import BatchResult
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(

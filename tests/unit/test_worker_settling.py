@@ -13,8 +13,10 @@ from structlog.testing import capture_logs
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
-from worker.runtime.isolation import BatchResult, LookAgain
-from worker.runtime.settling import MAX_UNCONFIRMED, Postponed, Settler, retry_delay_ms
+from worker.runtime.delays import retry_delay_ms
+from worker.runtime.postponed import Postponed
+from worker.runtime.results import BatchResult, LookAgain
+from worker.runtime.settling import MAX_UNCONFIRMED, Settler
 
 GONE = redis.TimeoutError("silent")
 ERROR = ValueError("no such customer")
@@ -352,8 +354,8 @@ def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> Non
     clock.move(5)
     assert "a" not in postponed
     assert "b" in postponed
-    postponed.discard("b")
-    postponed.discard("b")
+    postponed.discard(["b"])
+    postponed.discard(["b"])
     assert "b" not in postponed
 
 

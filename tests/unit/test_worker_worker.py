@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
 from worker.runtime.heartbeat import Heartbeat
 from worker.runtime.outages import HangDetector
-from worker.runtime.station import ServerCheck
+from worker.runtime.server_check import ServerCheck
 from worker.runtime.tally import Tally
 
 NOWHERE = "redis://127.0.0.1:1"

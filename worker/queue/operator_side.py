@@ -1,6 +1,7 @@
 """What looks at a queue and repairs it."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress, takewhile
@@ -187,7 +188,7 @@ class OperatorSide(ScriptedQueue):
             pipe.set(self.keys.paused, b"1")
             pipe.delete(self.keys.resumed)
             pipe.execute()
-        self.last_known_paused = True
+        self.last_known_paused, self._asked_at = True, time.monotonic()
 
     def resume(self) -> None:
         """End a pause and wake the workers."""

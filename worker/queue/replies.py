@@ -69,7 +69,7 @@ class Restored(NamedTuple):
     #: How many tasks at the beginning are parked: dead, or postponed by their handler or backoff.
     parked: int
     paused: bool
-    #: Whether it is this worker's turn to sweep; if not, nothing was done.
+    #: Whether it is this worker's turn to sweep; if not, nothing was done, and only ``paused`` was found.
     turn: bool = True
     #: Whether this worker has only just got the turn, so that Redis may have lost data before.
     new_turn: bool = False

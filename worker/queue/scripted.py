@@ -1,5 +1,7 @@
 """A queue's client, keys and scripts."""
 
+import math
+import time
 from typing import Any
 
 import redis
@@ -7,6 +9,10 @@ from redis.commands.core import Script
 
 from .keys import Keys
 from .scripts import scripts
+
+#: A pause that Redis has lost is renewed only by a client that asked no longer ago than this, because it may
+#: have been ended since.
+PAUSE_KNOWN_SECONDS = 60.0
 
 
 class ScriptedQueue:
@@ -19,11 +25,19 @@ class ScriptedQueue:
         self.keys = Keys(name)
         #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
         self.last_known_paused = False
+        #: When Redis was last asked for that, whether it answered or not, on the monotonic clock.
+        self._asked_at = -math.inf
         self._redis = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
             file.name: (Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
         }
+
+    def _pause_to_renew(self) -> str:
+        """For a claim or a sweep, which asks now: '1' if it was paused a moment ago, otherwise ''."""
+        asked_at, self._asked_at = self._asked_at, time.monotonic()
+        recent = self._asked_at - asked_at < PAUSE_KNOWN_SECONDS
+        return "1" if self.last_known_paused and recent else ""
 
     def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
         script, keys = self._scripts[name]

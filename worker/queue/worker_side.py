@@ -69,7 +69,7 @@ class WorkerSide(ScriptedQueue):
         lost = [*self._lost_claims]
         asked_at_ms = 1000 * time.monotonic()
         head = (limit, math.isqrt(limit), lease_ms, token, self._claimer)
-        known = ("1" if self.last_known_paused else "", *self._expected(asked_at_ms))
+        known = (self._pause_to_renew(), *self._expected(asked_at_ms))
         try:
             paused, now, next_in_us, *fields = self._run("claim", now_ms, *head, *known, *lost)
         except (redis.ConnectionError, redis.TimeoutError):
@@ -193,7 +193,7 @@ class WorkerSide(ScriptedQueue):
                 worker_id,
                 term_ms,
                 "" if look_only else "1",
-                "1" if self.last_known_paused else "",
+                self._pause_to_renew(),
                 *chain.from_iterable(part),
             )
             found = Restored(
@@ -206,8 +206,7 @@ class WorkerSide(ScriptedQueue):
                 turn_in_ms,
             )
             seen += len(part)
-        if found.turn:
-            self.last_known_paused = found.paused
+        self.last_known_paused = found.paused
         return found
 
     def seed(

@@ -14,8 +14,9 @@ from .watchdog import Watchdog
 
 _WATCHDOG = Watchdog()
 
-#: How long a statement waits for one lock at most: a locked row holds up the batch until it is found.
-LOCK_MS = 1000
+#: How long a statement waits for one lock at most. A locked row holds up its batch until the record at fault is
+#: found, which takes one such wait for each halving.
+LOCK_MS = 250
 _MS = "CAST(:ms AS text)"
 #: Sets timeouts for a transaction, in ms, where the engine's connections have none.
 _BOUNDED = ", ".join(

@@ -92,7 +92,8 @@ class Records:
         ``handle(connection, ids)`` is called in a transaction that has locked these records. They are
         pending, and due by the database's clock. When it returns they must no longer be: make ``pending``
         false, or move ``due`` into the future. It must not end the transaction, which is committed when it
-        returns and rolled back when it raises. It may raise `DeadLetter` and other outcomes.
+        returns and rolled back when it raises. It may raise `DeadLetter` and other outcomes. Unless the engine sets
+        a ``lock_timeout``, PostgreSQL waits 0.25 s for each lock.
 
         ``decide(connection, tasks)`` takes its place where one statement can do everything: nothing runs before
         it, nothing is locked, and the statement is committed by itself, in one round trip. It must handle only
@@ -272,7 +273,7 @@ class Records:
             with self._transaction() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
-            yield [Due(str(row.key), row.ms) for row in page]
+            yield [Due(str(key), ms) for key, _, ms in page]
             if len(page) < page_size:
                 return
             last = page[-1]

@@ -16,10 +16,11 @@ from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, T
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
 from .event_log import log_event
-from .isolation import BatchResult, results_of, results_of_error
+from .isolation import results_of, results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
-from .station import ServerCheck
+from .results import BatchResult
+from .server_check import ServerCheck
 from .waker import Waker
 
 

@@ -3,81 +3,13 @@
 import reprlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from ..backoff import LOOK_AGAIN
 from ..errors import FATAL, Unavailable
 from ..flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
+from .results import BatchResult, LookAgain
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
 ISOLATION_SECONDS = 5.0
-
-
-class LookAgain(Retry):
-    """Not now, because something that this task alone needs is unavailable. Nothing is counted or reset."""
-
-    def __init__(self, task: Task, error: Unavailable) -> None:
-        super().__init__(1000 * LOOK_AGAIN(task.attempt))
-        self.error = error
-
-
-@dataclass(slots=True)
-class BatchResult:
-    """The tasks of a batch, sorted by what became of them."""
-
-    done: list[Task] = field(default_factory=list)
-    retries: list[tuple[Task, Retry]] = field(default_factory=list)
-    #: Done, and due again: a new appointment.
-    rescheduled: list[tuple[Task, Reschedule]] = field(default_factory=list)
-    dead: list[tuple[Task, DeadLetter]] = field(default_factory=list)
-    #: Each with its error, or with a counted `Retry`, whose delay replaces the backoff.
-    failed: list[tuple[Task, BaseException]] = field(default_factory=list)
-    #: Not handled, or not done because of an outage: to be released uncounted.
-    untouched: list[Task] = field(default_factory=list)
-    #: Set when something the handler needs is unavailable.
-    outage: Unavailable | None = None
-
-    def add(self, task: Task, outcome: Outcome | None) -> None:
-        match outcome:
-            case None:
-                self.done.append(task)
-            case Retry(counted=True):
-                self.failed.append((task, outcome))
-            case Retry():
-                self.retries.append((task, outcome))
-            case Reschedule():
-                self.rescheduled.append((task, outcome))
-            case DeadLetter():
-                self.dead.append((task, outcome))
-            case Failed(error=error):
-                self.failed.append((task, error))
-            case _:
-                wrong = TypeError(
-                    f"the handler returned {reprlib.repr(outcome)}, which is not an outcome"
-                )
-                # Running it again would repeat its work, with the same return value.
-                self.dead.append((task, DeadLetter(wrong)))
-
-    def handled(self) -> Iterator[Task]:
-        """The tasks that the handler dealt with, whatever the outcome."""
-        yield from self.done
-        for outcomes in (self.retries, self.rescheduled, self.dead, self.failed):
-            yield from (task for task, _ in outcomes)
-
-    def tasks(self) -> Iterator[Task]:
-        """All tasks."""
-        yield from self.handled()
-        yield from self.untouched
-
-    def merge(self, more: "BatchResult") -> None:
-        """Add the results of another call."""
-        self.done += more.done
-        self.retries += more.retries
-        self.rescheduled += more.rescheduled
-        self.dead += more.dead
-        self.failed += more.failed
-        self.untouched += more.untouched
-        self.outage = more.outage or self.outage
 
 
 def handle(
@@ -130,6 +62,8 @@ def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome
     If that is no mapping, they become dead letters, and if it names other tasks, the whole batch has failed. It is
     not run again in halves, because the handler may have done its work.
     """
+    if isinstance(returned, Mapping) and not returned:
+        return BatchResult(done=[*batch])
     results = BatchResult()
     refused: dict[Task, Unavailable] = {}
     for task, outcome in zip(batch, _outcomes(returned, batch), strict=True):

@@ -19,10 +19,12 @@ from .. import events
 from ..errors import UnsafeServer
 from ..flow import Flow, Task
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import BatchResult, handle
+from .isolation import handle
 from .outages import Health
 from .renewal import SHARE_SECONDS, HeldTasks
-from .station import ServerCheck, Station, handled_event
+from .results import BatchResult
+from .server_check import ServerCheck
+from .station import Station, handled_event
 
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
 #: longer.
@@ -190,7 +192,7 @@ class Lane:
     def _emit_handled(
         self, batch: Batch, results: BatchResult, began_at: float, ended_at: float
     ) -> None:
-        if tasks := [*results.handled()]:
+        if tasks := results.handled():
             late_ms = _late_ms(tasks, batch.now_ms) + round(1000 * (ended_at - batch.claimed_at))
             seconds = ended_at - began_at
             self._emit(handled_event(batch.station.queue.name, results, seconds, late_ms))

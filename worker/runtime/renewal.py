@@ -17,7 +17,7 @@ from ..errors import LeaseLost, described
 from ..flow import Flow, Task
 from ..log import log
 from ..queue.delay_queue import DelayQueue
-from .isolation import BatchResult
+from .results import BatchResult
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3

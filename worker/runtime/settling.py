@@ -10,61 +10,16 @@ from typing import Any
 import redis
 
 from .. import events
-from ..backoff import Backoff
-from ..errors import FATAL, LeaseLost, described
-from ..flow import MAX_DELAY_MS, Flow, NotDue, Retry, Task
+from ..errors import LeaseLost, described
+from ..flow import Flow, NotDue, Task
 from ..log import log
 from ..queue.delay_queue import DelayQueue, Put
-from .isolation import BatchResult, LookAgain
+from .delays import retry_delay_ms
+from .postponed import Postponed
+from .results import BatchResult, LookAgain
 
 #: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
-#: With more postponed tasks than this, those whose time has come are removed.
-TIDY_ABOVE = 1000
-#: How many postponed tasks are kept at most: dead ones stay until this process handles them again.
-MAX_POSTPONED = 100_000
-
-
-class Postponed:
-    """Tasks that this process has postponed. While Redis is down, its sweep can only ask here.
-
-    Times are on the monotonic clock. Any thread may use it.
-    """
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-        self._since: dict[str, float] = {}
-        self._full = TIDY_ABOVE
-
-    def add(self, task_id: str, until: float) -> None:
-        self._until[task_id] = until
-        self._since[task_id] = math.inf if until == math.inf else time.monotonic()
-        if len(self._until) > self._full:
-            self._tidy()
-            self._full = max(TIDY_ABOVE, 2 * len(self._until))
-
-    def discard(self, task_id: str) -> None:
-        self._until.pop(task_id, None)
-        self._since.pop(task_id, None)
-
-    def covers(self, task_id: str, due_at: float) -> bool:
-        """Whether a task is postponed that is due at ``due_at`` by its records.
-
-        If it became due only after it was postponed, the records have a new time for it, which takes
-        precedence, as in restore.lua. A dead task stays dead.
-        """
-        return task_id in self and due_at <= self._since.get(task_id, math.inf)
-
-    def __contains__(self, task_id: str) -> bool:
-        return self._until.get(task_id, 0.0) > time.monotonic()
-
-    def _tidy(self) -> None:
-        now = time.monotonic()
-        for task_id, until in [*self._until.items()]:
-            if until <= now:
-                self.discard(task_id)
-        for task_id in [*self._until][:-MAX_POSTPONED]:
-            self.discard(task_id)
 
 
 @dataclass(slots=True)
@@ -117,8 +72,8 @@ class Settler:
         not_due = back[Put.NOT_DUE]
         put_off = [row for put, rows in back.items() for row in rows if put is not Put.NOT_DUE]
         back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
-        for task in [*results.done, *results.untouched, *(task for task, _ in not_due)]:
-            self.postponed.discard(task.id)
+        settled = [*results.done, *results.untouched, *(task for task, _ in not_due)]
+        self.postponed.discard(task.id for task in settled)
         self._postpone([*put_off, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
         calls = [
             self._call("done", results.done, queue.ack),
@@ -228,30 +183,8 @@ def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
     """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
     back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
     for task, retry in results.retries:
-        put = Put.AGAIN
-        if isinstance(retry, LookAgain | NotDue):
-            put = Put.LATER if isinstance(retry, LookAgain) else Put.NOT_DUE
+        is_later, is_not_due = isinstance(retry, LookAgain), isinstance(retry, NotDue)
+        put = Put.LATER if is_later else Put.NOT_DUE if is_not_due else Put.AGAIN
         back[put].append((task, max(1.0, retry.delay_ms)))
     back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
     return back
-
-
-def retry_delay_ms(flow: Flow, failures: int, error: BaseException) -> float:
-    """Milliseconds to wait after failure number ``failures``: the delay of a `Retry`, otherwise the backoff."""
-    if isinstance(error, Retry):
-        return max(1.0, error.delay_ms)
-    try:
-        delay_ms = 1000 * _number(flow.backoff(failures))
-    except FATAL:
-        raise
-    except BaseException:  # the application's code may raise anything
-        log.exception("backoff fails", queue=flow.name)
-        delay_ms = 1000 * Backoff()(failures)
-    return min(max(1.0, delay_ms), MAX_DELAY_MS)
-
-
-def _number(seconds: float) -> float:
-    """The seconds that a backoff returned. Raises TypeError or ValueError if they are not a number, such as NaN."""
-    if math.isnan(number := float(seconds)):
-        raise ValueError("a backoff returns seconds, not NaN")
-    return number

@@ -7,48 +7,18 @@ import redis
 
 from .. import events
 from ..backoff import Backoff
-from ..errors import UnsafeServer, described
+from ..errors import UnsafeServer
 from ..flow import Flow
-from ..log import log
 from ..queue.delay_queue import Claim, DelayQueue
-from .isolation import BatchResult, LookAgain
 from .outages import Health
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
+from .results import BatchResult, LookAgain
+from .server_check import ServerCheck
 from .settling import Settler
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
-
-
-class ServerCheck:
-    """Checks the eviction policy of a server once, and again after an outage."""
-
-    def __init__(self, queue: DelayQueue) -> None:
-        self._queue = queue
-        self._checked = False
-        #: Whether the server may delete tasks, as far as is known.
-        self.unsafe = False
-
-    def check(self) -> None:
-        """Raise UnsafeServer if the server may delete tasks. A server that does not answer is checked later."""
-        if self._checked:
-            return
-        try:
-            warnings = self._queue.check_server()
-        except redis.RedisError as error:
-            log.warning("Redis could not be checked yet", error=described(error))
-            return
-        except UnsafeServer:
-            self.unsafe = True
-            raise
-        self._checked, self.unsafe = True, False
-        for warning in warnings:
-            log.warning(warning)
-
-    def forget(self) -> None:
-        """Check again next time, because after an outage it may be another server."""
-        self._checked = False
 
 
 class Station:
@@ -171,7 +141,7 @@ def handled_event(
     """The event for one call of a handler."""
     return events.Handled(
         queue,
-        [*results.handled()],
+        results.handled(),
         done=len(results.done) + len(results.rescheduled),
         retries=len(results.retries),
         failed=len(results.failed) + len(results.dead),

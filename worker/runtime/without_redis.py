@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 from .. import events
 from ..flow import Due, NotDue, Reschedule, Retry, Task
-from .isolation import BatchResult, handle
+from .delays import retry_delay_ms
+from .isolation import handle
 from .outages import HangDetector
-from .settling import Postponed, retry_delay_ms
+from .postponed import Postponed
+from .results import BatchResult
 from .station import Station, handled_event
 from .waiting import Page
 
@@ -36,13 +38,16 @@ class WithoutRedis:
         self._stopping = stopping
         self._counts = counts
         self._emit = emit
-        #: Tasks that are not done: when to try them again, and how often they failed. Only this process knows.
+        #: Tasks that are not done: when to try them again, and how often they were tried and failed. Only this
+        #: process knows.
         self._postponed = Postponed()
+        self._tried: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
 
     def forget(self) -> None:
         """Redis is back: what is not done is its business again."""
         self._postponed = Postponed()
+        self._tried.clear()
         self._failures.clear()
 
     @property
@@ -56,7 +61,7 @@ class WithoutRedis:
         overdue = self._to_handle(page)
         if not overdue:
             return
-        tasks = [Task(due.id, due.payload, attempt=self._failures[due.id] + 1) for due in overdue]
+        tasks = [Task(due.id, due.payload, attempt=self._tried[due.id] + 1) for due in overdue]
         late_ms = {due.id: -due.delay_ms for due in overdue}
         read_at = began_at = time.monotonic()
 
@@ -74,7 +79,7 @@ class WithoutRedis:
                 self._station.health.take_down(part.outage)
             self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
-            if handled := [*part.handled()]:
+            if handled := part.handled():
                 late = max(late_ms[task.id] for task in handled) + 1000 * (ended_at - read_at)
                 seconds = ended_at - began_at
                 self._emit(
@@ -97,6 +102,7 @@ class WithoutRedis:
     def _postpone(self, results: BatchResult) -> None:
         """Postpone the tasks that are not done."""
         now = time.monotonic()
+        self._tried.update(task.id for task, _ in [*results.failed, *results.retries])
         for task, error in results.failed:
             self._failures[task.id] += 1
             delay_ms = retry_delay_ms(self._flow, self._failures[task.id], error)

@@ -18,7 +18,8 @@ from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
-from .station import ServerCheck, Station
+from .server_check import ServerCheck
+from .station import Station
 from .sweep import Sweeper
 from .tally import Tally
 from .waker import Waker

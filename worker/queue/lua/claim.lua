@@ -23,8 +23,8 @@
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
 -- A task whose lease expired may have killed its worker. Such suspects are claimed a few at a time, and
--- alone from the second time on, so that a task that kills its worker is isolated from the others. An
--- expired lease from a claim whose reply was lost is not counted.
+-- alone from the second time on, so that a task that kills its worker is isolated from the others: until it has
+-- outlived a lease, no other such suspect begins. An expired lease from a claim whose reply was lost is not counted.
 -- An outage of Redis is not the death of a worker. Whoever saw it tells, and then no lease counts as ended for
 -- SPARED_MS, in which live workers extend theirs. A claim that waited out the outage in a socket leases nothing:
 -- its caller has stopped waiting for the reply, or asks again at once.
@@ -38,6 +38,7 @@ local REMEMBERED_MS = 3600000
 local SPARED_MS = 2000
 local STALE_MS = 1000
 local MOST_LATE = 100
+local MOST_SUSPECTS = 100
 local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
 
 -- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
@@ -96,13 +97,15 @@ if is_paused(ARGV[7]) then return {1, now, -1} end
 local ids, states = {}, {}
 
 -- Whether a suspect that must be alone has to wait for another such suspect. That one may be about to kill
--- its worker, and with it every task that the worker holds. If so, this one is tried again a little later.
+-- its worker, and with it every task that the worker holds. It has not if its lease was extended a whole lease
+-- after it was claimed. Whoever waits is tried again a little later.
 local function must_wait(id)
   local other = redis.call('GET', alone)
   if not other or other == id then return false end
   local until_ms = tonumber(redis.call('ZSCORE', leased, other) or nil)
-  local is_alone = attempts_in(redis.call('HGET', tokens, other), '0').deliveries > 1
-  if not (until_ms and until_ms > now and is_alone) then return false end
+  local state = attempts_in(redis.call('HGET', tokens, other), '0')
+  local is_new = until_ms and until_ms < state.claimed + 2 * state.span
+  if not (is_new and until_ms > now and state.deliveries > 1) then return false end
   redis.call('ZREM', leased, id)
   redis.call('ZADD', leased, now + ALONE_MS, id)
   return true
@@ -120,16 +123,27 @@ local function fitting(all)
   return fits
 end
 
+-- Takes suspects that expired for the first time, in order, or one that must be alone: the one that was claimed
+-- last, because a task that kills its worker soon was claimed after those that have been running for longer.
 local function take_suspects()
-  local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, ARGV[3])
-  expired = fitting(expired)
+  local expired = redis.call('ZRANGEBYSCORE', leased, '-inf', now, 'LIMIT', 0, MOST_SUSPECTS)
+  local found, last = {}, nil
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(expired))) do
-    local id, state = expired[i], attempts_in(kept, whole(now))
+    local state = attempts_in(kept, whole(now))
+    state.token = string.sub(kept or NOBODY, 1, 64)
+    found[i] = state
+    local is_candidate = state.deliveries > 0 and not is_cancelled(state)
+    if is_candidate and (not last or state.claimed > found[last].claimed) then last = i end
+  end
+  for i, id in ipairs(fitting({unpack(expired, 1, tonumber(ARGV[3]))})) do
+    local state = found[i]
+    local is_alone = state.deliveries > 0
     if is_cancelled(state) then
       let_go(id, state)
-    elseif #ids == 0 or (state.deliveries == 0 and states[1].deliveries < 2) then
-      if state.deliveries == 0 or not must_wait(id) then
-        if not (kept and redis.call('ZSCORE', lost_claims, string.sub(kept, 1, 64))) then
+    elseif #ids == 0 or not (is_alone or states[1].deliveries > 1) then
+      if not (is_alone and must_wait(id)) then
+        if is_alone then id, state = expired[last], found[last] end
+        if not redis.call('ZSCORE', lost_claims, state.token) then
           state.deliveries, state.attempts = state.deliveries + 1, state.attempts + 1
         end
         ids[#ids + 1], states[#states + 1] = id, state

@@ -42,7 +42,7 @@ if ARGV[3] ~= '' then
   ends = tonumber(ends or 0)
   if worker ~= ARGV[3] then
     -- A turn that ends later than any turn given now was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, 0, 0, 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0, 0} end
     turn = 2
   end
   redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
