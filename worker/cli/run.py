@@ -15,7 +15,7 @@ from . import arguments
 from .commands import Commands
 
 #: How long the process may take to end after its worker has.
-EXIT_SECONDS = 0.5
+EXIT_SECONDS = 1.0
 
 
 def add_to(commands: Commands) -> None:
