@@ -157,7 +157,7 @@ def _orders() -> None:
     op.create_index(
         "ix_unpaid_orders_reference",
         "unpaid_orders",
-        ["client_id", "client_reference", "order_id"],
+        ["client_reference", "client_id", "order_id"],
         postgresql_where=HAS_REFERENCE,
     )
     op.create_table(
@@ -247,7 +247,7 @@ def _orders() -> None:
     op.create_index(
         "ix_order_events_ended_reference",
         "order_events",
-        ["client_id", "client_reference", "type", "order_id"],
+        ["client_reference", "client_id", "type", "order_id"],
         postgresql_where=HAS_REFERENCE,
     )
     op.create_index(

@@ -27,8 +27,6 @@ FRESH_SECONDS, SLOW_SECONDS = 1.0, 5.0
 MOST_UNPAID, MOST_OVERDUE, MOST_REFUNDS = 10_000, 1000, 1000
 #: The maximum lengths of the lists.
 NEXT, LATEST, FOUND, LISTED = 12, 12, 20, 100
-#: References are searched in the orders of this many clients.
-MOST_CLIENTS = 10_000
 
 
 class ShownRecords(Transactional[OpsRepository]):
@@ -97,7 +95,7 @@ class ShownRecords(Transactional[OpsRepository]):
                 order = repository.order(order_id, None)
                 if order is not None:
                     return [_shown(order)]
-            rows = repository.with_reference(text, most_clients=MOST_CLIENTS, most=FOUND)
+            rows = repository.with_reference(text, FOUND)
         return [_shown(row) for row in rows]
 
     def story(self, order_id: str) -> Json:

@@ -8,13 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.order.domain import OrderStatus
 from orders.order.repository import OrderRepository
 from orders.order.states import (
     client_of,
     ended_state,
     in_state,
-    in_status,
     listed,
     unpaid_state,
 )
@@ -23,7 +21,6 @@ from orders.sql.statements import FIRST, Position, after_last
 from orders.sql.tables import (
     IS_EXPIRED,
     REFUND_DUE,
-    api_clients,
     order_events,
     orders,
     payments,
@@ -116,17 +113,17 @@ LIST_REFUNDS_DUE = (
 # The client that a payment belongs to.
 GET_PAYER = sa.select(payments.c.client_id).where(payments.c.id == p("for_id"))
 
-_some_clients = sa.select(api_clients.c.id).order_by(api_clients.c.id).limit(p("most_clients"))
-_found = listed(
-    *(
-        page.where(
-            one_of(table.c.client_id, _some_clients),
-            table.c.client_reference == p("for_reference"),
-        )
-        for table, page in map(in_status, OrderStatus)
+_has_reference = (
+    page.where(
+        table.c.client_reference == p("for_reference"),
+        table.c.client_reference.is_not(None),  # for the index
     )
-).cte("page")
-# Some orders with a reference, of a bounded number of clients: a few index lookups for each client.
+    for table, page in ((unpaid_orders, unpaid_state()), (order_events, ended_state()))
+)
+_found = listed(*_has_reference, by=["client_reference", "client_id", "type", "order_id"]).cte(
+    "page"
+)
+# Some orders with a reference, of whichever clients.
 FIND_BY_REFERENCE = in_state(_found, _owner).order_by(_found.c.order_id.desc())
 # The webhook deliveries about an order, with their URLs.
 LIST_DELIVERIES = (
@@ -188,12 +185,9 @@ class OpsRepository(OrderRepository):
         payer: str | None = self._run(GET_PAYER, for_id=payment_id).scalar_one_or_none()
         return payer
 
-    def with_reference(
-        self, reference: str, *, most_clients: int, most: int
-    ) -> Sequence[sa.Row[Any]]:
+    def with_reference(self, reference: str, most: int) -> Sequence[sa.Row[Any]]:
         """Orders with this client reference, newest first."""
-        values = {"for_reference": reference, "most_clients": most_clients, "page_size": most}
-        return self._run(FIND_BY_REFERENCE, **values).all()
+        return self._run(FIND_BY_REFERENCE, for_reference=reference, page_size=most).all()
 
     def list_deliveries(self, order_id: str, most: int) -> Sequence[sa.Row[Any]]:
         """The webhook deliveries about an order, in the order of its events."""

@@ -34,6 +34,7 @@ from orders.sql.expressions import (
     one_of,
     rfc3339_text,
     text_literal,
+    unindexed,
     uuid7,
 )
 from orders.sql.steps import Operation, Step
@@ -55,7 +56,7 @@ Quantity = sa.ColumnElement[int]
 #: The deadline, version and client reference that an order ends with.
 Ending = tuple[sa.ColumnElement[Any], sa.ColumnElement[Any], sa.ColumnElement[Any]]
 
-OWN = (orders.c.id == p("for_id"), orders.c.client_id == p("for_client"))
+OWN = (orders.c.id == p("for_id"), unindexed(orders.c.client_id == p("for_client")))
 OWN_UNPAID = (unpaid_orders.c.order_id == p("for_id"), unpaid_orders.c.client_id == p("for_client"))
 OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.client_id == p("for_client"))
 WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p("for_key"))

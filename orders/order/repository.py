@@ -56,6 +56,7 @@ from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation
 from orders.sql.tables import (
     REFUND_DUE,
+    TERMINAL,
     order_events,
     order_items,
     orders,
@@ -101,7 +102,7 @@ class Expired(NamedTuple):
 _of_id = p("for_id", type_=Id)
 _state = sa.union_all(
     unpaid_state().where(unpaid_orders.c.order_id == _of_id),
-    ended_state().where(order_events.c.order_id == _of_id),
+    ended_state().where(order_events.c.order_id == _of_id, TERMINAL),
 ).subquery("state")
 _item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
 _state_columns = (each for each in _state.c if each.name != "order_id")
@@ -191,7 +192,8 @@ SUM_REFUNDS_DUE = sa.select(
 _last_id = p("last_id", type_=orders.c.id.type)
 _all = listed(
     unpaid_state().where(unpaid_orders.c.order_id < _last_id),
-    ended_state().where(order_events.c.order_id < _last_id),
+    ended_state().where(order_events.c.order_id < _last_id, TERMINAL),
+    by=["order_id"],
 )
 LIST_ALL_ORDERS = in_state(_all.cte("page"), client_of(orders.c.client_id)).order_by(
     orders.c.id.desc()
@@ -349,14 +351,12 @@ class OrderRepository(Statements):
 
         No more than one of ``expires_before`` and ``client_reference``.
         """
-        bounds: dict[str, object] = {
+        bounds = {
             "created_after": created_after,
             "expires_before": expires_before,
             "client_reference": client_reference,
             "last": after,
         }
-        if expires_before is not None:
-            bounds["expires_after"] = created_after  # true of all of these
         query = list_orders(status, frozenset(name for name in bounds if bounds[name] is not None))
         return self._orders(
             query(

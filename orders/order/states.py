@@ -3,13 +3,14 @@
 An unpaid order has a row in `unpaid_orders`; one that has ended, a terminal event.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from orders.order.domain import EventType, OrderStatus
-from orders.sql.expressions import Id, Instant, one_of, text_literal
+from orders.sql.expressions import Id, Instant, one_of, text_literal, unindexed
 from orders.sql.steps import Operation
 from orders.sql.tables import (
     TERMINAL,
@@ -48,7 +49,7 @@ def unpaid_state(unpaid: sa.FromClause = unpaid_orders) -> sa.Select[Any]:
 
 
 def ended_state() -> sa.Select[Any]:
-    """The state of orders that have ended: their terminal events."""
+    """The state of orders that have ended, if only their terminal events are selected."""
     return sa.select(
         order_events.c.order_id,
         order_events.c.expires_at,
@@ -56,7 +57,7 @@ def ended_state() -> sa.Select[Any]:
         order_events.c.type.label("ending"),
         order_events.c.at.label("ended_at"),
         cancel_reason.label("reason"),
-    ).where(TERMINAL)
+    )
 
 
 def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -84,14 +85,6 @@ def with_items(found: sa.Select[Any]) -> sa.Select[Any]:
 ENDINGS = {EventType.PAID: OrderStatus.PAID, EventType.CANCELLED: OrderStatus.CANCELLED}
 
 
-def in_status(status: OrderStatus) -> tuple[sa.Table, sa.Select[Any]]:
-    """Where the orders of a status are found, and what selects them."""
-    if status is OrderStatus.UNPAID:
-        return unpaid_orders, unpaid_state()
-    [kind] = (kind for kind, ending in ENDINGS.items() if ending is status)
-    return order_events, ended_state().where(order_events.c.type == text_literal(kind))
-
-
 def state_of(row: sa.Row[Any]) -> dict[str, Any]:
     """The fields of an order that change, from the columns of `operations.in_state`."""
     status = OrderStatus.UNPAID if row.ending is None else ENDINGS[row.ending]
@@ -105,23 +98,20 @@ def state_of(row: sa.Row[Any]) -> dict[str, Any]:
     }
 
 
-def listed(*pages: sa.Select[Any], by: str = "order_id") -> sa.Select[Any]:
-    """The first page of the orders in several lists, each of which is sorted by ``by``, latest first.
-
-    Each is read from an index in the order of the list, so that a page costs the same however many
-    orders there are, with or without statistics.
-    """
+def listed(*pages: sa.Select[Any], by: Sequence[str]) -> sa.Select[Any]:
+    """The first page of the orders in several lists, each of which is sorted by ``by``, latest first."""
     parts = [
-        page.order_by(
-            *(page.selected_columns[name].desc() for name in dict.fromkeys((by, "order_id")))
-        )
+        page.order_by(*_latest_first(page.get_final_froms()[0], by))
         .limit(p("page_size"))
         .subquery()
         for page in pages
     ]
     found = sa.union_all(*map(sa.select, parts)).subquery()
-    last = (found.c[name].desc() for name in dict.fromkeys((by, "order_id")))
-    return sa.select(found).order_by(*last).limit(p("page_size"))
+    return sa.select(found).order_by(*_latest_first(found, by)).limit(p("page_size"))
+
+
+def _latest_first(found: sa.FromClause, by: Sequence[str]) -> Iterator[sa.ColumnElement[Any]]:
+    return (found.c[name].desc() for name in by if name in found.c)
 
 
 @cache
@@ -129,28 +119,59 @@ def list_orders(status: str | None, given: frozenset[str]) -> Operation:
     """A page of a client's orders of a status, or of any, with the bounds that are given.
 
     Newest first, or with ``expires_before`` latest deadline first. ``last`` is where the page before
-    ended.
+    ended. Each status is read from an index in the order of the list, so that a page costs the same
+    however many orders there are, with or without statistics.
     """
-    by = "expires_at" if "expires_before" in given else "order_id"
+    by = ["client_id", "type", *(["expires_at"] if "expires_before" in given else []), "order_id"]
+    if "client_reference" in given:
+        by.insert(0, "client_reference")
     pages = []
-    for one in [OrderStatus(status)] if status else OrderStatus:
-        table, page = in_status(one)
-        last_id = p("last_id", type_=Id)
-        last = sa.tuple_(p("last_at", type_=Instant), last_id)
-        bounds = {
-            # The ids are in the order of creation.
-            "created_after": table.c.order_id >= p("first_id", type_=Id),
-            "expires_after": table.c.expires_at > p("after", type_=Instant),
-            "expires_before": table.c.expires_at < p("before", type_=Instant),
-            "client_reference": table.c.client_reference == p("reference", type_=sa.String),
-            "last": table.c.order_id < last_id
-            if by == "order_id"
-            else sa.tuple_(table.c.expires_at, table.c.order_id) < last,
-        }
-        page = page.where(table.c.client_id == p("for_client"))
-        pages.append(page.where(*(bounds[name] for name in sorted(given))))
+    if status in (None, OrderStatus.UNPAID):
+        pages.append(unpaid_state().where(*_within(unpaid_orders, {}, given)))
+    for kind, ending in ENDINGS.items():
+        if status in (None, ending):
+            page = ended_state().where(*_within(order_events, {"type": text_literal(kind)}, given))
+            pages.append(page if "client_reference" in given else page.where(TERMINAL))
     state = listed(*pages, by=by).cte("page")
-    query = in_state(state, client_of(p("for_client", type_=Id))).order_by(
-        *(state.c[name].desc() for name in dict.fromkeys((by, "order_id")))
-    )
-    return Operation(lambda _: query)
+    name = client_of(p("for_client", type_=Id))
+    return Operation(lambda _: in_state(state, name).order_by(*_latest_first(state, by)))
+
+
+def _within(
+    table: sa.Table, kind: Mapping[str, sa.ColumnElement[str]], given: frozenset[str]
+) -> Iterator[sa.ColumnElement[bool]]:
+    """The bounds of a list, so that a planner has no index to read but that of the list.
+
+    They are compared as rows: no index has these columns one after the other but the right one, and
+    to a planner the first ones are no constants, which need not be sorted by.
+    """
+    same: dict[str, sa.ColumnElement[Any]] = {"client_id": p("for_client", type_=Id), **kind}
+    if "client_reference" in given:
+        yield table.c.client_reference.is_not(None)  # for the index
+        same = {"client_reference": p("reference", type_=sa.String), **same}
+
+    def row(**more: sa.ColumnElement[Any]) -> tuple[sa.Tuple, sa.Tuple]:
+        values = {**same, **more}
+        return sa.tuple_(*(table.c[name] for name in values)), sa.tuple_(*values.values())
+
+    columns, values = row()
+    yield columns >= values
+    yield columns <= values
+    first_id, last_id = p("first_id", type_=Id), p("last_id", type_=Id)
+    if "expires_before" not in given:
+        if "created_after" in given:  # the ids are in the order of creation
+            columns, values = row(order_id=first_id)
+            yield columns >= values
+        if "last" in given:
+            columns, values = row(order_id=last_id)
+            yield columns < values
+        return
+    columns, values = row(expires_at=p("before", type_=Instant))
+    yield columns < values
+    if "created_after" in given:  # an order expires after it was created
+        columns, values = row(expires_at=p("after", type_=Instant))
+        yield columns > values
+        yield unindexed(table.c.order_id >= first_id)
+    if "last" in given:
+        columns, values = row(expires_at=p("last_at", type_=Instant), order_id=last_id)
+        yield columns < values

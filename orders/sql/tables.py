@@ -159,8 +159,8 @@ sa.Index(
 )
 sa.Index(
     "ix_unpaid_orders_reference",
-    unpaid_orders.c.client_id,
     unpaid_orders.c.client_reference,
+    unpaid_orders.c.client_id,
     unpaid_orders.c.order_id,
     postgresql_where=HAS_REFERENCE,
 )
@@ -271,8 +271,8 @@ sa.Index(
 )
 sa.Index(
     "ix_order_events_ended_reference",
-    order_events.c.client_id,
     order_events.c.client_reference,
+    order_events.c.client_id,
     order_events.c.type,
     order_events.c.order_id,
     postgresql_where=HAS_REFERENCE,
