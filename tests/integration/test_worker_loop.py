@@ -89,13 +89,13 @@ def test_a_batch_is_released_at_once_while_a_thread_waits(
             raise Unavailable("no answer")
 
     queue = DelayQueue(redis_client, "outage")
-    queue.schedule("a", 1)
+    queue.schedule_many((name, 1, b"") for name in "ab")
     worker = Worker(
         [Flow(name="outage", handler=fail_once, lease_seconds=3600)], valkey.url, threads=2
     )
     with running(worker):
-        wait_until(lambda: worker.counts["done"], "the task, long before its lease ends")
-    assert worker.counts == {"released": 1, "done": 1}
+        wait_until(lambda: worker.counts["done"] == 2, "both, long before their lease ends")
+    assert worker.counts == {"released": 2, "done": 2}
     assert state(queue) == {}
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 
 from ..errors import WorkerError, described
 from ..runtime.worker import Worker
@@ -14,8 +15,9 @@ from ..watch.tracing import configure_tracing, traced
 from . import arguments
 from .commands import Commands
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: How long the process may take to end after its worker has.
-EXIT_SECONDS = 0.5
+EXIT_SECONDS = 1.0
 
 
 def add_to(commands: Commands) -> None:
@@ -67,20 +69,20 @@ def _run(options: argparse.Namespace) -> None:
 
 def _run_until_stopped(worker: Worker) -> None:
     """Run the worker until a signal stops it; its process ends soon afterwards."""
-    process = os.getpid()
 
-    def stop(number: int, _frame: object) -> None:
-        if os.getpid() != process:  # a child that a handler has forked just now
-            _restore_signals()
-            os.kill(os.getpid(), number)
-            return
-        for again in (signal.SIGTERM, signal.SIGINT):
+    def stop(*_: object) -> None:
+        for again in STOP_SIGNALS:
             signal.signal(again, signal.SIG_DFL)  # a second signal kills at once
         worker.stop()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    os.register_at_fork(after_in_child=_restore_signals)
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+    # A child process that a handler forks ends when it is told to. Python forgets what it is told meanwhile.
+    os.register_at_fork(
+        before=partial(signal.pthread_sigmask, signal.SIG_BLOCK, STOP_SIGNALS),
+        after_in_parent=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, STOP_SIGNALS),
+        after_in_child=_restore_signals,
+    )
     # In a separate thread, so that the main thread, which signals interrupt, never holds a lock that
     # stop() needs.
     with ThreadPoolExecutor(1) as runner:
@@ -99,6 +101,6 @@ def _run_until_stopped(worker: Worker) -> None:
 
 
 def _restore_signals() -> None:
-    """A child process that a handler forks ends when it is told to."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
