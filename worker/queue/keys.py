@@ -4,8 +4,8 @@ They share one hash tag, so that a cluster keeps them together::
 
     {name}:scheduled    zset    task id -> due time, ms
     {name}:leased       zset    task id -> lease expiry, ms
-    {name}:dead         list    task ids, newest first
-    {name}:letters      hash    task id -> why it is dead, JSON; a task is dead if it has an entry here
+    {name}:dead         zset    task id -> when it died, ms, to the microsecond
+    {name}:letters      hash    task id -> why it is dead, JSON
     {name}:payloads     hash    task id -> opaque bytes, for tasks with a payload
     {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
