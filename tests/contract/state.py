@@ -8,7 +8,7 @@ import redis
 from worker import DelayQueue
 
 State = dict[str, Any]
-ZSETS = ("scheduled", "leased", "dead", "lost_claims", "seeded")
+ZSETS = ("scheduled", "leased", "dead", "lost_claims", "seeded", "heard")
 HASHES = ("letters", "payloads", "tokens", "workers")
 STRINGS = ("paused", "resumed", "sweeper", "alone", "spared", "recurrence")
 #: Stands where a token stands while a worker holds the task.

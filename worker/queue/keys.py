@@ -18,7 +18,8 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
     {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
-    {name}:workers      hash    worker id -> when it was last heard from, and what it holds
+    {name}:workers      hash    worker id -> what it is and holds, JSON
+    {name}:heard        zset    worker id -> when it was last heard from, ms
     {name}:wake         channel a message when something is due earlier than before
 """
 
@@ -45,6 +46,7 @@ class Keys:
         self.seeded = f"{{{name}}}:seeded"
         self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
+        self.heard = f"{{{name}}}:heard"
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:

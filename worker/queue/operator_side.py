@@ -153,13 +153,15 @@ class OperatorSide(ScriptedQueue):
         Workers that have been silent for an hour are removed.
         """
         now_ms = self.server_time_ms()
-        known: Any = self._redis.hgetall(self.keys.workers)
-        statuses = []
-        for worker_id, value in sorted(known.items()):
-            heard_ms, _, details = value.partition(b" ")
-            ago = max(0, now_ms - int(heard_ms))
-            statuses.append(WorkerStatus(id_to_text(worker_id), ago, json.loads(details)))
-        return statuses
+        with self._redis.pipeline() as pipe:
+            pipe.zrange(self.keys.heard, 0, -1, withscores=True)
+            pipe.hgetall(self.keys.workers)
+            heard, details = pipe.execute()
+        return [
+            WorkerStatus(id_to_text(worker), max(0, now_ms - int(at)), json.loads(details[worker]))
+            for worker, at in sorted(heard)
+            if worker in details
+        ]
 
     def pause(self) -> None:
         """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.

@@ -160,7 +160,10 @@ class WorkerSide(ScriptedQueue):
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""
-        self._redis.hdel(self.keys.workers, worker_id)
+        with self._redis.pipeline() as pipe:
+            pipe.zrem(self.keys.heard, worker_id)
+            pipe.hdel(self.keys.workers, worker_id)
+            pipe.execute()
 
     def restore(
         self,
