@@ -191,7 +191,7 @@ def test_only_what_lost_claims_leased_is_given_back(queue: DelayQueue, other: De
 
 
 @pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
-def test_a_lost_reply_is_reported_at_the_same_cost_in_a_long_queue(
+def test_a_lost_reply_costs_no_more_in_a_long_queue(
     client: redis.Redis, queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule_many((f"{n:04}", 1000, b"") for n in range(6000))
@@ -389,7 +389,7 @@ def test_a_short_silence_spares_nobody(queue: DelayQueue, monotonic: Mock, secon
     assert task.deliveries == 1
 
 
-def test_a_worker_that_starts_after_all_have_died_waits_for_nothing(
+def test_a_worker_that_starts_when_all_have_died_waits_for_none(
     queue: DelayQueue, other: DelayQueue
 ) -> None:
     queue.schedule("a", 1000)
