@@ -153,7 +153,7 @@ class OperatorSide(ScriptedQueue):
         Workers that have been silent for an hour are removed.
         """
         now_ms = self.server_time_ms()
-        with self._redis.pipeline() as pipe:
+        with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrange(self.keys.heard, 0, -1, withscores=True)
             pipe.hgetall(self.keys.workers)
             heard, details = pipe.execute()

@@ -174,9 +174,10 @@ class WorkerSide(ScriptedQueue):
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""
-        with self._redis.pipeline() as pipe:
-            pipe.zrem(self.keys.heard, worker_id)
+        # No transaction: a full server of version 6.2 refuses all of one.
+        with self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(self.keys.workers, worker_id)
+            pipe.zrem(self.keys.heard, worker_id)
             pipe.execute()
 
     def restore(
