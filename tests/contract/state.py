@@ -8,7 +8,7 @@ import redis
 from worker import DelayQueue
 
 State = dict[str, Any]
-ZSETS = ("scheduled", "leased", "lost_claims", "seeded")
+ZSETS = ("scheduled", "leased", "dead", "lost_claims", "seeded", "heard")
 HASHES = ("letters", "payloads", "tokens", "workers")
 STRINGS = ("paused", "resumed", "sweeper", "alone", "spared", "recurrence")
 #: Stands where a token stands while a worker holds the task.
@@ -24,15 +24,14 @@ def state(queue: DelayQueue) -> State:
     client: Any = queue._redis
     with client.pipeline(transaction=True) as pipe:
         pipe.keys(f"{{{queue.name}}}:*")
-        pipe.lrange(queue.keys.dead, 0, -1)
         for name in ZSETS:
             pipe.zrange(getattr(queue.keys, name), 0, -1, withscores=True)
         for name in HASHES:
             pipe.hgetall(getattr(queue.keys, name))
         for name in STRINGS:
             pipe.get(getattr(queue.keys, name))
-        keys, dead, *contents = pipe.execute()
-    found: State = {"dead": [_text(entry) for entry in dead]}
+        keys, *contents = pipe.execute()
+    found: State = {}
     for name, content in zip((*ZSETS, *HASHES, *STRINGS), contents, strict=True):
         if name in ZSETS:
             found[name] = {_text(member): _whole(score) for member, score in content}
@@ -40,6 +39,7 @@ def state(queue: DelayQueue) -> State:
             found[name] = {_text(field): _value(name, value) for field, value in content.items()}
         else:
             found[name] = content and _text(content)
+    found["dead"] = [*found["dead"]][::-1]  # newest first; their letters say when they died
     found = {name: content for name, content in found.items() if content}
     keys = [key for key in keys if _text(key) != queue.keys.claims]
     assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)

@@ -431,11 +431,11 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
     [task] = queue.claim(1, 1000, now_ms=1).tasks
     with reply_lost(queue):
         queue.claim(1, 1000, now_ms=2)
+    queue.beat("w", {})
     queue._silent_since = 0.0  # an outage
     queue.claim(1, 1000, now_ms=10**12)
     queue.restore([], worker_id="w", term_ms=1000)
     queue.seed("daily", 1, ("occurrence", 9000))
-    queue.beat("w", {})
     queue.pause()
     keys = {key for key in vars(queue.keys).values() if key != queue.keys.wake}
     stored: Any = client.keys("{contract}:*")

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import redis
 
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts
@@ -47,17 +46,13 @@ def test_the_times_in_a_letter_are_exact(queue: DelayQueue) -> None:
     assert letter.story["error"] is None
 
 
-def test_the_stats_tell_the_age_of_the_oldest_letter(
-    client: redis.Redis, queue: DelayQueue
-) -> None:
+def test_the_stats_tell_the_age_of_the_oldest_letter(queue: DelayQueue) -> None:
     bury(queue, "a", "b")
     queue.schedule("c", 1)
     [task] = queue.claim(1, 1000, now_ms=50).tasks
     queue.dead_letter([(task, "bad", ValueError('"died_at_ms":7}'))], now_ms=60)
-    client.rpush(queue.keys.dead, *(f"left behind {n}" for n in range(99)))
     assert queue.stats(now_ms=100).oldest_dead_age_ms == 99
     queue.purge(["a", "b"])
-    client.ltrim(queue.keys.dead, 0, 0)
     assert queue.stats(now_ms=100).oldest_dead_age_ms == 40
     assert queue.stats(now_ms=10).oldest_dead_age_ms == 0, "a clock that was set back"
     queue.requeue(["c"])
@@ -178,26 +173,32 @@ def test_there_are_no_dead_ids_in_an_empty_queue(queue: DelayQueue) -> None:
     assert list(queue.dead_ids()) == []
 
 
-def test_a_long_list_is_searched_only_near_its_ends(
-    queue: DelayQueue,
-) -> None:
+def test_each_letter_is_listed_once_and_nothing_else(queue: DelayQueue) -> None:
     ids = [f"{n:04}" for n in range(MANY)]
     bury(queue, *ids)
-    newest, middle, oldest = ids[-1], ids[MANY // 2], ids[0]
-    assert queue.purge([newest, middle, oldest]) == [newest, middle, oldest]
-    left = state(queue)
-    assert len(left["letters"]) == MANY - 3
-    assert left["dead"] == ids[-2:0:-1]  # the entry in the middle is still there
-    assert queue.stats(now_ms=0).dead == MANY - 3
-    assert middle not in [letter.id for letter in queue.dead(limit=MANY)]
-    assert queue.requeue([middle]) == queue.purge([middle]) == []
+    middle = ids[MANY // 3 : 2 * MANY // 3]
+    assert queue.purge(middle) == middle
+    left = [task_id for task_id in ids if task_id not in middle]
+    assert state(queue)["dead"] == left[::-1]
+    assert queue.requeue(middle) == []
     taken = [task_id for slice_ in queue.dead_ids() for task_id in queue.requeue(slice_, now_ms=9)]
-    assert taken == [task_id for task_id in ids if task_id not in (newest, middle, oldest)]
+    assert taken == left
     assert state(queue) == {
         "scheduled": dict.fromkeys(taken, 9),
-        "dead": [middle],  # without a letter
         "tokens": {task_id: attempts(9, appointment=int(task_id)) for task_id in taken},
     }
+
+
+def test_letters_that_die_again_come_once_among_all_ids(queue: DelayQueue) -> None:
+    ids = [f"{n:03}" for n in range(250)]
+    bury(queue, *ids)
+    seen: list[str] = []
+    for some in queue.dead_ids():
+        seen += some
+        queue.requeue(some[:3], now_ms=1)
+        tasks = queue.claim(9, 10, now_ms=1).tasks
+        queue.dead_letter([(task, "again", None) for task in tasks], now_ms=2)
+    assert seen == ids
 
 
 def test_a_task_that_died_twice_in_a_long_list_is_shown_once(queue: DelayQueue) -> None:

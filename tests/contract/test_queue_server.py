@@ -205,7 +205,7 @@ USES: dict[str, Callable[[DelayQueue], object]] = {
     "scheduled": lambda queue: queue.schedule("a", 2000),
     "leased": lambda queue: queue.claim(1, 10, now_ms=1000),
     "dead": lambda queue: queue.dead(),
-    "letters": lambda queue: queue.stats(now_ms=0),
+    "letters": lambda queue: queue.look_up("b"),
     "payloads": lambda queue: queue.claim(1, 10, now_ms=1000),
     "tokens": lambda queue: queue.ack([Task("a")]),
     "lost_claims": _claim_after_a_lost_reply,

@@ -392,17 +392,17 @@ def test_a_worker_that_signs_off_is_forgotten(queue: DelayQueue) -> None:
 
 def test_workers_silent_for_an_hour_are_forgotten(client: redis.Redis, queue: DelayQueue) -> None:
     queue.beat("w1", {})
-    beaten = int(state(queue)["workers"]["w1"].split()[0])
-    heard = {
-        "gone": beaten - FORGET_WORKERS_MS - 60_000,
-        "quiet": beaten - FORGET_WORKERS_MS + 60_000,
-        "ahead": beaten + HOUR,
-    }
-    for worker, at in heard.items():
-        client.hset(queue.keys.workers, worker, f"{at} {{}}")
-    client.hset(queue.keys.workers, "spoiled", "never {}")
+    beaten = state(queue)["heard"]["w1"]
+    silent = dict.fromkeys((f"gone {n}" for n in range(12)), beaten - FORGET_WORKERS_MS - 60_000)
+    heard = {"quiet": beaten - FORGET_WORKERS_MS + 60_000, "ahead": beaten + HOUR}
+    client.zadd(queue.keys.heard, silent | heard)
+    client.hset(queue.keys.workers, mapping=dict.fromkeys(silent | heard, "{}"))
+    client.zadd(queue.keys.claims, {"gone": beaten - FORGET_WORKERS_MS - 60_000})
     queue.beat("w1", {})
-    assert {*state(queue)["workers"]} == {"w1", "quiet", "ahead"}
+    assert len(state(queue)["workers"]) == 5, "a few at a time"
+    queue.beat("w1", {})
+    assert {*state(queue)["workers"]} == {*state(queue)["heard"]} == {"w1", "quiet", "ahead"}
+    assert not client.exists(queue.keys.claims)
     ago = {status.id: status.heard_ms_ago for status in queue.workers()}
     assert ago["ahead"] == 0
     assert FORGET_WORKERS_MS - 60_000 <= ago["quiet"] < FORGET_WORKERS_MS

@@ -288,6 +288,7 @@ class Site:
         keys = self.queue.keys
         known = (
             keys.workers,
+            keys.heard,
             keys.sweeper,
             keys.lost_claims,
             keys.alone,

@@ -119,18 +119,6 @@ def test_dead_letters_are_paged_newest_first(api: Api, queue: DelayQueue) -> Non
     assert sizes == [70, 70, 70, 20]
 
 
-def test_a_page_passes_over_a_bounded_number_of_entries(
-    api: Api, queue: DelayQueue, redis_client: redis.Redis
-) -> None:
-    """An entry in the middle of a long list stays there when its letter is removed."""
-    bury(queue, "oldest")
-    redis_client.lpush(queue.keys.dead, *(f"gone-{n}" for n in range(700)))
-    first = listed(api)
-    assert first["data"] == []
-    rest = listed(api, f"&cursor={first['next_cursor']}")
-    assert (ids(rest), rest["next_cursor"]) == (["oldest"], None)
-
-
 def test_a_cursor_of_another_list_is_refused(api: Api, queue: DelayQueue) -> None:
     bury(queue, "a", "b")
     cursor = listed(api, "&limit=1")["next_cursor"]

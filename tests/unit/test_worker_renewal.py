@@ -275,3 +275,11 @@ def test_it_looks_often_enough_for_two_attempts_to_fail(
         desk.renewer.run()
     assert finished.waits == [LEASE_SECONDS / 12] * 12
     assert desk.extensions >= 3  # from a third of the lease to its end
+
+
+def test_a_long_lease_is_looked_at_each_second_all_the_same(desk: Desk) -> None:
+    flow = Flow(name="long", handler=lambda _: None, lease_seconds=600)
+    renewer = Desk(desk.clock, flow).renewer
+    finished = renewer._finished = Wait(desk.clock, after=renewer.finish)
+    renewer.run()
+    assert finished.waits == [1.0]

@@ -509,3 +509,12 @@ def test_an_outage_at_the_start_keeps_nobody_from_stopping() -> None:
     assert probed.wait(LONG)
     running.stop()
     assert running.errors == []
+
+
+def test_the_timeout_of_redis_is_a_setting() -> None:
+    flow = _flow(sweep=lambda *_: [])
+    worker = Worker([flow], NOWHERE, redis_timeout_seconds=3)
+    timeouts = [
+        client.connection_pool.connection_kwargs["socket_timeout"] for client in worker._clients
+    ]
+    assert timeouts == [3, 1.5]

@@ -4,8 +4,8 @@ They share one hash tag, so that a cluster keeps them together::
 
     {name}:scheduled    zset    task id -> due time, ms
     {name}:leased       zset    task id -> lease expiry, ms
-    {name}:dead         list    task ids, newest first
-    {name}:letters      hash    task id -> why it is dead, JSON; a task is dead if it has an entry here
+    {name}:dead         zset    task id -> when it died, ms, to the microsecond
+    {name}:letters      hash    task id -> why it is dead, JSON
     {name}:payloads     hash    task id -> opaque bytes, for tasks with a payload
     {name}:tokens       hash    task id -> token of its lease and what is known of its attempts, for tasks
                                 that were claimed: lua/include/attempts.lua lists the fields
@@ -18,7 +18,8 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled
     {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
-    {name}:workers      hash    worker id -> when it was last heard from, and what it holds
+    {name}:workers      hash    worker id -> what it is and holds, JSON
+    {name}:heard        zset    worker id -> when it was last heard from, ms
     {name}:wake         channel a message when something is due earlier than before
 """
 
@@ -45,6 +46,7 @@ class Keys:
         self.seeded = f"{{{name}}}:seeded"
         self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
+        self.heard = f"{{{name}}}:heard"
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:

@@ -101,8 +101,10 @@ class WorkerSide(ScriptedQueue):
         that another worker holds by now, for a later attempt of the same appointment, is done all the same.
         """
         head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
-        rows = [(task.id, task.appointment_ms, task.attempt) for task in tasks]
-        self._settle("ack", None, head, rows)
+        lost = {*self._write("ack", None, head, [(task.id,) for task in tasks])}
+        late = [task for task in tasks if task.id in lost]
+        rows = [(task.id, task.appointment_ms, task.attempt) for task in late]
+        self._settle("ack_late", None, [], rows)
 
     def retry(
         self,
@@ -147,12 +149,24 @@ class WorkerSide(ScriptedQueue):
         rows: list[tuple[Any, ...]],
         size: int = SLICE,
     ) -> None:
+        """Raises LeaseLost with the ids that `_write` returns."""
+        if lost := self._write(script, now_ms, head, rows, size):
+            raise LeaseLost(lost)
+
+    def _write(
+        self,
+        script: str,
+        now_ms: int | None,
+        head: list[Any],
+        rows: list[tuple[Any, ...]],
+        size: int = SLICE,
+    ) -> list[str]:
+        """Call a script for these rows, each with a task id first; return the ids whose lease was lost."""
         lost: list[bytes] = []
         for part in slices(rows, size):
             args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
             lost += self._run(script, now_ms, *head, *args)
-        if lost:
-            raise LeaseLost(map(id_to_text, lost))
+        return [id_to_text(task_id) for task_id in lost]
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
         """Record that a worker is alive, with details of what it is doing."""
@@ -160,7 +174,11 @@ class WorkerSide(ScriptedQueue):
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""
-        self._redis.hdel(self.keys.workers, worker_id)
+        # No transaction: a full server of version 6.2 refuses all of one.
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hdel(self.keys.workers, worker_id)
+            pipe.zrem(self.keys.heard, worker_id)
+            pipe.execute()
 
     def restore(
         self,

@@ -1,11 +1,13 @@
 """Records in each queue that this worker is alive and what it holds, and watches for calls that hang."""
 
+import math
 import os
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,6 +33,24 @@ def new_worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
+@dataclass(slots=True)
+class _Pace:
+    """The last heartbeat for one queue, which says when the next is due."""
+
+    sent_at: float = -math.inf
+    up: bool = False
+    handled: object = None
+
+    def is_due(self, now: float, *, up: bool, handled: object) -> bool:
+        """Whether to send one now; if so, notes it. A flow that goes down shows at once."""
+        passed = now - self.sent_at
+        busy = handled != self.handled and passed >= BUSY_BEAT_SECONDS
+        if not (busy or up != self.up or passed >= BEAT_SECONDS):
+            return False
+        self.sent_at, self.up, self.handled = now, up, handled
+        return True
+
+
 class Heartbeat:
     """Sends heartbeats for each queue of a worker."""
 
@@ -51,18 +71,14 @@ class Heartbeat:
 
     def run(self) -> None:
         """Send heartbeats and watch for hanging calls until the worker stops, then sign off."""
-        beat_at, busy_beat_at = 0.0, 0.0
-        sent_up, sent = [False for _ in self._stations], self._handled()
+        paces = [_Pace() for _ in self._stations]
         while True:
             now = time.monotonic()
             for detector in self._watched:
                 detector.report(now)
-            up = [station.health.up for station in self._stations]
-            is_busy = now >= busy_beat_at and self._handled() != sent
-            if now >= beat_at or is_busy or up != sent_up:  # a flow that goes down shows at once
-                beat_at, busy_beat_at = now + BEAT_SECONDS, now + BUSY_BEAT_SECONDS
-                sent_up, sent = up, self._handled()
-                for station in self._stations:
+            for station, pace in zip(self._stations, paces, strict=True):
+                handled = self._tally.of(station.queue.name)
+                if pace.is_due(now, up=station.health.up, handled=handled):
                     self._beat(station, now)
             if self._stopping.wait(1.0):
                 break
@@ -72,9 +88,6 @@ class Heartbeat:
             except redis.RedisError as error:  # the entry expires anyway
                 log.debug("not signed off", queue=station.queue.name, error=described(error))
                 return
-
-    def _handled(self) -> list[object]:
-        return [self._tally.of(station.queue.name) for station in self._stations]
 
     def _beat(self, station: Station, now: float) -> None:
         try:

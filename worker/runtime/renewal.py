@@ -22,6 +22,8 @@ from .results import BatchResult
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
 CHECK_EVERY = 1 / 12
+#: Longest time between two checks. After an outage Redis spares the leases for 2 s, in which they are extended.
+MOST_SECONDS = 1.0
 #: How long one thread may work on a claim whose tasks are handled one at a time. After that, tasks not yet
 #: begun are released, because another thread or worker could be running them.
 SHARE_SECONDS = 0.5
@@ -135,8 +137,8 @@ class Renewer:
         return {task_id for held in self.held() for task_id in held.ids()}
 
     def run(self) -> None:
-        """Renew until `finish`, which a stopping worker calls after its last handler has returned."""
-        pause = CHECK_EVERY * self._flow.lease_seconds
+        """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
+        pause = min(CHECK_EVERY * self._flow.lease_seconds, MOST_SECONDS)
         if self._flow.one_at_a_time:
             pause = min(pause, SHARE_SECONDS)
         while not self._finished.wait(pause):

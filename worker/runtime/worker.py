@@ -26,8 +26,9 @@ from .waker import Waker
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
-#: A sweep has its own connection with a shorter timeout, so that it keeps its pace while Redis is silent.
-SWEEP_TIMEOUT_SECONDS = 0.5
+#: A sweep has its own connection with a shorter timeout, as a fraction of the worker's, so that it keeps its
+#: pace while Redis is silent.
+SWEEP_TIMEOUT = 0.5
 
 
 class Worker:
@@ -46,8 +47,11 @@ class Worker:
         *,
         threads: int = 1,
         listeners: Sequence[events.Listener] = (),
+        redis_timeout_seconds: float = 1.0,
     ) -> None:
         """``listeners`` get every event of `events`, after the log.
+
+        ``redis_timeout_seconds`` limits the wait for one reply of Redis; raise it for a slow network.
 
         Raises ValueError for no flows, two of the same name, or fewer than one thread.
         """
@@ -72,7 +76,10 @@ class Worker:
         # One connection for each thread: handlers, renewers, the waker, the heartbeat, and `run`.
         most = sum(sizes) + len(flows) + 3
         self._redis_url = redis_url
-        self._client = connect(redis_url, max_connections=most)
+        self._redis_timeout_seconds = redis_timeout_seconds
+        self._client = connect(
+            redis_url, timeout_seconds=redis_timeout_seconds, max_connections=most
+        )
         self._clients = [self._client]
         self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
         self._lanes: list[Lane] = []
@@ -165,7 +172,8 @@ class Worker:
     def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
         if station.flow.sweep is None:
             return None
-        client = connect(self._redis_url, timeout_seconds=SWEEP_TIMEOUT_SECONDS)
+        timeout_seconds = SWEEP_TIMEOUT * self._redis_timeout_seconds
+        client = connect(self._redis_url, timeout_seconds=timeout_seconds)
         self._clients.append(client)
         sweeper = Sweeper(
             station,

@@ -1,15 +1,23 @@
--- Record that a worker is alive, and remove workers that have been silent for long.
+-- Record that a worker is alive, and forget some of those that have been silent for long.
 --
 -- include: clock
--- KEYS[1] workers  hash  worker id -> time of its last beat in ms, a space, details
+-- KEYS[1] heard    zset  worker id -> time of its last beat, ms
+-- KEYS[2] workers  hash  worker id -> details, JSON
+-- KEYS[3] claims   zset  claimer -> end of the leases that its latest claim gave, ms
 -- ARGV[1] now_ms   ARGV[2] worker id   ARGV[3] details, JSON   ARGV[4] forget_ms
 --
 -- Returns nothing.
+--
+-- A beat costs the same however many workers there are: each forgets more than it adds. The first write is a
+-- ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
-redis.call('HDEL', workers, '') -- removes nothing; a full server refuses an HSET only as the first write
-redis.call('HSET', workers, ARGV[2], string.format('%.0f ', now) .. ARGV[3])
-local known = redis.call('HGETALL', workers)
-for i = 1, #known, 2 do
-  local heard = tonumber(string.match(known[i + 1], '^%d+'))
-  if not heard or heard < now - tonumber(ARGV[4]) then redis.call('HDEL', workers, known[i]) end
+local FORGOTTEN = 10
+local silent_since = now - tonumber(ARGV[4])
+redis.call('ZREMRANGEBYSCORE', claims, '-inf', silent_since)
+local silent = redis.call('ZRANGEBYSCORE', heard, '-inf', silent_since, 'LIMIT', 0, FORGOTTEN)
+if #silent > 0 then
+  redis.call('ZREM', heard, unpack(silent))
+  redis.call('HDEL', workers, unpack(silent))
 end
+redis.call('HSET', workers, ARGV[2], ARGV[3])
+redis.call('ZADD', heard, now, ARGV[2])

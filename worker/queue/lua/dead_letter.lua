@@ -2,7 +2,7 @@
 --
 -- include: clock, attempts, lease, let_go
 -- KEYS[1] leased    zset  task id -> lease expiry, ms
--- KEYS[2] dead      list  task ids, newest first
+-- KEYS[2] dead      zset  task id -> when it died, ms
 -- KEYS[3] letters   hash  task id -> why it is dead, JSON
 -- KEYS[4] tokens    hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[5] payloads  hash  task id -> opaque bytes
@@ -20,7 +20,7 @@ for n, id in ipairs(held) do
   local state = attempts_in(kept[at[n]], '0')
   if let_go(id, state) then
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
-    redis.call('LPUSH', dead, id)
+    redis.call('ZADD', dead, now + since_now_us / 1000, id)
     redis.call('HSET', letters, id, letter .. ',"died_at_ms":' .. whole(now) .. '}')
   end
 end

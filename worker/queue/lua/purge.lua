@@ -1,7 +1,7 @@
 -- Delete dead tasks for good.
 --
 -- include: letters
--- KEYS[1] dead      list  task ids, newest first
+-- KEYS[1] dead      zset  task id -> when it died, ms
 -- KEYS[2] letters   hash  task id -> why it is dead
 -- KEYS[3] payloads  hash  task id -> opaque bytes
 -- KEYS[4] tokens    hash  task id -> token of its lease, and a record of its attempts

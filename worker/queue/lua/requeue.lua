@@ -1,7 +1,7 @@
 -- Put dead tasks back on the schedule, due now, with the same appointment and their counts reset.
 --
 -- include: clock, attempts, letters, wake
--- KEYS[1] dead       list  task ids, newest first
+-- KEYS[1] dead       zset  task id -> when it died, ms
 -- KEYS[2] letters    hash  task id -> why it is dead
 -- KEYS[3] scheduled  zset  task id -> due time, ms
 -- KEYS[4] tokens     hash  task id -> token of its lease, and a record of its attempts
