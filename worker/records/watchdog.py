@@ -21,6 +21,11 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
+        self._begin()
+        # A child process has none of its parent's threads, and a lock that one of them held stays locked.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         #: What is watched: the driver's connection, and until when, on the monotonic clock.
         self._watched: dict[object, tuple[Any, float]] = {}
@@ -36,7 +41,7 @@ class Watchdog:
         key, until = object(), time.monotonic() + seconds
         with self._changed:
             self._watched[key] = driver, until
-            if self._thread is None or not self._thread.is_alive():  # as in a child process
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                 self._thread.start()
             elif until < self._wakes_at:
