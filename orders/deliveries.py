@@ -22,7 +22,7 @@ from orders.webhooks.sender import WebhookSender
 from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turns
-from worker import DeadLetter, Due, Flow, Outcome, Retry, Task
+from worker import DeadLetter, Due, Flow, NotDue, Outcome, Task
 
 log = structlog.get_logger("orders")
 
@@ -104,12 +104,12 @@ class Deliverer:
         with outages():
             claimed = self._webhooks.claim(task.id)
         if not isinstance(claimed, Message):
-            return None if claimed is None else Retry(claimed)
+            return None if claimed is None else NotDue(claimed)
         wait_ms = self._turns.begin(claimed.subscription_id)
         if wait_ms:
             with outages():
                 self._webhooks.put_off(claimed, wait_ms)
-            return Retry(wait_ms)
+            return NotDue(wait_ms)
         began = time.monotonic()
         try:
             answer = self._send(claimed)
@@ -129,7 +129,7 @@ class Deliverer:
                 **claimed.origin.fields(),
             )
         self._prune(claimed.subscription_id, time.monotonic())
-        return None if again is None else Retry(again)
+        return None if again is None else NotDue(again)
 
     def _prune(self, subscription_id: str, now: float) -> None:
         """Delete the subscription's old deliveries, if that was not done recently."""

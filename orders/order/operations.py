@@ -440,8 +440,11 @@ def pay(step: Step) -> sa.Select[Any]:
 
     The order's lock decides: a payment that comes too late, twice or in the wrong amount is to be
     refunded, and its event, too, follows those of the previous holder of the lock. Returns nothing
-    if there is no such order, and an empty payment if its reference is known, or with ``lost`` if
-    the order ended after the statement had begun: only the next one sees how, so run it again.
+    if there is no such order, and an empty payment if its reference is known.
+
+    An order that ended after the statement had begun is neither unpaid nor has ended: only the next
+    statement sees how. For that, ``for_neither`` is "lost", and the payment is empty, with ``lost``;
+    or it is the reason for which the money is due back.
     """
     locked = _lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
     ending = (
@@ -455,7 +458,7 @@ def pay(step: Step) -> sa.Select[Any]:
         else_=sa.case(
             {EventType.PAID: "already_paid", EventType.CANCELLED: "order_cancelled"},
             value=ending,
-            else_="lost",
+            else_=p("for_neither", type_=sa.String),
         ),
     )
     order = step(

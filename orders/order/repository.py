@@ -413,8 +413,10 @@ class OrderRepository(Statements):
         return None if rows[0].id is None else _payment(rows[0])
 
     def _pay(self, **values: Any) -> Sequence[sa.Row[Any]]:
-        rows = self._do(operations.pay, **values)
-        return self._do(operations.pay, **values) if rows and rows[0].lost else rows
+        rows = self._do(operations.pay, **values, for_neither="lost")
+        if rows and rows[0].lost:
+            rows = self._do(operations.pay, **values, for_neither="already_paid")
+        return rows
 
     def payment(self, client_id: str, provider: str, reference: str) -> Payment:
         """The payment that a provider knows by this reference. Raises PaymentNotFound."""
