@@ -86,7 +86,7 @@ ENDINGS = {EventType.PAID: OrderStatus.PAID, EventType.CANCELLED: OrderStatus.CA
 
 
 def state_of(row: sa.Row[Any]) -> dict[str, Any]:
-    """The fields of an order that change, from the columns of `operations.in_state`."""
+    """The fields of an order that change, from the columns of `in_state`."""
     status = OrderStatus.UNPAID if row.ending is None else ENDINGS[row.ending]
     return {
         "status": status,
@@ -140,10 +140,10 @@ def list_orders(status: str | None, given: frozenset[str]) -> Operation:
 def _within(
     table: sa.Table, kind: Mapping[str, sa.ColumnElement[str]], given: frozenset[str]
 ) -> Iterator[sa.ColumnElement[bool]]:
-    """The bounds of a list, so that a planner has no index to read but that of the list.
+    """The bounds of a list, as row comparisons.
 
-    They are compared as rows: no index has these columns one after the other but the right one, and
-    to a planner the first ones are no constants, which need not be sorted by.
+    Only the list's own index has these columns in this order. With plain equalities a planner would
+    also consider the primary key: it would read that from its end and skip other clients' orders.
     """
     same: dict[str, sa.ColumnElement[Any]] = {"client_id": p("for_client", type_=Id), **kind}
     if "client_reference" in given:
