@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
-from orders.sql.expressions import clock, one_of, text_literal
+from orders.sql.expressions import clock, text_literal
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
@@ -167,11 +167,18 @@ def adjust(step: Step) -> sa.Select[Any]:
         .on_conflict_do_nothing()
         .returning(stock_adjustments),
     )
+    # An insert that always conflicts. An update would first check the constraints of the row as it was
+    # when the statement began, and raise if the adjustment would not have been possible then.
+    zero = _number(0)
+    change = insert(stock_items).from_select(
+        ["sku", "on_hand", "price_minor", "currency"],
+        sa.select(adjusted.c.sku, zero, zero, text_literal("")),
+    )
     step(
         "stock",
-        sa.update(stock_items)
-        .where(one_of(stock_items.c.sku, sa.select(adjusted.c.sku)))
-        .values(on_hand=stock_items.c.on_hand + delta),
+        change.on_conflict_do_update(
+            index_elements=["sku"], set_={"on_hand": stock_items.c.on_hand + delta}
+        ),
     )
     before = (found.c.on_hand.label("was_on_hand"), found.c.reserved.label("was_reserved"))
     return sa.select(*before, *_with_name(adjusted)).select_from(

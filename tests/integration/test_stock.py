@@ -20,6 +20,7 @@ from orders.errors import (
     StockReserved,
 )
 from orders.order.domain import Order
+from orders.order.repository import OrderRepository
 from orders.sql.ids import new_id
 from orders.sql.tables import stock_adjustments, stock_items
 from orders.stock import repository as stock_repository
@@ -101,6 +102,14 @@ def test_an_adjustment_adds_to_what_it_waited_for(shop: Shop) -> None:
         other.execute(sa.update(stock_items).values(on_hand=89))
     assert isinstance(found[0], StockReserved)
     assert shop.shelf() == (89, 80)
+
+
+def test_an_adjustment_may_take_what_was_released_meanwhile(shop: Shop) -> None:
+    shop.stock("tea", 10)
+    held = shop.place(tea=10)
+    with waiting(shop, lambda: adjust(shop, -10)) as (other, found):
+        OrderRepository(other).cancel(held.id, shop.client)
+    assert (found[0].adjustment.on_hand, shop.shelf()) == (0, (0, 0))
 
 
 def test_what_is_set_is_compared_with_what_it_waited_for(shop: Shop) -> None:
