@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from orders.errors import SchemaOutdated, StorageUnavailable
-from orders.sql.database import reading
+from orders.sql.database import reading, writing
 from orders.sql.schema import Schema, check_schema
 from orders.sql.tables import SCHEMA_VERSION
 from orders.watch.doctor_repository import FAILED_OFTEN, NEWEST, DoctorRepository
@@ -44,7 +44,7 @@ class Doctor:
             yield failure("sql.answers", f"the database does not answer: {error}", advice)
             return
         yield _version(server)
-        yield _writes(server)
+        yield self._writes(server)
         yield clock_finding("sql.clock", "SQL", server.clock - middle)
         schema = self._schema()
         yield schema
@@ -57,6 +57,23 @@ class Doctor:
             (_webhooks, "orders.webhooks"),
         ):
             yield self._bounded(name, check)
+
+    def _writes(self, server: sa.Row[Any]) -> Finding:
+        if server.read_only:
+            advice = (
+                "It is a standby, or default_transaction_read_only is on. Point DATABASE_URL at the "
+                "primary, with target_session_attrs=read-write for all hosts."
+            )
+            return failure("sql.writes", "the database is read-only", advice)
+        try:
+            with writing(self._engine) as connection:
+                Schema(connection).try_disk()
+        except StorageUnavailable as error:
+            advice = (
+                "Most likely its disk is full: free some space, and look into the server's log."
+            )
+            return failure("sql.writes", f"the database cannot write: {error}", advice)
+        return ok("sql.writes", "takes writes")
 
     def _schema(self) -> Finding:
         check, revision = "sql.schema", ""
@@ -93,16 +110,6 @@ def _version(server: sa.Row[Any]) -> Finding:
         advice = "Upgrade it: docs/tested-on.md lists what is tested."
         return warning("sql.version", f"PostgreSQL {server.version}", advice)
     return ok("sql.version", f"PostgreSQL {server.version}")
-
-
-def _writes(server: sa.Row[Any]) -> Finding:
-    if server.read_only:
-        advice = (
-            "It is a standby, or default_transaction_read_only is on. Point DATABASE_URL at the primary, "
-            "with target_session_attrs=read-write for all hosts."
-        )
-        return failure("sql.writes", "the database is read-only", advice)
-    return ok("sql.writes", "takes writes")
 
 
 def _indexes(repository: DoctorRepository) -> Finding:

@@ -17,6 +17,7 @@ from devtools.postgres import Postgres
 from devtools.processes import ROOT
 from devtools.valkey import Valkey
 from orders.config import Settings
+from orders.errors import StorageUnavailable
 from orders.sql.database import create_engine, writing
 from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, unpaid_orders
 from orders.watch.doctor import Doctor
@@ -104,6 +105,16 @@ def test_a_database_that_is_read_only(own_postgres: Postgres) -> None:
         finding = found(shop.engine)["sql.writes"]
     assert finding.level == "failure"
     assert "target_session_attrs" in finding.advice
+
+
+def test_a_server_whose_disk_is_full(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it answers then; a real disk is filled up in tests/faults."""
+    full = sa.text("DO $$ BEGIN RAISE SQLSTATE '53100' USING MESSAGE = 'no space left'; END $$")
+    monkeypatch.setattr("orders.sql.schema.SPILL", full)
+    finding = found(shop.engine)["sql.writes"]
+    assert (finding.level, "no space left" in finding.summary) == ("failure", True)
+    with pytest.raises(StorageUnavailable):
+        shop.service.check_ready()
 
 
 def test_a_schema_that_is_older_or_missing(busy: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
