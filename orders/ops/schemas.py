@@ -16,6 +16,7 @@ MOST_IDS = 300
 def _task_id(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TASK_ID:
         raise ValueError(f"a task's id is text of 1 to {MAX_TASK_ID} characters")
+    value.encode(errors="surrogateescape")  # as the queue does; its error is a ValueError
     return value
 
 
@@ -70,7 +71,12 @@ class LetterQuery(Parameters):
 class SearchQuery(Parameters):
     """An order's id or client reference."""
 
-    text: Annotated[str, StringConstraints(min_length=1, max_length=255, strip_whitespace=True)]
+    text: Annotated[
+        str,
+        StringConstraints(
+            min_length=1, max_length=255, strip_whitespace=True, pattern=r"^[^\x00]+$"
+        ),
+    ]
 
 
 class RefundsQuery(CreatedQuery):

@@ -493,6 +493,13 @@ def test_a_request_names_a_bounded_number_of_a_queues_letters(page: Page) -> Non
         assert page.ask("POST", "letters/purge", body).status_code == 422
     for query in ("queue=other", "queue=webhooks&passed=-1", "queue=webhooks&more=1", ""):
         assert page.ask("GET", f"letters?{query}").status_code in (400, 422)
+    for path in ("search?text=%00", "search?text=a%00b"):
+        assert page.ask("GET", path).status_code == 400
+    for method, path, sent in (
+        ("POST", "letters/requeue", {"queue": QUEUE, "ids": ["\ud800"]}),
+        ("POST", "letters/purge", {"queue": QUEUE, "ids": ["a", "\udfff"]}),
+    ):
+        assert page.ask(method, path, sent).status_code == 422
 
 
 def test_a_queue_is_paused_and_resumed(page: Page, redis_client: redis.Redis) -> None:
