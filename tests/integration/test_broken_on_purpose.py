@@ -189,8 +189,8 @@ def have_the_worker_notice(site: Installation) -> None:
 def poison(site: Installation) -> None:
     site.execute(
         "CREATE FUNCTION refuse() RETURNS trigger AS $$ BEGIN RAISE 'poison'; END $$ LANGUAGE plpgsql",
-        "CREATE TRIGGER refuse BEFORE UPDATE ON orders FOR EACH ROW"
-        " WHEN (NEW.client_reference = 'poison') EXECUTE FUNCTION refuse()",
+        "CREATE TRIGGER refuse BEFORE DELETE ON unpaid_orders FOR EACH ROW"
+        " WHEN (OLD.client_reference = 'poison') EXECUTE FUNCTION refuse()",
     )
     site.order(timeout_seconds=1, client_reference="poison")
     queue = DelayQueue(site.api.services.redis, "order-timeout")
