@@ -52,40 +52,54 @@ Schema = dict[str, Any]
 Node = TypeVar("Node")
 
 
-def _text(example: str, **bounds: Any) -> Schema:
+def _string(example: str, **bounds: Any) -> Schema:
     return {"type": "string", **bounds, "examples": [example]}
 
 
-def _sent(description: str, schema: Schema) -> Schema:
+def _response_header(description: str, schema: Schema) -> Schema:
     """A header of a response."""
     return {"description": description, "required": True, "schema": schema}
 
 
-def _taken(name: str, description: str, schema: Schema, *, required: bool = False) -> Schema:
-    """A header of a request."""
+def _parameter(name: str, place: str, schema: Schema, *, required: bool = False) -> Schema:
+    """A parameter of a request, whose description is in its schema."""
+    schema = _tidy(schema)
     return {
         "name": name,
-        "in": "header",
-        "description": description,
+        "in": place,
+        "description": schema.pop("description", ""),
         "required": required,
         "schema": schema,
     }
 
 
+def _tidy(node: Node) -> Node:
+    """Without the titles that pydantic makes of names."""
+    if isinstance(node, list):
+        return [_tidy(each) for each in node]  # type: ignore[return-value]
+    if not isinstance(node, dict):
+        return node
+    return {name: _tidy(value) for name, value in node.items() if not _is_title(name, value)}  # type: ignore[return-value]
+
+
+def _is_title(name: str, value: object) -> bool:
+    return name == "title" and isinstance(value, str)
+
+
 #: The headers of responses, by name.
 HEADERS: dict[str, Schema] = {
-    "X-Request-ID": _sent(
+    "X-Request-ID": _response_header(
         "The request's id: the caller's if it sent a valid one. The log has it too.",
-        _text(
+        _string(
             "01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f",
             pattern="^[A-Za-z0-9._:-]+$",
             minLength=1,
             maxLength=64,
         ),
     ),
-    "Location": _sent(
+    "Location": _response_header(
         "The path of what was created.",
-        _text(
+        _string(
             "/v1/orders/01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f",
             format="uri-reference",
             maxLength=200,
@@ -95,25 +109,25 @@ HEADERS: dict[str, Schema] = {
         "description": "Present if this response repeats an earlier one.",
         "schema": {"type": "string", "const": "true"},
     },
-    "ETag": _sent(
+    "ETag": _response_header(
         "Identifies this version. Send it as If-Match to change only this version.",
-        _text('"1"', pattern='^"[!#-~]+"$', maxLength=100),
+        _string('"1"', pattern='^"[!#-~]+"$', maxLength=100),
     ),
-    "Retry-After": _sent(
+    "Retry-After": _response_header(
         "How many seconds to wait before trying again.",
         {"type": "integer", "minimum": 1, "maximum": 3600, "examples": [2]},
     ),
-    "RateLimit": _sent(
+    "RateLimit": _response_header(
         "How many requests the key has left, and in how many seconds its quota is full again.",
-        _text('"key";r=199;t=1', maxLength=100),
+        _string('"key";r=199;t=1', maxLength=100),
     ),
-    "RateLimit-Policy": _sent(
+    "RateLimit-Policy": _response_header(
         "How many requests a key may send in how many seconds.",
-        _text('"key";q=200;w=2', maxLength=100),
+        _string('"key";q=200;w=2', maxLength=100),
     ),
-    "WWW-Authenticate": _sent(
+    "WWW-Authenticate": _response_header(
         "How to authenticate: with a bearer token, or a signature.",
-        _text('Bearer realm="orders"', maxLength=200),
+        _string('Bearer realm="orders"', maxLength=200),
     ),
 }
 
@@ -122,22 +136,32 @@ RATE_LIMIT = ["RateLimit", "RateLimit-Policy"]
 LIMITED = dict.fromkeys(RATE_LIMIT, False)
 
 ANY_VERSION = "The ETag that you read, or * for any."
-VERSIONS = _text("*", pattern=IF_MATCH, minLength=1, maxLength=MAX_IF_MATCH)
+VERSIONS = _string("*", pattern=IF_MATCH, minLength=1, maxLength=MAX_IF_MATCH)
 #: The headers of requests that are in no schema of a route.
 TAKEN: dict[str, Schema] = {
-    "If-Match": _taken("If-Match", ANY_VERSION, VERSIONS, required=True),
-    "If-Match, if it exists": _taken(
-        "If-Match", f"{ANY_VERSION} Required to change what exists.", VERSIONS
+    "If-Match": _parameter(
+        "If-Match", "header", {"description": ANY_VERSION, **VERSIONS}, required=True
     ),
-    "If-None-Match": _taken(
-        "If-None-Match",
-        "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
-        {"type": "string"},
+    "If-Match, if it exists": _parameter(
+        "If-Match",
+        "header",
+        {"description": f"{ANY_VERSION} Required to change what exists.", **VERSIONS},
     ),
-    "If-None-Match: *": _taken(
+    "If-None-Match": _parameter(
         "If-None-Match",
-        "*, to create it only if it is new.",
-        _text("*", pattern=r"^\*$", maxLength=1),
+        "header",
+        {
+            "description": "The ETag of the version you have: 304 if it is still current. Anything else is ignored.",
+            "type": "string",
+        },
+    ),
+    "If-None-Match: *": _parameter(
+        "If-None-Match",
+        "header",
+        {
+            "description": "*, to create it only if it is new.",
+            **_string("*", pattern=r"^\*$", maxLength=1),
+        },
     ),
 }
 #: What signs a message to a webhook.
@@ -246,19 +270,6 @@ def _schemas(views: list[Callable[..., Any]]) -> dict[str, Schema]:
         name: _never_null(schema) for name, schema in problem["properties"].items()
     }
     return schemas
-
-
-def _tidy(node: Node) -> Node:
-    """Without the titles that pydantic makes of names."""
-    if isinstance(node, list):
-        return [_tidy(each) for each in node]  # type: ignore[return-value]
-    if not isinstance(node, dict):
-        return node
-    return {name: _tidy(value) for name, value in node.items() if not _is_title(name, value)}  # type: ignore[return-value]
-
-
-def _is_title(name: str, value: object) -> bool:
-    return name == "title" and isinstance(value, str)
 
 
 def _never_null(schema: Schema) -> Schema:
@@ -411,17 +422,6 @@ class _Operation:
     def _shared(self, name: str, response: Schema) -> Schema:
         self._components["responses"][name] = response
         return {"$ref": f"#/components/responses/{name}"}
-
-
-def _parameter(name: str, place: str, schema: Schema, *, required: bool) -> Schema:
-    schema = _tidy(schema)
-    return {
-        "name": name,
-        "in": place,
-        "description": schema.pop("description", ""),
-        "required": required,
-        "schema": schema,
-    }
 
 
 def _path_schema(name: str) -> Schema:
