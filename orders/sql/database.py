@@ -147,16 +147,6 @@ class PatientConnection(psycopg.Connection[Any]):
     #: When it last answered, on the monotonic clock.
     answered_at = 0.0
 
-    @property
-    def autocommit(self) -> bool:
-        return super().autocommit
-
-    @autocommit.setter
-    def autocommit(self, value: bool) -> None:
-        """What SQLAlchemy sets for an isolation level, and `_begin` must not undo."""
-        self.alone = value
-        self.set_autocommit(value)
-
     def is_fresh(self) -> bool:
         """Whether its server answered recently and has not hung up since, which would make it readable."""
         if time.monotonic() - self.answered_at > FRESH_SECONDS:
@@ -210,7 +200,7 @@ def _begin(connection: Any) -> None:
     # SQLAlchemy, it would cost a read as much as its statement.
     driver: PatientConnection = connection.driver_connection
     if driver.autocommit != driver.alone:
-        driver.set_autocommit(driver.alone)
+        driver.autocommit = driver.alone
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
