@@ -7,6 +7,7 @@ import redis
 
 from ..findings import Finding, clock_finding, failure, ok, quantity, warning
 from ..queue.delay_queue import DelayQueue
+from ..queue.operator_side import may_evict
 from ..queue.scripts import scripts
 
 #: The scripts need this version.
@@ -89,7 +90,7 @@ def _eviction(info: Info) -> Iterator[Finding]:
     if policy is None:
         advice = "Ask whoever runs the server: it must be noeviction."
         yield warning("redis.eviction", "the server does not report its maxmemory-policy", advice)
-    elif policy != "noeviction" and not policy.startswith("volatile-"):
+    elif may_evict(policy):
         yield failure(
             "redis.eviction",
             f"maxmemory-policy is {policy}: Redis may delete whole queues, and workers do not use it",

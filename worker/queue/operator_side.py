@@ -212,8 +212,7 @@ class OperatorSide(ScriptedQueue):
         policy = memory.get("maxmemory_policy")
         if policy is None:
             warnings.append("the server does not report its eviction policy")
-        # "volatile-lru" and the like evict only keys with a TTL, which a queue's keys never have.
-        elif policy != "noeviction" and not policy.startswith("volatile-"):
+        elif may_evict(policy):
             raise UnsafeServer(
                 f"Its maxmemory-policy is {policy}, which may evict whole queues: "
                 "set it to noeviction."
@@ -221,6 +220,12 @@ class OperatorSide(ScriptedQueue):
         if not persistence.get("aof_enabled"):
             warnings.append("appendonly is off: Redis may lose tasks when it restarts")
         return warnings
+
+
+def may_evict(policy: str) -> bool:
+    """Whether a server with this maxmemory-policy may delete a queue."""
+    # "volatile-lru" and the like evict only keys with a TTL, which a queue's keys never have.
+    return policy != "noeviction" and not policy.startswith("volatile-")
 
 
 def _inconsistency(task_id: str, *flags: int) -> str:

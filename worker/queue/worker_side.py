@@ -101,8 +101,11 @@ class WorkerSide(ScriptedQueue):
         that another worker holds by now, for a later attempt of the same appointment, is done all the same.
         """
         head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
-        lost = {*self._write("ack", None, head, [(task.id,) for task in tasks])}
-        late = [task for task in tasks if task.id in lost]
+        late: list[Task] = []
+        try:
+            self._settle("ack", None, head, [(task.id,) for task in tasks])
+        except LeaseLost as lost:
+            late = [task for task in tasks if task.id in lost.ids]
         rows = [(task.id, task.appointment_ms, task.attempt) for task in late]
         self._settle("ack_late", None, [], rows)
 
@@ -149,24 +152,13 @@ class WorkerSide(ScriptedQueue):
         rows: list[tuple[Any, ...]],
         size: int = SLICE,
     ) -> None:
-        """Raises LeaseLost with the ids that `_write` returns."""
-        if lost := self._write(script, now_ms, head, rows, size):
-            raise LeaseLost(lost)
-
-    def _write(
-        self,
-        script: str,
-        now_ms: int | None,
-        head: list[Any],
-        rows: list[tuple[Any, ...]],
-        size: int = SLICE,
-    ) -> list[str]:
-        """Call a script for these rows, each with a task id first; return the ids whose lease was lost."""
+        """Call a script for these rows, each with a task id first. Raises LeaseLost for what it returns."""
         lost: list[bytes] = []
         for part in slices(rows, size):
             args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
             lost += self._run(script, now_ms, *head, *args)
-        return [id_to_text(task_id) for task_id in lost]
+        if lost:
+            raise LeaseLost(map(id_to_text, lost))
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
         """Record that a worker is alive, with details of what it is doing."""

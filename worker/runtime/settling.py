@@ -69,19 +69,16 @@ class Settler:
             task.id: look.error for task, look in results.retries if isinstance(look, LookAgain)
         }
         delayed = [row for rows in back.values() for row in rows]
-        not_due = back[Put.NOT_DUE]
-        put_off = [row for put, rows in back.items() for row in rows if put is not Put.NOT_DUE]
         back[Put.FAILED] = [(task, delay_ms) for task, _, delay_ms in again]
-        settled = [*results.done, *results.untouched, *(task for task, _ in not_due)]
-        self.postponed.discard(task.id for task in settled)
-        self._postpone([*put_off, *back[Put.FAILED], *((task, math.inf) for task, _, _ in dead)])
+        not_due = [task for task, _ in back[Put.NOT_DUE]]
+        put_off = [row for put, rows in back.items() if put is not Put.NOT_DUE for row in rows]
+        self.postponed.discard(task.id for task in [*results.done, *results.untouched, *not_due])
+        self._postpone([*put_off, *((task, math.inf) for task, _, _ in dead)])
         calls = [
             self._call("done", results.done, queue.ack),
             *(
                 self._call(
-                    "failed" if put is Put.FAILED else "retried",
-                    rows,
-                    self._putting_back(put),
+                    "failed" if put is Put.FAILED else "retried", rows, self._putting_back(put)
                 )
                 for put, rows in back.items()
             ),
@@ -183,8 +180,13 @@ def _put_back(results: BatchResult) -> dict[Put, list[tuple[Task, float]]]:
     """The tasks to put back that did not fail, each with its delay in ms, by how they are put back."""
     back: dict[Put, list[tuple[Task, float]]] = {put: [] for put in Put}
     for task, retry in results.retries:
-        is_later, is_not_due = isinstance(retry, LookAgain), isinstance(retry, NotDue)
-        put = Put.LATER if is_later else Put.NOT_DUE if is_not_due else Put.AGAIN
+        match retry:
+            case LookAgain():
+                put = Put.LATER
+            case NotDue():
+                put = Put.NOT_DUE
+            case _:
+                put = Put.AGAIN
         back[put].append((task, max(1.0, retry.delay_ms)))
     back[Put.NEW] = [(task, max(1.0, new.delay_ms)) for task, new in results.rescheduled]
     return back
