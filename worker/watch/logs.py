@@ -31,6 +31,7 @@ def configure_logging(level: str = "") -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
         _without_passwords,
+        _shortened,
     ]
     render = _for_people() if sys.stderr.isatty() else _for_programs()
     structlog.configure(
@@ -91,19 +92,17 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 #: What a URL says before its password.
 USER = re.compile(r"://[^/\s:@]*:")
+#: What may quote whatever a library had to do with.
+TEXTS = ("event", "error", "reason", "exception")
 #: Longer texts lose their middle. A library may quote a whole request in its error.
 MOST_CHARACTERS = 20_000
 
 
 def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Hide passwords in URLs: a library's error may contain the URL that it could not open."""
-    for name in ("event", "error", "reason", "exception"):
-        text = str(event.get(name, ""))
-        if "://" in text:
-            event[name] = text = re.sub(r"\S+", _hide_password, text)
-        if len(text) > MOST_CHARACTERS:
-            half = MOST_CHARACTERS // 2
-            event[name] = f"{text[:half]} [...] {text[-half:]}"
+    for name in TEXTS:
+        if "://" in (text := str(event.get(name, ""))):
+            event[name] = re.sub(r"\S+", _hide_password, text)
     return event
 
 
@@ -113,6 +112,15 @@ def _hide_password(word: re.Match[str]) -> str:
     at = text.rfind("@")
     user = USER.search(text, 0, max(0, at))
     return f"{text[: user.end()]}***{text[at:]}" if user else text
+
+
+def _shortened(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Cut long texts, once their passwords are hidden: a cut could leave half of one that is not recognized."""
+    half = MOST_CHARACTERS // 2
+    for name in TEXTS:
+        if len(text := str(event.get(name, ""))) > MOST_CHARACTERS:
+            event[name] = f"{text[:half]} [...] {text[-half:]}"
+    return event
 
 
 def visible(text: str) -> str:
