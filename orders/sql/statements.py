@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.sql.expressions import Instant, later, ms_until, now
+from orders.sql.expressions import Instant
 
 p = sa.bindparam
 
@@ -29,24 +29,6 @@ def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[b
     return sa.tuple_(at, row_id) > last
 
 
-class ByDue(NamedTuple):
-    """A page of waiting rows by due time: up to a time, or between two times."""
-
-    until: sa.Select[Any]
-    between: sa.Select[Any]
-
-
-def by_due(due: sa.Column[Any], row_id: sa.Column[Any], *pending: sa.ColumnElement[bool]) -> ByDue:
-    """The statements for a table. Two, because with a null bound the index would not be used."""
-    until = (
-        sa.select(row_id.label("id"), due, ms_until(due).label("ms"))
-        .where(*pending, due <= later(now(), "before_ms"), after_last(due, row_id))
-        .order_by(due, row_id)
-        .limit(p("page_size"))
-    )
-    return ByDue(until, until.where(due > later(now(), "after_ms")))
-
-
 class Statements:
     """Statements on one connection."""
 
@@ -55,17 +37,3 @@ class Statements:
 
     def _run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, values)
-
-    def _run_due(
-        self,
-        statements: ByDue,
-        after_ms: int | None,
-        before_ms: int,
-        page_size: int,
-        last: Position,
-    ) -> sa.CursorResult[Any]:
-        values: dict[str, Any] = {"before_ms": before_ms, "page_size": page_size}
-        values |= {"last_at": last.at, "last_id": last.id}
-        if after_ms is None:
-            return self._run(statements.until, **values)
-        return self._run(statements.between, **values, after_ms=after_ms)

@@ -1,6 +1,6 @@
 """What the services have in common: each opens its repository in a transaction."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
@@ -10,7 +10,6 @@ from orders.sql.database import autocommit, reading, writing
 from orders.sql.statements import Statements
 
 R = TypeVar("R", bound=Statements)
-T = TypeVar("T")
 
 
 class Transactional(Generic[R]):
@@ -55,27 +54,3 @@ class Transactional(Generic[R]):
 
     def _committed(self, repository: R) -> None:
         """Called after each commit. Does nothing, unless a service overrides it."""
-
-    def _due(
-        self,
-        read: Callable[[R, int | None, int, int, T | None], list[T]],
-        after_seconds: float | None,
-        before_seconds: float,
-        page_size: int,
-    ) -> Iterator[list[T]]:
-        """Pages of what is due within these bounds from now, soonest first.
-
-        ``read`` returns one page, given the bounds in ms, the page size and the last row of the
-        page before.
-        """
-        after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        before_ms = round(before_seconds * 1000)
-        last: T | None = None
-        while True:
-            with self._reading() as repository:  # no connection is held while a page is used
-                page = read(repository, after_ms, before_ms, page_size, last)
-            if page:
-                yield page
-            if len(page) < page_size:
-                return
-            last = page[-1]

@@ -13,7 +13,7 @@ from orders.order.domain import Order
 from orders.order.origin import Origin
 from orders.sql.expressions import Id, Instant, later, ms_until, now, one_of, unindexed
 from orders.sql.ids import new_id
-from orders.sql.statements import FIRST, Position, Statements, after_last, by_due
+from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     PENDING,
@@ -312,8 +312,20 @@ PRUNE = sa.delete(deliveries).where(
     ),
     deliveries.c.status == p("old_status"),
 )
-# Pending deliveries by due time.
-PENDING_BY_DUE = by_due(deliveries.c.due_at, deliveries.c.id, deliveries.c.status == PENDING)
+_by_due = (deliveries.c.due_at, deliveries.c.id)
+# A page of pending deliveries by due time, up to a time from now, and after another one. Two statements,
+# because with a null bound the index would not be used.
+LIST_DUE = (
+    sa.select(*_by_due, ms_until(deliveries.c.due_at).label("ms"))
+    .where(
+        deliveries.c.status == PENDING,
+        deliveries.c.due_at <= later(now(), "before_ms"),
+        after_last(*_by_due),
+    )
+    .order_by(*_by_due)
+    .limit(p("page_size"))
+)
+LIST_DUE_AFTER = LIST_DUE.where(deliveries.c.due_at > later(now(), "after_ms"))
 # One delivery.
 GET_DELIVERY = sa.select(deliveries).where(deliveries.c.id == p("for_id"))
 # The client of a subscription that is not deleted.
@@ -447,8 +459,12 @@ class WebhookRepository(Statements):
         self, after_ms: int | None, before_ms: int, page_size: int, last: Upcoming | None
     ) -> list[Upcoming]:
         """A page of pending deliveries that are due within bounds from now, soonest first."""
-        position = FIRST if last is None else Position(last.due_at, last.id)
-        rows = self._run_due(PENDING_BY_DUE, after_ms, before_ms, page_size, position)
+        at, last_id = FIRST if last is None else (last.due_at, last.id)
+        values = {"before_ms": before_ms, "page_size": page_size, "last_at": at, "last_id": last_id}
+        if after_ms is None:
+            rows = self._run(LIST_DUE, **values)
+        else:
+            rows = self._run(LIST_DUE_AFTER, **values, after_ms=after_ms)
         return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
 
     def claim(self, delivery_id: str, lease_ms: int) -> ClaimedDelivery | None:

@@ -283,7 +283,17 @@ class Webhooks(Transactional[WebhookRepository]):
         self, after_seconds: float | None, before_seconds: float, page_size: int
     ) -> Iterator[list[Upcoming]]:
         """Pages of pending deliveries that are due within these bounds from now, soonest first."""
-        return self._due(WebhookRepository.upcoming, after_seconds, before_seconds, page_size)
+        after_ms = None if after_seconds is None else round(after_seconds * 1000)
+        before_ms = round(before_seconds * 1000)
+        last: Upcoming | None = None
+        while True:
+            with self._reading() as repository:  # no connection is held while a page is used
+                page = repository.upcoming(after_ms, before_ms, page_size, last)
+            if page:
+                yield page
+            if len(page) < page_size:
+                return
+            last = page[-1]
 
 
 def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:
