@@ -13,7 +13,7 @@ from orders.http.schemas.types import Out, rfc3339
 from orders.http.schemas.webhooks import DeliveryOut
 from orders.ops.repository import OpsRepository
 from orders.order.domain import Order
-from orders.order.states import state_of
+from orders.order.states import status_of
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
@@ -125,7 +125,7 @@ def _shown(order: Order | sa.Row[Any]) -> Json:
         "id": order.id,
         "client": order.client,
         "client_reference": order.client_reference,
-        "status": order.status if isinstance(order, Order) else state_of(order)["status"],
+        "status": order.status if isinstance(order, Order) else status_of(order),
         "total_minor": order.total_minor,
         "currency": order.currency,
         "expires_at": rfc3339(order.expires_at),

@@ -40,6 +40,7 @@ from orders.order.holdings import Holding
 from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY
 from orders.order.origin import Origin
 from orders.order.states import (
+    ITEM,
     client_of,
     ended_state,
     in_state,
@@ -104,10 +105,10 @@ _state = sa.union_all(
     unpaid_state().where(unpaid_orders.c.order_id == _of_id),
     ended_state().where(order_events.c.order_id == _of_id, TERMINAL),
 ).subquery("state")
-_item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
 _state_columns = (each for each in _state.c if each.name != "order_id")
+# Not `with_items` of `in_state`: those are for many orders, and take longer for one.
 _order_with_items = (
-    sa.select(orders, *_state_columns, client_of(orders.c.client_id), *_item)
+    sa.select(orders, *_state_columns, client_of(orders.c.client_id), *ITEM)
     .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
     .where(order_items.c.order_id == _of_id)
 )
@@ -188,6 +189,8 @@ SUM_REFUNDS_DUE = sa.select(
 ).group_by(_some_due.c.currency)
 
 
+#: After any order.
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 # A page of all clients' orders, newest first.
 _last_id = p("last_id", type_=orders.c.id.type)
 _all = listed(
@@ -198,10 +201,6 @@ _all = listed(
 LIST_ALL_ORDERS = in_state(_all.cte("page"), client_of(orders.c.client_id)).order_by(
     orders.c.id.desc()
 )
-
-
-#: After any order.
-LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 class OrderRepository(Statements):

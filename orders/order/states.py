@@ -70,12 +70,15 @@ def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[An
     )
 
 
+#: The columns of an item.
+ITEM = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
+
+
 def with_items(found: sa.Select[Any]) -> sa.Select[Any]:
     """The orders that are found, a row for each item, with the name of their client."""
     order = found.cte("found")
-    item = (order_items.c.sku, order_items.c.quantity, order_items.c.unit_price_minor)
     return (
-        sa.select(order, client_of(order.c.client_id), *item)
+        sa.select(order, client_of(order.c.client_id), *ITEM)
         .join_from(order, order_items, order_items.c.order_id == order.c.id)
         .where(one_of(order_items.c.order_id, sa.select(order.c.id)))
     )
@@ -85,9 +88,14 @@ def with_items(found: sa.Select[Any]) -> sa.Select[Any]:
 ENDINGS = {EventType.PAID: OrderStatus.PAID, EventType.CANCELLED: OrderStatus.CANCELLED}
 
 
+def status_of(row: sa.Row[Any]) -> OrderStatus:
+    """An order's status, from the columns of `in_state`."""
+    return OrderStatus.UNPAID if row.ending is None else ENDINGS[row.ending]
+
+
 def state_of(row: sa.Row[Any]) -> dict[str, Any]:
-    """The fields of an order that change, from the columns of `in_state`."""
-    status = OrderStatus.UNPAID if row.ending is None else ENDINGS[row.ending]
+    """The fields of an order that change, from the same columns."""
+    status = status_of(row)
     return {
         "status": status,
         "expires_at": row.expires_at,
