@@ -1,16 +1,17 @@
 """What the worker does with orders, without a worker."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
+from orders.bootstrap import bootstrap
+from orders.config import Settings
 from orders.order.service import OrderService, Report
-from orders.queues import QUEUE
 from orders.sql.database import autocommit
 from orders.sql.errors import retried
-from orders.sql.tables import unpaid_orders
-from worker import DelayQueue, Due, connect
-from worker.records import Records
+from orders.timeouts import timeout_flow
+from worker import Due
 
 
 @retried
@@ -25,15 +26,14 @@ def expire_now(
 def swept(
     engine: sa.Engine, after_seconds: float | None, before_seconds: float, page_size: int
 ) -> Iterator[Sequence[Due]]:
-    """Pages of the orders that a sweep finds to be due within these bounds from now."""
-    records = Records(
-        engine,
-        id=unpaid_orders.c.order_id,
-        due=unpaid_orders.c.expires_at,
-        pending=sa.true(),
-        decide=lambda _connection, _tasks: None,
-        queue=DelayQueue(connect("redis://127.0.0.1:1"), QUEUE),
+    """Pages of the orders that the worker's sweep finds to be due within these bounds from now."""
+    url = engine.url.render_as_string(hide_password=False)
+    services = bootstrap(
+        Settings(database_url=url, redis_url="redis://127.0.0.1:1", batch_size=page_size)
     )
-    sweep = records.flow(batch_size=page_size).sweep
-    assert sweep is not None
-    return (page for page in sweep(after_seconds, before_seconds) if page)
+    try:
+        sweep = timeout_flow(replace(services, engine=engine)).sweep
+        assert sweep is not None
+        yield from (page for page in sweep(after_seconds, before_seconds) if page)
+    finally:
+        services.close()
