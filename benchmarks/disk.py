@@ -52,7 +52,7 @@ def main() -> None:
             report.add("a million orders expired", log_mb=(written[2] - written[1]) * scale)
             _churn(connection, stage, customer, options.minutes * 60)
         stage.assert_drained()
-        after = f", after {options.minutes:g} minutes of {PER_SECOND} orders a second"
+        after = f", after {options.minutes:g} min of {PER_SECOND} orders a second"
         _add_sizes(report, stage, CHANGING, after, 1 / 1_000_000)
         report.save()
 
