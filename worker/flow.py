@@ -173,6 +173,8 @@ class Flow:
     #: your records decide which of them takes effect.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
+    #: Called when the worker stops, with the seconds that are left. It should end what the handler left running.
+    finish: Callable[[float], None] | None = field(default=None, repr=False)
     #: The application's own checks, which the command ``doctor`` runs after its own. See `Checks`.
     checks: Checks | None = field(default=None, repr=False)
     #: How many batches a worker handles at a time; None: the ``threads`` of the `Worker`.

@@ -14,6 +14,7 @@ import redis
 
 from devtools.valkey import Valkey, redis_62_server
 from tests.conftest import DURABLE, missing
+from tests.contract.state import Messages
 from tests.length import quick_first
 from worker import (
     AsyncDelayQueue,
@@ -123,3 +124,10 @@ def queue(
     with asyncio.Runner() as runner:
         yield AsyncProduced(client, AsyncDelayQueue(async_client, "contract"), runner)
         runner.run(async_client.aclose())
+
+
+@pytest.fixture
+def messages(client: redis.Redis, queue: DelayQueue) -> Iterator[Messages]:
+    listener = Messages(client, queue)
+    yield listener
+    listener.close()

@@ -18,8 +18,8 @@ NOBODY = 64 * "-"
 def state(queue: DelayQueue) -> State:
     """What is under the queue's keys in one moment: key without its prefix -> content.
 
-    Absent keys are left out, and so is ``claims``, which every claim changes. A key that is not in the map at the top of ``queue.py`` fails, so
-    that nothing is ever stored unnoticed.
+    Absent keys are left out, and so are ``claims`` and ``waiting``, which every claim changes. Any other key that is
+    not in the map at the top of ``keys.py`` fails, so that nothing is ever stored unnoticed.
     """
     client: Any = queue._redis
     with client.pipeline(transaction=True) as pipe:
@@ -41,7 +41,8 @@ def state(queue: DelayQueue) -> State:
             found[name] = content and _text(content)
     found["dead"] = [*found["dead"]][::-1]  # newest first; their letters say when they died
     found = {name: content for name, content in found.items() if content}
-    keys = [key for key in keys if _text(key) != queue.keys.claims]
+    unstable = (queue.keys.claims, queue.keys.waiting)
+    keys = [key for key in keys if _text(key) not in unstable]
     assert sorted(map(_text, keys)) == sorted(getattr(queue.keys, name) for name in found)
     return found
 
@@ -90,13 +91,17 @@ class Messages:
         self._pubsub.get_message(timeout=60)
 
     def count(self) -> int:
-        """How many came since the last count."""
+        """How many came since they were last asked for."""
+        return len(self.texts())
+
+    def texts(self) -> list[str]:
+        """Those that came since they were last asked for."""
         self._client.publish(self._queue.keys.wake, b"last")
-        count = 0
+        texts: list[str] = []
         while (message := self._pubsub.get_message(timeout=60)) is not None:
             if message["data"] == b"last":
-                return count
-            count += 1
+                return texts
+            texts.append(message["data"].decode())
         raise AssertionError("the wake channel fell silent")
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,13 +19,6 @@ ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"
 NEVER = 2**53 - 1
 
 pytestmark = every_producer
-
-
-@pytest.fixture
-def messages(client: redis.Redis, queue: DelayQueue) -> Iterator[Messages]:
-    listener = Messages(client, queue)
-    yield listener
-    listener.close()
 
 
 # -- schedule ------------------------------------------------------------------------------
@@ -434,6 +426,7 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
     queue.beat("w", {})
     queue._silent_since = 0.0  # an outage
     queue.claim(1, 1000, now_ms=10**12)
+    queue.claim(1, 1000, now_ms=1, waits_ms=1000)
     queue.restore([], worker_id="w", term_ms=1000)
     queue.seed("daily", 1, ("occurrence", 9000))
     queue.pause()

@@ -64,9 +64,24 @@ def test_the_newest_dead_ids_come_first_while_others_die(queue: DelayQueue) -> N
 def test_the_newest_dead_ids_begin_where_an_earlier_page_ended(queue: DelayQueue) -> None:
     bury(queue, *(f"{n:03}" for n in range(250)))
     first, *_ = queue.newest_dead_ids()
-    rest = [task_id for page in queue.newest_dead_ids(len(first)) for task_id in page]
-    assert [*first, *rest] == [f"{n:03}" for n in range(249, -1, -1)]
-    assert [*queue.newest_dead_ids(250)] == []
+    [last] = queue.letters([first[-1]])
+    end = (last.story["died_at_ms"], last.id)
+
+    def rest() -> list[str]:
+        return [task_id for page in queue.newest_dead_ids(end) for task_id in page]
+
+    older = [f"{n:03}" for n in range(149, -1, -1)]
+    assert rest() == older
+    bury(queue, "newer")
+    queue.purge(first[:50])
+    assert rest() == older
+    queue.requeue(
+        [last.id]
+    )  # those that died in the same millisecond are read again, none is skipped
+    found = rest()
+    assert found[-len(older) :] == older
+    assert {*found} <= {*first, *older, "newer"}
+    assert [*queue.newest_dead_ids((0, "a"))] == []
 
 
 def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:

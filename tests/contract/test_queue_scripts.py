@@ -115,13 +115,13 @@ def test_an_error_names_the_line_of_the_file_it_is_on(
 def test_an_error_of_a_command_names_its_line_of_the_file(
     client: redis.Redis, queue: DelayQueue
 ) -> None:
-    client.set(queue.keys.scheduled, "a string")
+    client.set(queue.keys.leased, "a string")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE") as raised:
         queue.claim(1, 1, now_ms=0)
     found = re.search(r"user_script:\s*(\d+)", str(raised.value))
     assert found
     file = (FOLDER / "claim.lua").read_text().splitlines()
-    assert "redis.call('ZRANGE', scheduled" in file[int(found[1]) - 1]
+    assert "redis.call('ZRANGE', leased" in file[int(found[1]) - 1]
 
 
 def _included(text: str) -> list[str]:

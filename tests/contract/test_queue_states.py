@@ -18,7 +18,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.contract.conftest import REAL, SERVERS
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import never_sent, reply_lost
 from tests.length import rounds
@@ -561,11 +560,6 @@ class Machine(RuleBasedStateMachine):
         return {task_id: known.at for task_id, known in self.known.items() if known.place == place}
 
 
-@pytest.mark.parametrize(
-    "server",
-    [*REAL, *(pytest.param(name, marks=pytest.mark.slow) for name in {*SERVERS} - {*REAL})],
-    indirect=True,
-)
 def test_the_queue_does_what_its_model_says_in_any_order(client: redis.Redis) -> None:
     run_state_machine_as_test(
         lambda: Machine(client),  # type: ignore[arg-type]  # any callable that makes one will do

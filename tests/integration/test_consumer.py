@@ -750,15 +750,13 @@ def test_closing_an_unused_consumer_asks_redis_nothing() -> None:
 
 def test_the_threads_are_started_once(valkey: Valkey, redis_client: redis.Redis) -> None:
     redis_client.ping()
+    before = {*threading.enumerate()}
     with Consumer(valkey.url, ["one", "two"]) as consumer:
         for _ in range(3):
             with consumer.take(0):
-                names = sorted(
-                    thread.name
-                    for thread in threading.enumerate()
-                    if thread.name in ("renewer one", "renewer two")
-                )
-    assert names == ["renewer one", "renewer two"]
+                begun = sorted({*threading.enumerate()} - before, key=lambda thread: thread.name)
+                names = [each.name for each in begun if each.name in ("renewals", "waker")]
+    assert names == ["renewals", "waker"]
 
 
 def test_a_client_that_was_given_is_left_open(valkey: Valkey) -> None:
@@ -806,11 +804,11 @@ def test_a_claim_that_the_close_overtakes_leases_nothing(
     made: Any = consumer._made
     claim, close, order = station.queue.claim, made.close, []
 
-    def claim_late(*args: Any) -> Any:
+    def claim_late(*args: Any, **options: Any) -> Any:
         with ThreadPoolExecutor(1) as other:
             other.submit(consumer.close).result()
         order.append("claim")
-        return claim(*args)
+        return claim(*args, **options)
 
     def note_close() -> None:
         order.append("close")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import redis
 
-from tests.length import quick_first
 from tests.unit.engine import station_of
 from worker import DelayQueue, Recurring, Task
 from worker.runtime.cron import Cron, Occurrence
@@ -209,20 +208,19 @@ def _slow_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recurrence, "SLOW_POLL_SECONDS", POLL_SECONDS)
 
 
+@pytest.mark.slow  # unit/test_worker_recurring.py has each of these faults by itself
 @pytest.mark.parametrize(
     ("cron", "start_ms", "days", "changed"),
-    quick_first(
-        [
-            ("30 * * * *", AUTUMN, 6, {"2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"}),
-            ("30 * * * *", SPRING, 6, {"2026-03-29T03:30:00+02:00"}),
-            (
-                "30 2 * * *",
-                NEW_YEAR,
-                365,
-                {"2026-03-29T03:00:00+02:00", "2026-10-25T02:30:00+02:00"},
-            ),
-        ]
-    ),
+    [
+        ("30 * * * *", AUTUMN, 6, {"2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"}),
+        ("30 * * * *", SPRING, 6, {"2026-03-29T03:30:00+02:00"}),
+        (
+            "30 2 * * *",
+            NEW_YEAR,
+            365,
+            {"2026-03-29T03:00:00+02:00", "2026-10-25T02:30:00+02:00"},
+        ),
+    ],
 )
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("REPEAT", "1"))))
 def test_every_time_is_run_once_and_none_early(  # noqa: PLR0917  parameters, given by name

@@ -3,8 +3,10 @@
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -17,6 +19,7 @@ from worker import (
     Backoff,
     DeadLetter,
     DelayQueue,
+    Due,
     Failed,
     Flow,
     Outcome,
@@ -273,3 +276,30 @@ def test_a_redis_that_is_back_unsafe_is_unused_until_safe(tmp_path: Path) -> Non
                 assert worker.health().status == "degraded"
                 client.config_set("maxmemory-policy", "volatile-lru")
                 wait_until(lambda: worker.counts["done"], "the task")
+
+
+def test_idle_workers_do_not_all_chase_the_same_moment(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    herd, ids = 8, [str(n) for n in range(20)]
+    workers = [Worker([Flow(name="herd", handler=lambda _: None)], valkey.url) for _ in range(herd)]
+    queue = DelayQueue(redis_client, "herd")
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.enter_context(running(worker))
+        wait_until(lambda: redis_client.hlen(queue.keys.workers) == herd, "all to be there")
+        for worker in workers:
+            worker._stations[0].has_peers = True  # the next heartbeat tells them
+        queue.wake()
+        wait_until(lambda: redis_client.zcard(queue.keys.waiting) == herd, "all to wait")
+        before = _scripts(redis_client)
+        queue.schedule_many(Due(name, 200 + 20 * n) for n, name in enumerate(ids))
+        wait_until(lambda: sum(worker.counts["done"] for worker in workers) == len(ids), "all")
+        # Two claims by whoever takes it, one by its second, one to settle. All together it would be eleven.
+        assert (_scripts(redis_client) - before) / len(ids) < 6
+    assert state(queue) == {}
+
+
+def _scripts(client: redis.Redis) -> int:
+    found: Any = client.info("commandstats")
+    return int(found["cmdstat_evalsha"]["calls"])

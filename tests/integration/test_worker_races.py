@@ -55,8 +55,15 @@ def queue(redis_client: redis.Redis) -> DelayQueue:
 
 @pytest.mark.parametrize(
     ("make", "workers"),
-    [(ThreadPoolExecutor, 8), (lambda n: ProcessPoolExecutor(n, mp_context=SPAWN), 4)],
-    ids=["threads", "processes"],
+    [
+        pytest.param(ThreadPoolExecutor, 8, id="threads"),
+        pytest.param(
+            lambda n: ProcessPoolExecutor(n, mp_context=SPAWN),
+            4,
+            id="processes",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 def test_each_of_ten_thousand_tasks_is_claimed_exactly_once(
     valkey: Valkey, queue: DelayQueue, make: Any, workers: int

@@ -14,6 +14,7 @@ from worker import DelayQueue, Flow, events
 from worker.runtime.outages import Health
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.station import Station
+from worker.runtime.waker import Alarm
 
 E = TypeVar("E", bound=events.Event)
 
@@ -112,6 +113,36 @@ class Wait(threading.Event):
             self._clock.move(timeout)
         self.after()
         return self.is_set()
+
+
+def repeat(run: Callable[[], float | None], wait: threading.Event) -> None:
+    """Run rounds until the last one, as `Rounds` does."""
+    while (pause := run()) is not None:
+        wait.wait(pause)
+
+
+class LaneWait(Alarm):
+    """The same in place of a lane's alarm."""
+
+    def __init__(
+        self, clock: Clock | None = None, after: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__()
+        self._event = Wait(clock, after)
+        self.waits = self._event.waits
+
+    def set(self, in_seconds: float = 0.0) -> None:
+        assert in_seconds == 0.0
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> None:
+        self._event.wait(seconds)
 
 
 class Refusing:

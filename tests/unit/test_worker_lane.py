@@ -9,7 +9,16 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from tests.unit.engine import (
+    Clock,
+    ClockedQueue,
+    Heard,
+    LaneWait,
+    Refusing,
+    Wait,
+    repeat,
+    station_of,
+)
 from worker import (
     DelayQueue,
     Flow,
@@ -48,7 +57,7 @@ class Scripted(DelayQueue):
         self.claims = 0
         self.checks = 0
 
-    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:  # noqa: ARG002
+    def claim(self, *_: object, **__: object) -> Claim:
         self.claims += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, redis.RedisError):
@@ -68,7 +77,7 @@ class Line:
         self.stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self.lane = Lane(emit=self.heard, stopping=self.stopping)
-        self.alarm = self.lane.alarm = Wait(clock, after=self._count)
+        self.alarm = self.lane.alarm = LaneWait(clock, after=self._count)
         self.lane.stations = [
             station_of(flow, queue, emit=self.heard, counts=self.counts) for flow, queue in stations
         ]
@@ -172,7 +181,7 @@ def test_several_threads_wait_as_one(clock: Clock) -> None:
         taken.append(line.lane._claim_lock.locked())
         line._count()
 
-    line.alarm.after = note
+    line.alarm._event.after = note
     threads = [threading.Thread(target=line.lane.run) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -195,7 +204,7 @@ def test_an_alarm_during_a_claim_is_not_lost(clock: Clock) -> None:
     line = _scripted(clock, queue)
     claims: list[Claim] = []
 
-    def claim(*_: object) -> Claim:
+    def claim(*_: object, **__: object) -> Claim:
         claims.append(NOTHING)
         if len(claims) == 1:
             line.alarm.set()
@@ -203,7 +212,7 @@ def test_an_alarm_during_a_claim_is_not_lost(clock: Clock) -> None:
             line.stopping.set()
         return NOTHING
 
-    queue.claim = claim  # type: ignore[assignment]
+    queue.claim = claim  # type: ignore[method-assign]
     line.next_ids()
     assert line.alarm.waits == []
 
@@ -223,7 +232,7 @@ def test_an_alarm_makes_no_lane_ask_a_silent_redis_more_often(clock: Clock) -> N
     queue = Scripted("a", GONE)
     line = _scripted(clock, queue, waits=100)
     # Woken by what other queues are told, for instance: no time passes.
-    line.alarm._clock = None
+    line.alarm._event._clock = None
     line.next_ids()
     assert queue.claims == 1
 
@@ -321,7 +330,7 @@ def test_a_lost_ack_is_sent_again_though_nothing_is_claimed(clock: Clock) -> Non
     renewer = line.station.renewer
     finished = renewer._finished = Wait(clock)
     finished.after = lambda: renewer.finish() if len(finished.waits) > 1 else None
-    renewer.run()
+    repeat(renewer.round, finished)
     assert queue.leased() == {}
 
 

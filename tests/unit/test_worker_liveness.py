@@ -12,6 +12,7 @@ from worker.runtime.liveness import GRACE_SECONDS, Liveness, Watched, WorkerHeal
 from worker.runtime.outages import HANGS_SECONDS
 from worker.runtime.station import Station
 from worker.runtime.sweep import Sweeper
+from worker.runtime.waker import Alarm
 
 MAX_RUNTIME_SECONDS = 60.0
 
@@ -164,17 +165,15 @@ def test_claims_that_do_not_go_on_are_a_failure(patient: Patient) -> None:
 def test_a_wait_for_the_next_task_is_no_stall(patient: Patient) -> None:
     seen: list[tuple[str, ...]] = []
 
-    class Alarm(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            assert timeout is not None
-            patient.clock.move(timeout + STALLED_SECONDS)
+    class Late(Alarm):
+        def wait(self, seconds: float) -> None:
+            patient.clock.move(seconds + STALLED_SECONDS)
             seen.append(patient.failures())
             patient.clock.move(1)
             seen.append(patient.failures())
             patient.stopping.set()
-            return True
 
-    patient.lane.alarm = Alarm()
+    patient.lane.alarm = Late()
     assert patient.lane.next() is None
     assert seen == [(), ("claims have made no progress for 31 s",)]
 

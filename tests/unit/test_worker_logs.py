@@ -34,8 +34,11 @@ NASTY = "a\r\nb\x1b[31m\x9b2J\u202e\x7f \u00fc"
 ESCAPED = r"a\r\nb\x1b[31m\x9b2J\u202e\x7f " + "\u00fc"
 
 #: Logs what is on standard input, where LOG_LEVEL and what standard error is have their effect.
+#: Without the rest of the engine, whose import takes longer.
 PROGRAM = """
-import logging, os, sys
+import logging, os, sys, types
+sys.modules["worker"] = types.ModuleType("worker")
+sys.modules["worker"].__path__ = ["worker"]
 import structlog
 from worker.watch.logs import configure_logging
 
@@ -196,7 +199,8 @@ MANY = [str(n) for n in range(50)]
 #: What a program that logs events begins with.
 LOG_EVENT = """
 from math import inf
-from worker import Task, events
+from worker import events
+from worker.flow import Task
 from worker.runtime.event_log import log_event
 """
 

@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 import redis
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from tests.unit.engine import Clock, ClockedQueue, Heard, LaneWait, Refusing, station_of
 from worker import (
     DeadLetter,
     Failed,
@@ -230,7 +230,7 @@ def test_whoever_gets_nothing_at_the_time_learns_what_is_next(server: Redis, clo
 def test_the_next_one_is_there_before_the_present_one_runs(server: Redis, clock: Clock) -> None:
     there: list[set[str]] = []
     lane = Lane(emit=Heard(), stopping=threading.Event())
-    lane.alarm = Wait(clock, after=lane._stopping.set)
+    lane.alarm = LaneWait(clock, after=lane._stopping.set)
     flow = report(lambda _: there.append(server.ids()))
     lane.stations = [server.station(flow)]
     lane.stations[0].claim()
@@ -490,7 +490,7 @@ def _waits(clock: Clock, *stations: Station, count: int = 5) -> list[float]:
         if len(waits) == count:
             lane._stopping.set()
 
-    alarm = Wait(clock, after=note)
+    alarm = LaneWait(clock, after=note)
     lane.alarm = alarm
     lane.stations = [*stations]
     assert lane.next() is None

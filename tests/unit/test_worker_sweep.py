@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat, station_of
 from worker import (
     DeadLetter,
     Delays,
@@ -35,6 +35,7 @@ from worker.runtime.rebuild import rebuild
 from worker.runtime.results import BatchResult
 from worker.runtime.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
 from worker.runtime.waiting import MOST_LOGGED
+from worker.runtime.waker import Alarm
 
 GONE = redis.ConnectionError("gone")
 
@@ -85,7 +86,7 @@ class Peer:
         self.claims = ClockedQueue("swept", place.clock, place.server)
         self.counts: Counter[str] = Counter()
         self.heard = Heard()
-        self.alarm = threading.Event()
+        self.alarm = Alarm()
         self.stopping: threading.Event = Wait(place.clock)
         self.station = station_of(place.flow, self.claims, emit=self.heard, counts=self.counts)
         self.sweeper = Sweeper(
@@ -467,10 +468,10 @@ def test_a_round_begins_every_second_however_long_it_takes(place: Place, clock: 
 
     place.peer.sweeper._waiting._sweep = slow
     waits: Wait = Wait(clock)
-    waits.after = lambda: waits.set() if len(waits.waits) == 5 else None
+    waits.after = lambda: waits.set() if len(waits.waits) == 4 else None
     place.peer.sweeper._stopping = waits
-    place.peer.sweeper.run()
-    assert waits.waits == pytest.approx([0.0, 0.75, 1.0, 0.0, 0.5])
+    repeat(place.peer.sweeper.round, waits)
+    assert waits.waits == pytest.approx([0.75, 1.0, 0.0, 0.5])
 
 
 def test_a_stopping_sweeper_reads_no_more_pages(place: Place) -> None:
@@ -545,7 +546,7 @@ def test_a_worker_that_stops_lets_another_sweep_at_once(place: Place, clock: Clo
     place.rounds(3)
     first.sweeper._stopping = stopping = Wait(clock)
     stopping.after = stopping.set
-    first.sweeper.run()
+    repeat(first.sweeper.round, stopping)
     second.sweeper._ask_at = 0.0
     place.peers = [second]
     place.records.add(lost=-5)
@@ -856,7 +857,7 @@ def test_a_task_due_in_an_outage_is_handled_within_three_seconds(
     place.records.add(a=phase)
     due = clock.now + phase
     place.peer.sweeper._stopping = place.peer.stopping = Wait(clock, after=note)
-    place.peer.sweeper.run()
+    repeat(place.peer.sweeper.round, place.peer.stopping)
     # What the last wait added was over after the handler had been called.
     assert SILENCE_SECONDS <= lateness[0] <= 3.0 + place.flow.sweep_seconds
     assert lateness[0] - place.peer.stopping.waits[-1] <= 3.0
@@ -867,7 +868,7 @@ def test_redis_is_asked_often_at_first_and_then_once_a_round(place: Place, clock
     stopping = Wait(clock, after=lambda: stopping.set() if clock.now > ends_at else None)
     place.peer.sweeper._stopping = stopping
     place.redis_goes()
-    place.peer.sweeper.run()
+    repeat(place.peer.sweeper.round, stopping)
     hiccup = [wait for wait in stopping.waits if wait < 0.1]
     assert len(hiccup) == pytest.approx(SILENCE_SECONDS / 0.05, abs=2)
     assert stopping.waits[len(hiccup) :] == pytest.approx([1.0] * 19)
@@ -1185,7 +1186,7 @@ def test_a_failing_sweep_is_logged_with_a_traceback_and_goes_on(
 def test_system_exit_in_a_sweep_ends_its_thread(place: Place) -> None:
     place.records.error = SystemExit("bad luck")
     with pytest.raises(SystemExit, match="bad luck"):
-        place.peer.sweeper.run()
+        repeat(place.peer.sweeper.round, place.peer.stopping)
 
 
 def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
@@ -1202,7 +1203,7 @@ def test_a_sweep_that_hangs_is_told_once(place: Place, clock: Clock) -> None:
         return []
 
     sweeper._waiting._sweep = hang_and_stop
-    sweeper.run()
+    repeat(sweeper.round, place.peer.stopping)
     hang()  # it is over
     assert heard.of(events.Hangs) == [events.Hangs("swept", "sweep", 1.5 * HANGS_SECONDS)]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import fakeredis
@@ -14,6 +15,7 @@ from worker.runtime.heartbeat import Heartbeat
 from worker.runtime.outages import HangDetector
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.tally import Tally
+from worker.runtime.worker import DRAIN_SECONDS, SETTLE_SECONDS
 
 NOWHERE = "redis://127.0.0.1:1"
 #: Ends a hang; nothing here waits for time to pass.
@@ -194,6 +196,31 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
     }
 
 
+@pytest.mark.usefixtures("clients")
+def test_a_stopping_worker_calls_every_finish_once() -> None:
+    left: dict[str, float] = {}
+
+    def broken(seconds: float) -> None:
+        left["broken"] = seconds
+        raise RuntimeError("bad luck")
+
+    flows = [
+        _flow("broken", finish=broken),
+        _flow("sound", finish=partial(left.__setitem__, "sound")),
+    ]
+    worker = Worker(flows, NOWHERE)
+    worker.stop()
+    with capture_logs() as logged:
+        worker.run()
+    assert {
+        name: 0 < seconds <= DRAIN_SECONDS - SETTLE_SECONDS for name, seconds in left.items()
+    } == {
+        "broken": True,
+        "sound": True,
+    }
+    assert [line["queue"] for line in logged if line["event"] == "finish failed"] == ["broken"]
+
+
 # -- at work -------------------------------------------------------------------------------
 
 
@@ -330,10 +357,10 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
     ("target", "name"),
     [
         ("worker.runtime.waker.Waker.run", "waker"),
-        ("worker.runtime.sweep.Sweeper.run", "sweep a"),
+        ("worker.runtime.sweep.Sweeper.round", "sweep a"),
         ("worker.runtime.outages.Health._probe", "probe a"),
         ("worker.runtime.lane.Lane.run", "a 1"),
-        ("worker.runtime.renewal.Renewer.run", "renewer a"),
+        ("worker.runtime.renewal.Renewer.round", "renewer a"),
         ("worker.runtime.heartbeat.Heartbeat.run", "heartbeat"),
     ],
 )
@@ -472,6 +499,38 @@ def test_a_worker_ends_without_a_hanging_handler_and_names_it(
         thread.join(LONG)
 
 
+@pytest.mark.usefixtures("clients")
+def test_a_worker_ends_without_sweeps_that_hang_and_names_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = threading.enumerate()
+    monkeypatch.setattr("worker.runtime.worker.DRAIN_SECONDS", 0.05)
+    began, release, swept = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def hang(_after: float | None, _before: float) -> list[list[Due]]:
+        began.release()
+        assert release.wait(LONG)
+        return []
+
+    def sweep(_after: float | None, _before: float) -> list[list[Due]]:
+        swept.set()
+        return []
+
+    flows = [_flow(name="a", sweep=hang), _flow(name="b", sweep=hang), _flow(name="c", sweep=sweep)]
+    with capture_logs() as logged:
+        running = Running(Worker(flows, NOWHERE))
+        assert began.acquire(timeout=LONG)
+        assert began.acquire(timeout=LONG)
+        assert swept.wait(LONG)
+        running.stop()
+    [stopped] = [line for line in logged if line["event"] == "stopped"]
+    assert {"sweep a", "sweep b"} <= {*stopped["stuck"]}
+    assert "sweep c" not in stopped["stuck"]
+    release.set()
+    for thread in _others(before):
+        thread.join(LONG)
+
+
 def test_a_lease_is_extended_until_the_last_handler_has_ended(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,6 +574,7 @@ def test_the_timeout_of_redis_is_a_setting() -> None:
     flow = _flow(sweep=lambda *_: [])
     worker = Worker([flow], NOWHERE, redis_timeout_seconds=3)
     timeouts = [
-        client.connection_pool.connection_kwargs["socket_timeout"] for client in worker._clients
+        client.connection_pool.connection_kwargs["socket_timeout"]
+        for client in (worker._client, worker._sweep_client)
     ]
     assert timeouts == [3, 1.5]

@@ -20,7 +20,8 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:recurrence   string  the cron schedule, when its worker started, and until when it is in force
     {name}:workers      hash    worker id -> what it is and holds, JSON
     {name}:heard        zset    worker id -> when it was last heard from, ms
-    {name}:wake         channel a message when something is due earlier than before
+    {name}:waiting      zset    claimer that waits -> when it claims next, ms
+    {name}:wake         channel a message when something is due earlier than before: lua/include/wake.lua
 """
 
 from .scripts import ScriptFile
@@ -47,6 +48,7 @@ class Keys:
         self.recurrence = f"{{{name}}}:recurrence"
         self.workers = f"{{{name}}}:workers"
         self.heard = f"{{{name}}}:heard"
+        self.waiting = f"{{{name}}}:waiting"
         self.wake = f"{{{name}}}:wake"
 
     def of(self, script: ScriptFile) -> list[str]:

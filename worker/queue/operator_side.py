@@ -69,15 +69,27 @@ class OperatorSide(ScriptedQueue):
             ]
         return found
 
-    def newest_dead_ids(self, passed: int = 0) -> Iterator[list[str]]:
-        """The ids of dead tasks, newest first, in pages of 100; ``passed`` is how many to skip."""
-        last = set[bytes]()
+    def newest_dead_ids(self, after: tuple[int, str] | None = None) -> Iterator[list[str]]:
+        """The ids of dead tasks, newest first, in pages of 100; ``after`` is when the last one that was
+        read died, and its id.
+        """
+        passed, last = self._dead_until(*after) if after else 0, set[bytes]()
         while entries := as_list(
             self._redis.zrevrange(self.keys.dead, passed, passed + LETTERS - 1)
         ):
             # New letters go in front, and push the end of a page into the next one.
             yield [id_to_text(task_id) for task_id in entries if task_id not in last]
             passed, last = passed + len(entries), set(entries)
+
+    def _dead_until(self, died_at_ms: int, task_id: str) -> int:
+        """How many come before the next page: up to this one, or if it is gone, those that died after it."""
+        dead, raw = self.keys.dead, id_to_bytes(task_id)
+        with self._redis.pipeline() as pipe:
+            pipe.zscore(dead, raw)
+            pipe.zrevrank(dead, raw)
+            pipe.zcount(dead, f"({died_at_ms}", "+inf")
+            score, rank, newer = pipe.execute()
+        return int(rank) + 1 if score == died_at_ms else int(newer)
 
     def dead_ids(self) -> Iterator[list[str]]:
         """The ids of tasks that are dead now, oldest first, in pages.

@@ -38,8 +38,8 @@ class Claim(NamedTuple):
     tasks: list[Task]
     #: The server's time, ms.
     now_ms: int
-    #: Milliseconds until the next task is due or the next lease ends; None if tasks were claimed, or if
-    #: nothing is scheduled or leased.
+    #: Milliseconds until the next task is due or the next lease ends; None if tasks were claimed, if nothing is
+    #: scheduled or leased, or if other workers claim then.
     next_in_ms: float | None
     paused: bool
 

@@ -34,11 +34,14 @@ class WorkerSide(ScriptedQueue):
 
     def __init__(self, client: redis.Redis, name: str) -> None:
         super().__init__(client, name)
-        self._claimer = secrets.token_hex(8)
+        #: The id of whoever claims with this object.
+        self.claimer = secrets.token_hex(8)
         #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
         self._lost_claims: dict[str, None] = {}
         #: Since when Redis has not answered, if a call failed after the last claim: on the monotonic clock.
         self._silent_since: float | None = None
+        #: Whether the last claim that was answered waits as it is told.
+        self._shares_watch = False
         #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
         self._server_ahead_ms: float | None = None
 
@@ -51,7 +54,15 @@ class WorkerSide(ScriptedQueue):
                 self._silent_since = asked_at
             raise
 
-    def claim(self, limit: int, lease_ms: int, *, now_ms: int | None = None) -> Claim:
+    def claim(
+        self,
+        limit: int,
+        lease_ms: int,
+        *,
+        waits_ms: int | None = None,
+        relieved: bool = False,
+        now_ms: int | None = None,
+    ) -> Claim:
         """Lease up to ``limit`` tasks for ``lease_ms``: those whose lease expired, else those due.
 
         A task whose lease expired counts one more delivery, unless the reply to the claim that leased
@@ -61,6 +72,10 @@ class WorkerSide(ScriptedQueue):
 
         Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
 
+        With ``waits_ms`` the caller promises that it claims again after ``next_in_ms``, or else after
+        ``waits_ms``, sooner if a message of the wake channel says so. Then idle workers share the watch: only two
+        are told when the next task is due. ``relieved`` says that another thread of the caller is about to claim.
+
         Raises ValueError for a limit that is not 1 to 2,000, which is all that the script can hold.
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
@@ -68,10 +83,13 @@ class WorkerSide(ScriptedQueue):
         token = secrets.token_hex(TOKEN_BYTES)
         lost = [*self._lost_claims]
         asked_at_ms = 1000 * time.monotonic()
-        head = (limit, math.isqrt(limit), lease_ms, token, self._claimer)
+        head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, self.claimer)
+        watch = (waits_ms or ("0" if self._shares_watch else ""), "1" if relieved else "")
         known = (self._pause_to_renew(), *self._expected(asked_at_ms))
         try:
-            paused, now, next_in_us, *fields = self._run("claim", now_ms, *head, *known, *lost)
+            paused, now, next_in_us, *fields = self._run(
+                "claim", now_ms, *head, *watch, *known, *lost
+            )
         except (redis.ConnectionError, redis.TimeoutError):
             self._lost_claims[token] = None
             for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
@@ -79,7 +97,7 @@ class WorkerSide(ScriptedQueue):
             raise
         for each in lost:
             self._lost_claims.pop(each, None)
-        self._silent_since = None
+        self._silent_since, self._shares_watch = None, waits_ms is not None
         if now_ms is None:
             self._server_ahead_ms = now - asked_at_ms
         self.last_known_paused = bool(paused)
@@ -160,9 +178,10 @@ class WorkerSide(ScriptedQueue):
         if lost:
             raise LeaseLost(map(id_to_text, lost))
 
-    def beat(self, worker_id: str, details: Mapping[str, Any]) -> None:
-        """Record that a worker is alive, with details of what it is doing."""
-        self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
+    def beat(self, worker_id: str, details: Mapping[str, Any]) -> int:
+        """Record that a worker is alive, with details of what it is doing. Returns how many are."""
+        found: int = self._run("beat", None, worker_id, json.dumps(details), FORGET_WORKERS_MS)
+        return found
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""
@@ -170,6 +189,7 @@ class WorkerSide(ScriptedQueue):
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(self.keys.workers, worker_id)
             pipe.zrem(self.keys.heard, worker_id)
+            pipe.zrem(self.keys.waiting, self.claimer)
             pipe.execute()
 
     def restore(

@@ -20,6 +20,7 @@ from .isolation import results_of, results_of_error
 from .lane import Batch, Lane
 from .renewal import HeldTasks
 from .results import BatchResult
+from .rounds import Rounds
 from .server_check import ServerCheck
 from .waker import Waker
 
@@ -238,8 +239,10 @@ class Consumer:
                 station.health.check()
             alarms = {station.queue.keys.wake: self._lane.alarm for station in stations}
             self._start("waker", Waker(self._client, alarms, self._stopping).run)
+            renewals = Rounds(self._start)
             for station in stations:
-                self._start(f"renewer {station.queue.name}", station.renewer.run)
+                renewals.add(f"renewer {station.queue.name}", station.renewer.round)
+            self._start("renewals", renewals.run)
             self._begun = True
 
     def _start(self, name: str, run: Callable[[], None]) -> None:

@@ -85,15 +85,18 @@ class Heartbeat:
         for station in self._stations:
             try:
                 station.queue.sign_off(self._worker_id)
+                station.queue.wake()  # others may have relied on this worker to claim next
             except redis.RedisError as error:  # the entry expires anyway
                 log.debug("not signed off", queue=station.queue.name, error=described(error))
                 return
 
     def _beat(self, station: Station, now: float) -> None:
         try:
-            station.queue.beat(self._worker_id, self._details(station, now))
+            workers = station.queue.beat(self._worker_id, self._details(station, now))
         except redis.RedisError as error:
             log.debug("no heartbeat", queue=station.queue.name, error=described(error))
+        else:
+            station.has_peers = workers > 1
 
     def _details(self, station: Station, now: float) -> dict[str, Any]:
         held = station.renewer.held()

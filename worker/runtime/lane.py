@@ -25,6 +25,7 @@ from .renewal import SHARE_SECONDS, HeldTasks
 from .results import BatchResult
 from .server_check import ServerCheck
 from .station import Station, handled_event
+from .waker import Alarm
 
 #: How long one round of claims may take. Each call to Redis ends within a second, but a DNS lookup may take
 #: longer.
@@ -49,10 +50,16 @@ class Batch:
 class Lane:
     """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
-    def __init__(self, *, emit: events.Listener, stopping: threading.Event) -> None:
+    def __init__(
+        self, *, emit: events.Listener, stopping: threading.Event, shares_watch: bool = False
+    ) -> None:
+        """``shares_watch``: it serves one queue and always waits as a claim says, so the queue may rely on it."""
         self.stations: list[Station] = []
         #: Set to end the wait early: something new is due, or a flow is up again.
-        self.alarm = threading.Event()
+        self.alarm = Alarm()
+        self._shares_watch = shares_watch
+        #: The threads that wait, or wait for their turn to do so.
+        self._idle: set[int] = set()
         self._emit = emit
         self._stopping = stopping
         self._claim_lock = threading.Lock()
@@ -96,13 +103,17 @@ class Lane:
         is waiting all that time.
         """
         patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
-        if not self._claim_lock.acquire(timeout=patience):
-            return None
+        self._idle.add(me := threading.get_ident())
         try:
-            return self._next(limit, until)
+            if not self._claim_lock.acquire(timeout=patience):
+                return None
+            try:
+                return self._next(limit, until)
+            finally:
+                self._progress_by = None
+                self._claim_lock.release()
         finally:
-            self._progress_by = None
-            self._claim_lock.release()
+            self._idle.discard(me)
 
     def _next(self, limit: int | None, until: float) -> Batch | None:
         while not self._stopping.is_set():
@@ -120,7 +131,7 @@ class Lane:
                 wait = min(wait, station.slow_poll_seconds or SLOW_POLL_SECONDS)
                 if claim_in <= 0:
                     try:
-                        claim = station.claim(limit)
+                        claim = self._claim(station, limit)
                     except (redis.RedisError, UnsafeServer):
                         claim_in = station.claim_in(time.monotonic())
                     else:
@@ -137,6 +148,13 @@ class Lane:
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
             self.alarm.wait(wait)
         return None
+
+    def _claim(self, station: Station, limit: int | None) -> Claim:
+        # A lane that hears no messages is never told to take over from watchers that are busy.
+        shares = self._shares_watch and station.has_peers and self.alarm.listens
+        self.alarm.claimer = station.queue.claimer.encode() if shares else b""
+        waits_ms = round(1000 * SLOW_POLL_SECONDS) if shares else None
+        return station.claim(limit, waits_ms=waits_ms, relieved=len(self._idle) > 1)
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
         late_ms = _late_ms(claim.tasks, claim.now_ms)

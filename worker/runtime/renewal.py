@@ -97,7 +97,7 @@ class HeldTasks:
 
 
 class Renewer:
-    """Extends the leases of one flow's tasks that this process holds, in a thread of its own."""
+    """Extends the leases of one flow's tasks that this process holds."""
 
     def __init__(
         self,
@@ -136,16 +136,19 @@ class Renewer:
         """The ids of the tasks that this process is working on, whether or not Redis still knows of it."""
         return {task_id for held in self.held() for task_id in held.ids()}
 
-    def run(self) -> None:
-        """Extend until `finish`, which a stopping worker calls after its last handler has returned."""
-        pause = min(CHECK_EVERY * self._flow.lease_seconds, MOST_SECONDS)
-        if self._flow.one_at_a_time:
-            pause = min(pause, SHARE_SECONDS)
-        while not self._finished.wait(pause):
-            self.renew(time.monotonic())
-            # A claim does the same, but there may be none: other flows of the pool may have a backlog.
-            with suppress(redis.RedisError):
-                self._resend()
+    def round(self) -> float | None:
+        """Extend what is old enough; return in how many seconds to look again.
+
+        None after `finish`, which a stopping worker calls once its last handler has returned.
+        """
+        if self._finished.is_set():
+            return None
+        self.renew(time.monotonic())
+        # A claim does the same, but there may be none: other flows of the pool may have a backlog.
+        with suppress(redis.RedisError):
+            self._resend()
+        most = SHARE_SECONDS if self._flow.one_at_a_time else MOST_SECONDS
+        return min(CHECK_EVERY * self._flow.lease_seconds, most)
 
     def finish(self) -> None:
         self._finished.set()

@@ -44,6 +44,8 @@ class Station:
         self._emit = emit
         #: How many tasks to claim.
         self.limit = 1 if flow.one_at_a_time else flow.batch_size
+        #: Whether other workers serve the same queue.
+        self.has_peers = False
         #: How many claims have failed in a row, since when, and when to claim again.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0
@@ -62,13 +64,17 @@ class Station:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down."""
         return self._claim_at - now if self.health.up else None
 
-    def claim(self, limit: int | None = None) -> Claim:
+    def claim(
+        self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False
+    ) -> Claim:
         """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default `limit`.
+
+        ``waits_ms`` and ``relieved`` are those of `DelayQueue.claim`.
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
         try:
-            claim = self._claim(limit or self.limit)
+            claim = self._claim(limit or self.limit, waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:
             now = time.monotonic()
             if not self._failed_claims:
@@ -86,10 +92,11 @@ class Station:
             self._emit(events.RedisBack(self.queue.name, seconds))
         return claim
 
-    def _claim(self, limit: int) -> Claim:
+    def _claim(self, limit: int, waits_ms: int | None, *, relieved: bool) -> Claim:
         self.ensure_safe()
         self.settler.resend()
-        claim = self.queue.claim(limit, round(self.flow.lease_seconds * 1000))
+        lease_ms = round(self.flow.lease_seconds * 1000)
+        claim = self.queue.claim(limit, lease_ms, waits_ms=waits_ms, relieved=relieved)
         if self._recurrence is not None:
             claim = self._seeded(self._recurrence, claim)
         try:

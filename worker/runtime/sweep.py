@@ -25,6 +25,7 @@ from ..queue.delay_queue import DelayQueue, Restored
 from .outages import HangDetector
 from .station import Station
 from .waiting import MOST_LOST, LostTasks, Page, Waiting
+from .waker import Alarm
 from .without_redis import WithoutRedis
 
 #: While Redis has been silent for less than this, it may be a hiccup, and nothing is handled without it.
@@ -48,7 +49,7 @@ class Sweeper:
         *,
         queue: DelayQueue,
         worker_id: str,
-        alarm: threading.Event,
+        alarm: Alarm,
         stopping: threading.Event,
         counts: Counter[str],
         emit: events.Listener,
@@ -84,17 +85,16 @@ class Sweeper:
             emit=emit,
         )
 
-    def run(self) -> None:
-        """Sweep until the worker stops."""
-        pause = 0.0
-        while not self._stopping.wait(pause):
-            began = time.monotonic()
-            with self.hang_detector:
-                self.sweep(began)
-            pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
-            if self._hiccups(time.monotonic()):
-                pause = min(pause, ASK_AGAIN_SECONDS)
-        self._resign()
+    def round(self) -> float | None:
+        """Sweep; return in how many seconds to sweep again, None once the worker stops."""
+        if self._stopping.is_set():
+            self._resign()
+            return None
+        began = time.monotonic()
+        with self.hang_detector:
+            self.sweep(began)
+        pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
+        return min(pause, ASK_AGAIN_SECONDS) if self._hiccups(time.monotonic()) else pause
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""

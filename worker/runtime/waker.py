@@ -1,7 +1,9 @@
 """Ends a worker's wait when something is due earlier than before."""
 
 import itertools
+import math
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,18 +17,57 @@ from ..queue.advice import redis_advice
 LISTEN_SECONDS = 5.0
 
 
-class Waker:
-    """Listens to wake channels, and sets a channel's event on every message.
+class Alarm:
+    """Ends a wait, now or at a time that is still to come."""
 
-    Waking is an optimisation. A message can be lost with its connection, so events are also set after each
+    def __init__(self) -> None:
+        #: Who waits, if the queue tells it when to claim; otherwise empty. See ``lua/include/wake.lua``.
+        self.claimer = b""
+        #: Whether messages of the wake channel arrive.
+        self.listens = False
+        # Reentrant: a signal's handler may set it while its thread is in `wait`.
+        self._changed = threading.Condition(threading.RLock())
+        self._rings_at = math.inf
+
+    def set(self, in_seconds: float = 0.0) -> None:
+        with self._changed:
+            self._rings_at = min(self._rings_at, time.monotonic() + in_seconds)
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        self._rings_at = math.inf
+
+    def is_set(self) -> bool:
+        return self._rings_at <= time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it rings, for ``seconds`` at most."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while (left := min(until, self._rings_at) - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def hear(self, message: bytes) -> None:
+        """Set the alarm if a message of the wake channel concerns it."""
+        words = message.split()
+        if not words or (words[0] == b"*" and not self.claimer):
+            self.set()
+        elif self.claimer in words:
+            self.set(int(words[words.index(self.claimer) + 1]) / 1_000_000)
+
+
+class Waker:
+    """Listens to wake channels, and passes every message to the channel's alarm.
+
+    Waking is an optimisation. A message can be lost with its connection, so alarms are also set after each
     subscription, and a waiting thread must still look again after a while.
     """
 
     def __init__(
-        self, client: redis.Redis, alarms: Mapping[str, threading.Event], stopping: threading.Event
+        self, client: redis.Redis, alarms: Mapping[str, Alarm], stopping: threading.Event
     ) -> None:
         self._client = client
-        self._alarms = {channel.encode(): event for channel, event in alarms.items()}
+        self._alarms = {channel.encode(): alarm for channel, alarm in alarms.items()}
         self._stopping = stopping
         self._failing = False
         self._turns = itertools.count()
@@ -37,6 +78,8 @@ class Waker:
             try:
                 self._listen()
             except Exception as error:  # noqa: BLE001  whatever failed, nothing is lost
+                for alarm in self._alarms.values():
+                    alarm.listens = False
                 if not (self._failing or self._stopping.is_set()):
                     advice = redis_advice(error)
                     more = {"advice": advice} if advice else {}
@@ -67,10 +110,11 @@ class Waker:
                     continue
                 self._failing = False
                 if message["type"] == "message":
-                    self._alarms[message["channel"]].set()
+                    self._alarms[message["channel"]].hear(message["data"])
                 else:  # subscribed: earlier messages were missed
+                    self._alarms[message["channel"]].listens = True
                     self._set_all()
 
     def _set_all(self) -> None:
-        for event in self._alarms.values():
-            event.set()
+        for alarm in self._alarms.values():
+            alarm.set()

@@ -18,6 +18,8 @@ from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
+from .recurring import Recurring
+from .rounds import Rounds
 from .server_check import ServerCheck
 from .station import Station
 from .sweep import Sweeper
@@ -26,8 +28,9 @@ from .waker import Waker
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
 DRAIN_SECONDS = 8.0
-#: A sweep has its own connection with a shorter timeout, as a fraction of the worker's, so that it keeps its
-#: pace while Redis is silent.
+#: How much of that is left for settling what `Flow.finish` waited for.
+SETTLE_SECONDS = 1.0
+#: The timeout of sweeps, as a fraction of the worker's.
 SWEEP_TIMEOUT = 0.5
 
 
@@ -73,14 +76,18 @@ class Worker:
 
         pools = _pools(flows)
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
-        # One connection for each thread: handlers, renewers, the waker, the heartbeat, and `run`.
+        # One connection for each thread: handlers, renewals, the waker, the heartbeat, and `run`.
         most = sum(sizes) + len(flows) + 3
-        self._redis_url = redis_url
-        self._redis_timeout_seconds = redis_timeout_seconds
         self._client = connect(
             redis_url, timeout_seconds=redis_timeout_seconds, max_connections=most
         )
-        self._clients = [self._client]
+        # Sweeps have a shorter timeout, so that they keep their pace while Redis is silent.
+        self._sweep_client = connect(
+            redis_url,
+            timeout_seconds=SWEEP_TIMEOUT * redis_timeout_seconds,
+            max_connections=len(flows),
+        )
+        self._sweeps, self._renewals = Rounds(self._start), Rounds(self._start)
         self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
@@ -111,9 +118,10 @@ class Worker:
         self._liveness.watch(threads)
         self._stopping.wait()
         self._drain(workers)
-        for client in self._clients:
-            client.close()
+        self._client.close()
+        self._sweep_client.close()
         stuck = [thread.name for thread in workers if thread.is_alive()]
+        stuck += [name for name in self._sweeps.running() if name not in stuck]
         log.info("stopped", stuck=stuck, **self.counts)
         if self._crash is not None:
             raise self._crash
@@ -121,6 +129,12 @@ class Worker:
     def _drain(self, workers: Sequence[threading.Thread]) -> None:
         """Wait for the handlers, and release what they do not finish in time."""
         deadline = time.monotonic() + DRAIN_SECONDS
+        for station in self._stations:
+            if station.flow.finish is not None:
+                try:
+                    station.flow.finish(max(0.0, deadline - SETTLE_SECONDS - time.monotonic()))
+                except Exception:
+                    log.exception("finish failed", queue=station.queue.name)
         for thread in workers:
             thread.join(max(0.0, deadline - time.monotonic()))
         for station in self._stations:
@@ -128,6 +142,7 @@ class Worker:
             if time.monotonic() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
                     station.settler.resend()
+        self._renewals.hurry()
         for station in self._stations:
             if not station.release_held():
                 break
@@ -141,6 +156,7 @@ class Worker:
         self._stopping.set()
         for lane in self._lanes:
             lane.alarm.set()
+        self._sweeps.hurry()
 
     def health(self) -> WorkerHealth:
         """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
@@ -153,14 +169,15 @@ class Worker:
         return [station for lane in self._lanes for station in lane.stations]
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
-        lane = Lane(emit=self._emit, stopping=self._stopping)
+        alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
+        lane = Lane(emit=self._emit, stopping=self._stopping, shares_watch=alone)
         for flow in pool:
             lane.add(
                 flow,
                 self._client,
                 server=self._server,
                 counts=self.counts,
-                start=lambda name, run: self._thread(name, run).start(),
+                start=self._start,
             )
         self._lanes.append(lane)
         for n in range(1, size + 1):
@@ -172,13 +189,10 @@ class Worker:
     def _add_sweeper(self, station: Station, lane: Lane) -> Sweeper | None:
         if station.flow.sweep is None:
             return None
-        timeout_seconds = SWEEP_TIMEOUT * self._redis_timeout_seconds
-        client = connect(self._redis_url, timeout_seconds=timeout_seconds)
-        self._clients.append(client)
         sweeper = Sweeper(
             station,
             station.flow.sweep,
-            queue=DelayQueue(client, station.flow.name),
+            queue=DelayQueue(self._sweep_client, station.flow.name),
             worker_id=self.id,
             alarm=lane.alarm,
             stopping=self._stopping,
@@ -186,6 +200,7 @@ class Worker:
             emit=self._emit,
         )
         self._sweepers.append(sweeper)
+        self._sweeps.add(f"sweep {sweeper.name}", sweeper.round)
         return sweeper
 
     def _background(self) -> list[threading.Thread]:
@@ -193,7 +208,7 @@ class Worker:
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping, self._tally)
         return [
-            *(self._thread(f"sweep {sweeper.name}", sweeper.run) for sweeper in self._sweepers),
+            *([self._thread("sweeps", self._sweeps.run)] if self._sweepers else []),
             self._thread("heartbeat", heartbeat.run),
         ]
 
@@ -202,13 +217,9 @@ class Worker:
             station.queue.keys.wake: lane.alarm for lane in self._lanes for station in lane.stations
         }
         waker = Waker(self._client, alarms, self._stopping)
-        return [
-            *(
-                self._thread(f"renewer {station.queue.name}", station.renewer.run)
-                for station in self._stations
-            ),
-            self._thread("waker", waker.run),
-        ]
+        for station in self._stations:
+            self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
+        return [self._thread("renewals", self._renewals.run), self._thread("waker", waker.run)]
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that stops the worker if it dies, so that the worker never goes on without it."""
@@ -218,11 +229,15 @@ class Worker:
                 run()
             except BaseException as error:  # noqa: BLE001  threads swallow SystemExit, for example
                 self._crash = self._crash or error
-                self._liveness.died(name)
+                thread = threading.current_thread().name
+                self._liveness.died(thread)
                 self.stop()
-                log.critical("thread died", thread=name, error=described(error))
+                log.critical("thread died", thread=thread, error=described(error))
 
         return threading.Thread(target=watched, name=name, daemon=True)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        self._thread(name, run).start()
 
 
 def _pools(flows: Sequence[Flow]) -> list[list[Flow]]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http import HTTPStatus
 
@@ -34,7 +34,8 @@ def exposed(
             raise
         log.warning(NOT_INSTALLED)
         worker = Worker(flows, redis_url, threads=threads)
-        with _served(host, port, worker, lambda _: _not_installed()):
+        page = Reply(f"{NOT_INSTALLED}\n".encode(), status=HTTPStatus.NOT_IMPLEMENTED)
+        with _served(host, port, worker, lambda _: page):
             yield worker
         return
     with metrics.registered([flow.name for flow in flows], redis_url) as counted:
@@ -50,9 +51,7 @@ def _served(host: str, port: int, worker: Worker, metrics: Page) -> Iterator[Non
         "/metrics": metrics,
         "/healthz": partial(health_page, worker.health),
     }
-    server = MonitoringServer(host, port, pages)
-    with ExitStack() as stack:
-        stack.callback(server.close)
+    with closing(MonitoringServer(host, port, pages)) as server:
         server.start()
         log.info("metrics and health are served", host=host, port=server.port)
         yield
@@ -63,7 +62,3 @@ def health_page(health: Callable[[], WorkerHealth], _accept: str = "") -> Reply:
     found = health()
     status = HTTPStatus.OK if found.alive else HTTPStatus.SERVICE_UNAVAILABLE
     return json_reply(dataclasses.asdict(found), status)
-
-
-def _not_installed() -> Reply:
-    return Reply(f"{NOT_INSTALLED}\n".encode(), status=HTTPStatus.NOT_IMPLEMENTED)

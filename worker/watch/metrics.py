@@ -16,7 +16,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,10 +224,6 @@ def add_lateness(
         return
     ended_at = min([task.due_at_ms for task in tasks]) + late_ms
     due = sorted([task.due_at_ms for task in tasks if not task.failures])
-    if len(due) <= 1:
-        for at in due:
-            histogram.observe((ended_at - at) / 1000)
-        return
     # A bucket holds the tasks that were due at a certain time or later.
     up_to_bound = [
         len(due) - bisect_left(due, ended_at - 1000 * bound) for bound in histogram.buckets
@@ -392,17 +388,14 @@ def _family(kind: Any, name: str, text: str, values: Mapping[str, float]) -> Met
 
 
 @contextmanager
-def registered(
-    queues: Sequence[str], redis_url: str, registry: CollectorRegistry = REGISTRY
-) -> Iterator[Metrics]:
-    """Metrics that ``registry`` collects until the block ends."""
-    made = Metrics(queues, redis_url)
-    registry.register(made)
-    try:
-        yield made
-    finally:
-        registry.unregister(made)
-        made.close()
+def registered(queues: Sequence[str], redis_url: str) -> Iterator[Metrics]:
+    """Metrics that are scraped until the block ends."""
+    with closing(Metrics(queues, redis_url)) as made:
+        REGISTRY.register(made)
+        try:
+            yield made
+        finally:
+            REGISTRY.unregister(made)
 
 
 def page(accept: str, registry: CollectorRegistry = REGISTRY) -> Reply:

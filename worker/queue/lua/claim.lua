@@ -1,6 +1,6 @@
 -- Claim suspects if there are any, otherwise tasks that are due.
 --
--- include: clock, attempts, late_lease, let_go, pause
+-- include: clock, attempts, late_lease, let_go, pause, wake, outage, lost_claims
 -- KEYS[1] scheduled    zset    task id -> due time, ms
 -- KEYS[2] leased       zset    task id -> lease expiry, ms
 -- KEYS[3] payloads     hash    task id -> opaque bytes
@@ -11,14 +11,18 @@
 -- KEYS[8] paused       string  present while the queue is paused
 -- KEYS[9] resumed      string  present after a resume
 -- KEYS[10] spared      string  until when ended leases are left to their workers after an outage, ms
--- ARGV[1] now_ms   ARGV[2] limit   ARGV[3] suspects_limit   ARGV[4] lease_ms   ARGV[5] token
--- ARGV[6] claimer: an id of the caller
--- ARGV[7] '1': the caller knows that the queue is paused
--- ARGV[8] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
--- ARGV[9] for how long a call of the caller has not been answered since its last claim, ms
--- ARGV[10..] tokens of the caller's earlier claims whose reply was lost
+-- KEYS[11] waiting     zset    claimer -> when it claims next, ms
+-- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] limit   ARGV[4] suspects_limit   ARGV[5] lease_ms
+-- ARGV[6] token   ARGV[7] claimer: an id of the caller
+-- ARGV[8] for how long the caller waits at most if there is nothing to claim, ms; '' if it does not wait as it is told,
+--         '0' if it no longer does
+-- ARGV[9] '1': another thread of the caller is about to claim
+-- ARGV[10] '1': the caller knows that the queue is paused
+-- ARGV[11] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
+-- ARGV[12] for how long a call of the caller has not been answered since its last claim, ms
+-- ARGV[13..] tokens of the caller's earlier claims whose reply was lost
 --
--- Returns {paused, now, next_in_us (-1: tasks were claimed, or nothing is scheduled or leased),
+-- Returns {paused, now, next_in_us (-1: tasks were claimed, nothing is scheduled or leased, or others watch),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
 --
 -- Never early: a task is due when its score is not after now, and now is rounded down.
@@ -34,63 +38,19 @@
 
 local ALONE_MS = 100
 local MOST_BYTES = 1048576
-local REMEMBERED_MS = 3600000
-local SPARED_MS = 2000
-local STALE_MS = 1000
 local MOST_LATE = 100
 local MOST_SUSPECTS = 100
-local limit, lease, token = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[5]
+local limit, lease, token = tonumber(ARGV[3]), tonumber(ARGV[5]), ARGV[6]
 
--- Spares the leases after an outage that lasted for a third of one: once, although every caller tells of it.
-local function note_silence(ms)
-  if ms <= math.max(lease / 3, STALE_MS) then return end
-  local until_ms = tonumber(redis.call('GET', spared) or 0)
-  if until_ms < now - ms or until_ms > now + SPARED_MS then -- the latter before the clock was set back
-    redis.call('ZREM', leased, '') -- a full server refuses a SET as the first write
-    redis.call('SET', spared, whole(now + SPARED_MS))
-  end
-end
+local late = ARGV[11] == '' and 0 or now - tonumber(ARGV[11])
+note_silence(math.max(late, tonumber(ARGV[12])), lease)
 
-local late = ARGV[8] == '' and 0 or now - tonumber(ARGV[8])
-note_silence(math.max(late, tonumber(ARGV[9])))
-
--- Releases the tasks that the caller's lost claims leased: no worker holds them. Only its latest claim can have
--- left any, because each claim reports those before it. Their leases end when that claim said.
-local function give_back(lost)
-  local lease_end = redis.call('ZSCORE', claims, ARGV[6])
-  local all = lease_end and redis.call('ZRANGEBYSCORE', leased, lease_end, lease_end) or {}
-  for first = 1, #all, 1000 do
-    local some = {unpack(all, first, math.min(first + 999, #all))}
-    for i, kept in ipairs(redis.call('HMGET', tokens, unpack(some))) do
-      if kept and lost[string.sub(kept, 1, 64)] then
-        local state = attempts_in(kept, whole(now))
-        if state.deliveries > 0 or is_cancelled(state) then
-          redis.call('ZADD', leased, now, some[i]) -- stays a suspect, or is dropped as suspects are
-        else
-          state.span = 0
-          redis.call('ZREM', leased, some[i])
-          redis.call('ZADD', scheduled, state.due, some[i])
-          redis.call('HSET', tokens, some[i], kept_as(NOBODY, state))
-        end
-      end
-    end
-  end
-end
-
--- In a paused queue, too, because the caller reports its lost claims only once. A claim that Redis executes
--- after this report is recognized by its token.
-if #ARGV > 9 then
-  redis.call('ZREMRANGEBYSCORE', lost_claims, '-inf', now)
-  redis.call('ZREMRANGEBYSCORE', claims, '-inf', now - REMEMBERED_MS)
-  local lost = {}
-  for i = 10, #ARGV do
-    redis.call('ZADD', lost_claims, now + lease + REMEMBERED_MS, ARGV[i])
-    lost[ARGV[i]] = true
-  end
-  give_back(lost)
-end
-if late > STALE_MS then return {tonumber(ARGV[7]) or 0, now, 0} end
-if is_paused(ARGV[7]) then return {1, now, -1} end
+-- In a paused queue, too, because the caller reports its lost claims only once.
+if #ARGV > 12 then note_lost_claims(13, ARGV[7], lease) end
+if late > STALE_MS then return {tonumber(ARGV[10]) or 0, now, 0} end
+if ARGV[8] == '0' then redis.call('ZREM', waiting, ARGV[7]) end
+local shares_watch = ARGV[8] ~= '' and ARGV[8] ~= '0'
+if is_paused(ARGV[10]) then return {1, now, -1} end
 
 -- The record of each task's attempts. For a task that was never claimed it is only the due time, as text,
 -- because building a table for each would cost a fifth of the claim.
@@ -135,7 +95,7 @@ local function take_suspects()
     local is_candidate = state.deliveries > 0 and not is_cancelled(state)
     if is_candidate and (not last or state.claimed > found[last].claimed) then last = i end
   end
-  for i, id in ipairs(fitting({unpack(expired, 1, tonumber(ARGV[3]))})) do
+  for i, id in ipairs(fitting({unpack(expired, 1, tonumber(ARGV[4]))})) do
     local state = found[i]
     local is_alone = state.deliveries > 0
     if is_cancelled(state) then
@@ -152,11 +112,11 @@ local function take_suspects()
   end
 end
 
-local next_due = nil
+local upcoming = nil
 
 local function take_due()
-  next_due = tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2])
-  if not next_due or next_due > now then return end
+  upcoming = next_due()
+  if not upcoming or upcoming > now then return end
   local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
   for i = 1, #due, 2 do all[#all + 1] = due[i] end
   all = fitting(all)
@@ -185,8 +145,8 @@ local lease_end = first_lease_end()
 if lease_end then shorten_late_leases() end
 local from, spared_until = leased, 0
 if lease_end and lease_end <= now then
-  spared_until = tonumber(redis.call('GET', spared) or 0)
-  if spared_until <= now or spared_until > now + SPARED_MS then take_suspects() end
+  spared_until = leases_spared_until()
+  if spared_until <= now then take_suspects() end
 end
 if #ids == 0 then
   from = scheduled
@@ -195,7 +155,12 @@ end
 
 if #ids == 0 then
   lease_end = lease_end and first_lease_end()
-  local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, next_due or math.huge)
+  local next_ms = math.min(lease_end and math.max(lease_end, spared_until) or math.huge, upcoming or math.huge)
+  if shares_watch then
+    local others, in_us = plan_claims(next_ms, ARGV[7], now + tonumber(ARGV[8]))
+    tell(others)
+    return {0, now, in_us or -1}
+  end
   return {0, now, next_ms < math.huge and math.max(0, (next_ms - now) * 1000 - since_now_us) or -1}
 end
 
@@ -221,7 +186,12 @@ for i, id in ipairs(ids) do
   end
 end
 redis.call('ZADD', leased, unpack(leases))
-redis.call('ZADD', claims, now + lease, ARGV[6])
+redis.call('ZADD', claims, now + lease, ARGV[7])
 redis.call('HSET', tokens, unpack(rows))
 if type(states[1]) == 'table' and states[1].deliveries > 1 then redis.call('SET', alone, ids[1]) end
+if shares_watch and ARGV[9] == '' then
+  redis.call('ZREM', waiting, ARGV[7])
+  -- There is a lease, at least that of these tasks. The one that ends first may be that of a dead worker.
+  tell(plan_claims(math.min(next_due() or math.huge, first_lease_end())))
+end
 return reply

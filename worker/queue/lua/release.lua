@@ -1,11 +1,12 @@
 -- Put leased tasks back as they were, with the same due time; nothing is counted.
 --
--- include: attempts, lease, let_go, wake
+-- include: clock, attempts, lease, let_go, wake
 -- KEYS[1] leased     zset  task id -> lease expiry, ms
 -- KEYS[2] scheduled  zset  task id -> due time, ms
 -- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[4] payloads   hash  task id -> opaque bytes
--- ARGV[1] ''   ARGV[2] wake channel   ARGV[3] token   ARGV[4..] id, ...
+-- KEYS[5] waiting    zset  claimer -> when it claims next, ms
+-- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] token   ARGV[4..] id, ...
 --
 -- Returns {id, ...}: the tasks whose lease was lost. Without a valid token nothing is written.
 --
@@ -21,5 +22,5 @@ for n, id in ipairs(held) do
     redis.call('HSET', tokens, id, kept_as(NOBODY, state))
   end
 end
-if #held > 0 then wake() end
+if #held > 0 then wake(next_due() or now) end
 return lost

@@ -5,6 +5,7 @@
 -- KEYS[2] letters    hash  task id -> why it is dead
 -- KEYS[3] scheduled  zset  task id -> due time, ms
 -- KEYS[4] tokens     hash  task id -> token of its lease, and a record of its attempts
+-- KEYS[5] waiting    zset  claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3..] id, ...
 --
 -- Returns {id, ...}: the tasks that were dead and are scheduled now.
@@ -21,5 +22,5 @@ for i = 3, #ARGV do
     requeued[#requeued + 1] = id
   end
 end
-if #requeued > 0 then wake() end
+if #requeued > 0 then wake(now) end
 return requeued

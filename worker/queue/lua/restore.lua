@@ -9,6 +9,7 @@
 -- KEYS[6] paused     string  present while the queue is paused
 -- KEYS[7] resumed    string  present after a resume
 -- KEYS[8] sweeper    string  end of the turn in ms, a space, id of the worker that sweeps
+-- KEYS[9] waiting    zset    claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] worker id ('': regardless of turns)   ARGV[4] term_ms
 -- ARGV[5] '1': restore them; '': only look
 -- ARGV[6] '1': the caller knows that the queue is paused

@@ -5,6 +5,7 @@
 -- KEYS[2] scheduled  zset  task id -> due time, ms
 -- KEYS[3] tokens     hash  task id -> token of its lease, and a record of its attempts
 -- KEYS[4] payloads   hash  task id -> opaque bytes
+-- KEYS[5] waiting    zset  claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] token
 -- ARGV[4..] id, delay_ms, kind, ...; kind is one of
 --   'failed'  counts a failure

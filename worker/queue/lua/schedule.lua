@@ -6,6 +6,7 @@
 -- KEYS[3] letters    hash  task id -> why it is dead
 -- KEYS[4] payloads   hash  task id -> opaque bytes
 -- KEYS[5] tokens     hash  task id -> token of its lease, and a record of its attempts
+-- KEYS[6] waiting    zset  claimer -> when it claims next, ms
 -- ARGV[1] now_ms   ARGV[2] wake channel   ARGV[3] '1': leave a known task alone
 -- ARGV[4..] id, due, payload ('' is none), ...; due is
 --   '1700000000000'  a time, ms
@@ -51,5 +52,5 @@ for i = 4, #ARGV, 3 do
     answers[#answers + 1] = known and 'rescheduled' or 'created'
   end
 end
-if earliest < (was_next or math.huge) then wake() end
+if earliest < (was_next or math.huge) then wake(earliest) end
 return answers
