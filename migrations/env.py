@@ -10,6 +10,10 @@ from alembic import context
 
 #: Any number, the same for every migrator of this service.
 LOCK = 7_281_500
+#: How long a migration waits for a table that is in use, while everybody else waits behind it; how long it
+#: then lets them pass; and how often it tries.
+LOCK_TIMEOUT_MS, PAUSE_SECONDS, TRIES = "2000", 1.0, 60
+LOCK_NOT_AVAILABLE = "55P03"
 #: Alembic cannot compare it; see `orders.sql.tables`.
 NOT_COMPARED = "ix_stock_items_sku"
 
@@ -18,7 +22,8 @@ def run() -> None:
     """Migrate; on PostgreSQL in a transaction, so that what fails changes nothing.
 
     A migration may end the transaction to do what cannot be done in one, such as building an index
-    concurrently; running it again must then finish the work.
+    concurrently; running it again must then finish the work. For that it sets lock_timeout to 0: such
+    a build waits for old snapshots, and nobody waits behind it.
     """
     engine = context.config.attributes.get("engine") or sa.create_engine(_database_url())
     on_sqlite = engine.dialect.name == "sqlite"
@@ -26,6 +31,7 @@ def run() -> None:
     with _connected(engine) as connection:
         if not on_sqlite:
             _wait_for_other_migrators(connection)
+            _wait_briefly_for_tables(connection)
         context.configure(
             connection=connection,
             target_metadata=_metadata(context.config.get_main_option("metadata", "")),
@@ -35,10 +41,33 @@ def run() -> None:
             include_name=lambda name, kind, _: kind != "table" or name not in of_others,
             render_as_batch=on_sqlite,
         )
-        with context.begin_transaction():
-            context.run_migrations()
+        _migrate(connection)
     if "engine" not in context.config.attributes:
         engine.dispose()
+
+
+def _migrate(connection: sa.Connection) -> None:
+    """Run the migrations; again and again while a table they need is in use."""
+    for tries_left in range(TRIES, 0, -1):
+        try:
+            with context.begin_transaction():
+                context.run_migrations()
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                raise
+            if tries_left == 1:
+                raise SystemExit(f"alembic: a table stayed in use: {error.orig}") from error
+            connection.rollback()
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+def _wait_briefly_for_tables(connection: sa.Connection) -> None:
+    # Everybody who then wants to read the table waits behind whoever waits to alter it.
+    milliseconds = int(context.config.get_main_option("lock_timeout_ms", LOCK_TIMEOUT_MS))
+    connection.execute(sa.text(f"SET lock_timeout = {milliseconds}"))
+    connection.commit()
 
 
 def _metadata(place: str) -> sa.MetaData:

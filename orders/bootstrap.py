@@ -3,16 +3,19 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import redis
 import sqlalchemy as sa
 import structlog
 
+from orders.caches import SharedRead
 from orders.clients.rate_limits import RateLimits
 from orders.clients.service import Clients
 from orders.config import Settings
-from orders.errors import ServerBusy, SettingsInvalid, StockBusy
+from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavailable
 from orders.order.bulkhead import Bulkhead
+from orders.order.feed import Feed
 from orders.order.holdings import HoldingLimits
 from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
@@ -31,6 +34,17 @@ from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
 log = structlog.get_logger("orders")
 
 
+#: How long /readyz repeats what it found.
+READY_SECONDS = 1.0
+
+
+class Readiness(NamedTuple):
+    """What is wrong with the database, if anything, and whether Redis answers."""
+
+    problem: StorageUnavailable | None
+    redis: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything a process works with."""
@@ -43,22 +57,19 @@ class Services:
     scheduler: BatchScheduler
     webhook_scheduler: BatchScheduler
     orders: OrderService
+    feed: Feed
     stock: StockService
     clients: Clients
     providers: Providers
     rate_limits: RateLimits
-    #: Bounds how many bodies are read at a time; signed requests, which have no key, have their
-    #: own.
+    #: Bounds how many bodies are read at a time: of requests with a key, of signed ones, and of logins.
     receiving: Bulkhead
     receiving_signed: Bulkhead
+    receiving_logins: Bulkhead
     webhooks: Webhooks
     queues: Queues
-
-    def redis_answers(self) -> bool:
-        try:
-            return bool(self.redis.ping())
-        except redis.RedisError:
-            return False
+    #: What anybody may ask costs one look a second.
+    readiness: SharedRead[Readiness]
 
     def close(self) -> None:
         """Send what is still to be scheduled, and close all connections."""
@@ -97,17 +108,33 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         scheduler=scheduler,
         webhook_scheduler=webhook_scheduler,
         orders=orders,
+        feed=Feed(engine),
         stock=StockService(engine),
         clients=Clients(engine),
         providers=Providers(engine),
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),
-        receiving=Bulkhead(half, ServerBusy),
+        # Together they leave a thread to everybody else, from four threads on.
+        receiving=Bulkhead(max(1, min(half, settings.database_pool_size - 3)), ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
+        receiving_logins=Bulkhead(max(1, half // 4), ServerBusy),
         webhooks=Webhooks(
             engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
         ),
         queues=Queues(client),
+        readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
     )
+
+
+def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:
+    redis_answers = False
+    with suppress(redis.RedisError):
+        redis_answers = bool(client.ping())
+    try:
+        orders.check_ready()
+    except StorageUnavailable as error:
+        log.warning("not ready", error=str(error))
+        return Readiness(error, redis_answers)
+    return Readiness(None, redis_answers)
 
 
 def _redis(settings: Settings) -> redis.Redis:

@@ -1,9 +1,12 @@
 """What a process keeps in memory for a few seconds, so that not every request reads the database."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from time import monotonic
 from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from orders.errors import StorageUnavailable
 
 #: How long credentials are cached. A look-up for each request would cost half as much as reading an
 #: order. What is revoked may work for this much longer in other processes.
@@ -31,13 +34,37 @@ class _Entry(NamedTuple, Generic[E]):
 class Credentials(Generic[E]):
     """API keys or providers' secrets by their ids, for `CACHE_SECONDS` at most, and no longer than they are valid."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Callable[[], Collection[str]] = tuple) -> None:
+        """``ids`` reads which credentials there are; while it raises StorageUnavailable, none is known by it."""
         self._entries: dict[str, _Entry[E]] = {}
+        self._read_ids = ids
+        self._ids = SharedRead(self._known_ids, CACHE_SECONDS)
+
+    def knows(self, credential_id: str) -> bool:
+        """Whether a credential of this id exists, or did a few seconds ago."""
+        return credential_id in self._entries or credential_id in self._ids.get()
+
+    def _known_ids(self) -> Collection[str]:
+        with suppress(StorageUnavailable):
+            return self._read_ids()
+        return ()
 
     def get(self, credential_id: str, *, stale: bool = False) -> E | None:
         """What is cached; with ``stale``, even if it is too old."""
         entry = self._entries.get(credential_id)
         return entry.value if entry and (stale or monotonic() <= entry.until) else None
+
+    def find(
+        self, credential_id: str, read: Callable[[str], E | None], *, stale: bool = False
+    ) -> E | None:
+        """What is cached, or else what ``read`` finds. With ``stale``, an expired entry will do if ``read`` fails."""
+        try:
+            return self.get(credential_id) or self.refresh(credential_id, read)
+        except StorageUnavailable:
+            cached = self.get(credential_id, stale=stale)
+            if cached is None:
+                raise
+            return cached
 
     def refresh(self, credential_id: str, read: Callable[[str], E | None]) -> E | None:
         """What ``read`` finds now. Raises what it raises, and then keeps what is cached."""

@@ -10,10 +10,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from orders.clients.domain import ApiKey
 from orders.errors import OrderError
+from orders.http import reports
 from orders.http.auth import services
+from orders.http.schemas.providers import ProviderMessageOut
 from orders.http.schemas.stock import StockIn
 from orders.http.schemas.types import SKU, Provider
-from orders.providers.domain import ProviderEndpoint
+from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
 
 #: The length of the column.
@@ -46,9 +48,9 @@ def _id_of(_context: object, _parameter: object, text: str) -> str:
 
 
 def _id_in(_context: object, _parameter: object, text: str) -> str:
-    """The id of an endpoint, whose path may have been pasted whole."""
+    """The id of an endpoint, whose path may have been pasted whole, or of a message."""
     if not (found := UUID.search(text)):
-        raise click.BadParameter(f"{text!r} is not an endpoint's id: providers list shows them")
+        raise click.BadParameter(f"{text!r} is not an id: providers list and inbox show them")
     return found[0]
 
 
@@ -165,6 +167,40 @@ def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  
     _print_table(rows)
 
 
+def _print_messages(found: Sequence[ProviderMessage]) -> None:
+    rows: list[tuple[str, ...]] = [("ID", "CLIENT", "PROVIDER", "RECEIVED", "STATUS", "NOTE")]
+    rows += [
+        (each.id, each.client, each.provider, _time(each.created_at), each.status, each.note)
+        for each in found
+    ]
+    _print_table(rows)
+
+
+@providers.command("inbox")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the body.")
+def list_messages(as_json: bool) -> None:  # noqa: FBT001  click's
+    """List the oldest messages that wait for a person: they could not be recorded."""
+    found = services().providers.messages("waiting", page_size=100)
+    if not as_json:
+        _print_messages(found)
+    for message in found if as_json else ():
+        click.echo(ProviderMessageOut.model_validate(message).model_dump_json())
+
+
+@providers.command("replay")
+@click.argument("message_id", metavar="ID", callback=_id_in)
+def replay_message(message_id: str) -> None:
+    """Try again to record what the message ID reports."""
+    _print_messages([reports.replay(services(), message_id)])
+
+
+@providers.command("dismiss")
+@click.argument("message_id", metavar="ID", callback=_id_in)
+def dismiss_message(message_id: str) -> None:
+    """Settle the message ID by hand, so that it is no longer listed."""
+    _print_messages([services().providers.dismiss(message_id)])
+
+
 @providers.command("rotate")
 @click.argument("endpoint_id", metavar="ID", callback=_id_in)
 @click.option(
@@ -200,5 +236,5 @@ def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
         [wrong, *_] = error.errors()
         field = ".".join(map(str, wrong["loc"])) or "sku"
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
-    item = services().stock.set(sku, **body.model_dump())
+    item, _ = services().stock.set(sku, **body.model_dump())
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

@@ -1,59 +1,59 @@
-"""The flow that sends webhooks."""
+"""The flow that sends webhooks.
+
+Its tasks only tell whose line to look at. Their ids are those of deliveries that are due, or of
+subscriptions that the sweep found behind. They are done at once, many at a time; then the flow's own
+threads send, in the order that `Turns` decides.
+"""
 
 import json
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
 
 from orders.bootstrap import Services
-from orders.errors import StorageUnavailable
+from orders.errors import QueueUnavailable, StorageUnavailable
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.outages import outages
-from orders.queues import WEBHOOK_QUEUE
+from orders.queues import WEBHOOK_QUEUE, answering
 from orders.sql.ids import is_uuid
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.domain import Answer, Message
 from orders.webhooks.sender import WebhookSender
 from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
-from orders.webhooks.turns import Turns
-from worker import DeadLetter, Due, Flow, NotDue, Outcome, Task
+from orders.webhooks.turns import Turn, Turns
+from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")
 
-#: Deliveries in one page of the sweep: while Redis does not answer, one page is sent at a time.
-PAGE_SIZE = 64
-#: A slow endpoint may have one thread in this many at a time.
-SLOW_SHARE = 4
+#: How many subscriptions the sweep yields at a time.
+PAGE_SIZE = 500
+#: How often to look whether a subscription that the sweep found is still behind. Until then it is not
+#: found again.
+BEHIND_MS = 5000
 #: How often a process deletes the old deliveries of a subscription that gets new ones.
 PRUNE_SECONDS = 60.0
+#: How often a process that sends asks whether an operator has paused the queue.
+ASK_SECONDS = 1.0
+INTERNAL_ERROR = Answer(None, "internal error", None)
 
 
 def webhook_flow(
     services: Services, sender: WebhookSender | None = None, *, traces: Traces = NO_TRACES
 ) -> Flow:
-    """Send webhooks, one at a time in each thread."""
-    settings, webhooks = services.settings, services.webhooks
-    threads = settings.webhook_threads
-    deliver = Deliverer(
-        webhooks,
-        sender
-        or WebhookSender(
-            settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
-        ),
-        threads,
-        traces,
+    """Send webhooks."""
+    settings = services.settings
+    sender = sender or WebhookSender(
+        settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
     )
-
-    def waiting(after_seconds: float | None, before_seconds: float) -> Iterator[list[Due]]:
-        with outages():
-            for page in webhooks.upcoming(after_seconds, before_seconds, PAGE_SIZE):
-                yield [Due(each.id, each.due_in_ms) for each in page]
+    queue = DelayQueue(services.redis, WEBHOOK_QUEUE)
+    deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, queue, traces)
 
     def probe() -> None:
         with outages():
@@ -62,11 +62,11 @@ def webhook_flow(
     return Flow(
         name=WEBHOOK_QUEUE,
         handler=deliver,
-        sweep=waiting,
+        sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
         probe=probe,
-        threads=threads,
-        batch_size=1,
+        finish=deliver.finish,
+        threads=1,
         lease_seconds=settings.lease_seconds,
         max_deliveries=settings.max_deliveries,
         sweep_seconds=settings.sweep_seconds,
@@ -78,58 +78,122 @@ class Deliverer:
     """Sends deliveries and records the outcomes."""
 
     def __init__(
-        self, webhooks: Webhooks, sender: WebhookSender, threads: int, traces: Traces = NO_TRACES
+        self,
+        webhooks: Webhooks,
+        sender: WebhookSender,
+        threads: int,
+        queue: DelayQueue,
+        traces: Traces = NO_TRACES,
     ) -> None:
         self._webhooks = webhooks
         self._sender = sender
-        self._threads = threads
+        self._queue = queue
         self._traces = traces
-        self._turns = Turns(max(1, threads // SLOW_SHARE))
+        self._turns = Turns(threads)
+        self._paused, self._asked_at = False, time.monotonic()
         #: By subscription, on the monotonic clock.
         self._pruned_at: dict[str, float] = {}
 
-    def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
-        """A claim brings one task. While Redis does not answer, the sweep brings a page."""
-        if len(tasks) == 1:
-            outcomes = [self._deliver(tasks[0])]
-        else:
-            with ThreadPoolExecutor(self._threads) as pool:
-                outcomes = [*pool.map(self._deliver, tasks)]
-        pairs = zip(tasks, outcomes, strict=True)
-        return {task.id: outcome for task, outcome in pairs if outcome is not None}
+    def __call__(self, tasks: Sequence[Task]) -> Mapping[str, Outcome]:
+        """Queue a turn for each subscription that these tasks are about."""
+        outcomes: dict[str, Outcome] = {
+            task.id: DeadLetter("its id is not a delivery's")
+            for task in tasks
+            if not is_uuid(task.id)
+        }
+        with outages():
+            lines = self._webhooks.find_lines([t.id for t in tasks if t.id not in outcomes])
+        for line in lines:
+            if line.due_in_ms > 0:
+                outcomes[line.id] = NotDue(line.due_in_ms)
+                continue
+            self._turns.add(line.client_id, line.subscription_id)
+            if line.id == line.subscription_id:
+                outcomes[line.id] = Retry(BEHIND_MS)
+        self._start()
+        return outcomes
 
-    def _deliver(self, task: Task) -> Outcome | None:
-        if not is_uuid(task.id):
-            return DeadLetter("its id is not a delivery's")
+    def forgotten(
+        self, after_seconds: float | None, before_seconds: float
+    ) -> Iterator[Sequence[Due]]:
+        """The sweep: subscriptions whose first delivery is late, unless this process is about to send it."""
         with outages():
-            claimed = self._webhooks.claim(task.id)
-        if not isinstance(claimed, Message):
-            return None if claimed is None else NotDue(claimed)
-        wait_ms = self._turns.begin(claimed.subscription_id)
-        if wait_ms:
-            with outages():
-                self._webhooks.put_off(claimed, wait_ms)
-            return NotDue(wait_ms)
-        began = time.monotonic()
+            found = [
+                Due(line.id, line.due_in_ms)
+                for line in self._webhooks.lines(after_seconds, before_seconds)
+                if not self._turns.knows(line.client_id, line.subscription_id)
+            ]
+        for start in range(0, len(found), PAGE_SIZE):
+            yield found[start : start + PAGE_SIZE]
+
+    def finish(self, seconds: float) -> None:
+        """Wait for the answers to what is being sent, and send nothing more."""
+        self._turns.stop(seconds)
+
+    # -- in threads of its own -------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Start a thread for each turn that may be taken now."""
+        while (turn := self._turns.take()) is not None:
+            thread = threading.Thread(
+                target=self._run, args=(turn,), name=f"{WEBHOOK_QUEUE} send", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # out of threads; the sweep finds the subscription again
+                self._turns.end(turn)
+                return
+
+    def _run(self, turn: Turn) -> None:
+        seconds = None
         try:
-            answer = self._send(claimed)
+            if not self._is_paused():
+                seconds = self._take(turn)
+        except StorageUnavailable as error:
+            log.warning("webhook put off", webhook=turn.subscription_id, error=str(error))
+        except Exception:
+            log.exception("webhook put off", webhook=turn.subscription_id)
         finally:
-            self._turns.end(claimed.subscription_id, time.monotonic() - began)
-        with outages():
-            again = self._webhooks.record(claimed, answer)
+            self._turns.end(turn, seconds)
+            self._start()
+
+    def _is_paused(self) -> bool:
+        """Whether an operator has paused the queue. Then turns end, and the sweep finds who waited."""
+        now = time.monotonic()
+        if now >= self._asked_at + ASK_SECONDS:
+            self._asked_at = now
+            with suppress(QueueUnavailable), answering():
+                self._paused = self._queue.stats().paused
+        return self._paused
+
+    def _take(self, turn: Turn) -> float | None:
+        """Send the next message of a subscription; return how many seconds the answer took."""
+        again = partial(self._turns.add, turn.client_id, turn.subscription_id)
+        message, more = self._webhooks.claim(turn.subscription_id, _written)
+        if more:
+            again()
+        if message is None:
+            return None
+        if more:
+            self._start()
+        began = time.monotonic()
+        answer = self._send(message)
+        seconds = time.monotonic() - began
+        if self._webhooks.record(message, answer):
+            again()
         if not answer.is_success:
             log.info(
                 "webhook not delivered",
-                delivery=claimed.id,
-                webhook=claimed.subscription_id,
-                order=claimed.order.id,
-                attempt=claimed.attempts + 1,
+                delivery=message.id,
+                webhook=message.subscription_id,
+                order=message.order_id,
+                attempt=message.attempts + 1,
                 status=answer.status,
                 error=answer.error,
-                **claimed.origin.fields(),
+                **message.origin.fields(),
             )
-        self._prune(claimed.subscription_id, time.monotonic())
-        return None if again is None else NotDue(again)
+        self._prune(message.subscription_id, time.monotonic())
+        return seconds
 
     def _prune(self, subscription_id: str, now: float) -> None:
         """Delete the subscription's old deliveries, if that was not done recently."""
@@ -140,24 +204,34 @@ class Deliverer:
 
     def _send(self, message: Message) -> Answer:
         try:
-            body = body_of(message)
+            if message.body is None:
+                return INTERNAL_ERROR
+            body = message.body.encode()
             headers = signed(message.id, body, message.secrets, now_seconds=time.time())
             return self._traces.send(
                 message, lambda more: self._sender.post(message.url, {**more, **headers}, body)
             )
         except Exception:
-            # Counted as an attempt, so that SQL and not Redis decides when to give up.
-            log.exception("webhook failed", delivery=message.id, order=message.order.id)
-            return Answer(None, "internal error", None)
+            # Counted as an attempt, so that it ends.
+            log.exception("webhook failed", delivery=message.id, order=message.order_id)
+            return INTERNAL_ERROR
 
 
-def body_of(message: Message) -> bytes:
-    """What is sent. The order is as GET shows it at this moment."""
-    order: dict[str, Any] = OrderOut.model_validate(message.order).model_dump(mode="json")
-    body = {
-        "type": message.type,
-        "timestamp": rfc3339(message.at),
-        "sequence": message.sequence,
-        "data": {**message.facts, "order": order},
-    }
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+def _written(message: Message) -> str | None:
+    """The body of a message; None if that failed, so that it counts as an attempt."""
+    try:
+        return body_of(message)
+    except Exception:
+        log.exception("webhook failed", delivery=message.id, order=message.order_id)
+        return None
+
+
+def body_of(message: Message) -> str:
+    """What is sent, in each attempt. The order is as GET shows it at this moment."""
+    body: dict[str, Any] = {"type": message.type, "timestamp": rfc3339(message.at)}
+    if message.order is None:
+        body["data"] = {}
+    else:
+        order = OrderOut.model_validate(message.order).model_dump(mode="json")
+        body |= {"sequence": message.sequence, "data": {**message.facts, "order": order}}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))

@@ -87,16 +87,24 @@ class ReferenceReused(OrderError):
     """This reference was already used for a different order, amount, currency or refund."""
 
 
+class UnknownProvider(OrderError):
+    """This is not one of your registered payment providers."""
+
+
 class PaymentNotFound(OrderError):
     """There is no such payment."""
 
 
-class NotRefundable(OrderError):
-    """This payment cannot be refunded: it was applied to its order."""
-
-
 class AlreadyRefunded(OrderError):
-    """This payment was already refunded, with a different reference."""
+    """All of this payment was already refunded, with other references."""
+
+
+class RefundTooLarge(OrderError):
+    """That is more than is left of this payment."""
+
+
+class WrongCurrency(OrderError):
+    """The payment is in another currency."""
 
 
 class StockReserved(OrderError):
@@ -149,6 +157,10 @@ class ClientNotFound(OrderError):
 
 class EndpointNotFound(OrderError):
     """There is no such endpoint of a provider."""
+
+
+class MessageNotFound(OrderError):
+    """There is no such message of a provider."""
 
 
 class Forbidden(OrderError):

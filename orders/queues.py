@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import redis
 
-from orders.errors import DeadLetterNotFound, QueueUnavailable
+from orders.errors import QueueUnavailable
 from worker import DelayQueue, Letter, Stats
-from worker.queue.operator_side import LETTERS
 
-#: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhook deliveries,
-#: whose ids are the deliveries'.
+#: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhooks, whose ids
+#: are those of deliveries that are due, and of subscriptions that are behind.
 QueueName = Literal["order-timeout", "webhooks"]
 QUEUES: tuple[str, ...] = get_args(QueueName)
 QUEUE, WEBHOOK_QUEUE = QUEUES
@@ -46,6 +45,13 @@ class LetterSummary:
         return datetime.fromtimestamp(self.died_at_ms / 1000, UTC)
 
 
+class DeadPosition(NamedTuple):
+    """Where a page of dead letters ends: when the last of them died, and its id."""
+
+    died_at_ms: int
+    id: str
+
+
 class Queues:
     """Raises QueueUnavailable from every method while Redis does not answer."""
 
@@ -60,29 +66,29 @@ class Queues:
     def dead_letters(
         self,
         name: str,
-        passed: int,
+        after: DeadPosition | None,
         *,
         most: int,
         reads: int = 5,
         wanted: Callable[[LetterSummary], bool] = lambda _: True,
-    ) -> tuple[list[LetterSummary], int | None]:
-        """A page of dead letters, newest first, and the ``passed`` of the next page; None on the last one.
+    ) -> tuple[list[LetterSummary], DeadPosition | None]:
+        """A page of dead letters, newest first, and where it ends; None on the last one.
 
-        ``passed`` is how many entries of the list to skip. The page ends after ``most`` letters, or after
-        ``reads`` reads of the list: an entry may no longer have a letter.
+        The page follows ``after``, and ends after ``most`` letters, or after ``reads`` reads of the list.
         """
         queue = self._queues[name]
         found: list[LetterSummary] = []
-        at, end = passed, passed + reads * LETTERS
+        end, read = after, 0
         with answering():
-            for ids in islice(queue.newest_dead_ids(passed), reads):
-                letters = queue.letters(ids, with_payloads=False)
-                for letter in filter(wanted, map(_summary, letters)):
-                    found.append(letter)
+            for ids in islice(queue.newest_dead_ids(after), reads):
+                read += 1
+                for letter in map(_summary, queue.letters(ids, with_payloads=False)):
+                    end = DeadPosition(letter.died_at_ms, letter.id)
+                    if wanted(letter):
+                        found.append(letter)
                     if len(found) == most:
-                        return found, at + ids.index(letter.id) + 1
-                at += LETTERS
-        return found, at if at == end else None
+                        return found, end
+        return found, end if read == reads else None
 
     def requeue(self, name: str, ids: Iterable[str]) -> int:
         """Schedule dead tasks again, due now. Returns how many it found."""
@@ -93,16 +99,6 @@ class Queues:
         """Delete dead tasks for good. Returns how many it found."""
         with self._changing(name) as queue:
             return len(queue.purge(ids))
-
-    def requeue_one(self, name: str, task_id: str) -> None:
-        """Schedule one dead task again, due now. Raises DeadLetterNotFound."""
-        if not self.requeue(name, [task_id]):
-            raise DeadLetterNotFound
-
-    def purge_one(self, name: str, task_id: str) -> None:
-        """Delete one dead task for good. Raises DeadLetterNotFound."""
-        if not self.purge(name, [task_id]):
-            raise DeadLetterNotFound
 
     def pause(self, name: str) -> None:
         """Stop claims and sweeps."""

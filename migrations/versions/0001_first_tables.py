@@ -47,6 +47,16 @@ def _clients() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_api_keys"),
     )
     op.create_index("ix_api_keys_client", "api_keys", ["client_id", "id"])
+    op.create_table(
+        "ops_sessions",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("key_id", ID, nullable=False),
+        sa.Column("secret_hash", sa.String(64), nullable=False),
+        sa.Column("expires_at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(["key_id"], ["api_keys.id"], name="fk_ops_sessions_key_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_ops_sessions"),
+    )
+    op.create_index("ix_ops_sessions_key", "ops_sessions", ["key_id", "expires_at"])
 
 
 def _providers() -> None:
@@ -57,12 +67,19 @@ def _providers() -> None:
         sa.Column("provider", sa.String(50), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("revoked_at", INSTANT),
+        sa.CheckConstraint("provider = lower(provider)", name="ck_provider_endpoints_provider"),
         sa.ForeignKeyConstraint(
             ["client_id"], ["api_clients.id"], name="fk_provider_endpoints_client_id"
         ),
         sa.PrimaryKeyConstraint("id", name="pk_provider_endpoints"),
     )
     op.create_index("ix_provider_endpoints_client", "provider_endpoints", ["client_id", "id"])
+    op.create_index(
+        "ix_provider_endpoints_valid",
+        "provider_endpoints",
+        ["client_id", "provider"],
+        postgresql_where=sa.text("revoked_at IS NULL"),
+    )
     op.create_table(
         "provider_secrets",
         sa.Column("endpoint_id", ID, nullable=False),
@@ -75,6 +92,30 @@ def _providers() -> None:
         ),
         sa.PrimaryKeyConstraint("endpoint_id", "id", name="pk_provider_secrets"),
     )
+    op.create_table(
+        "provider_messages",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("endpoint_id", ID, nullable=False),
+        sa.Column("webhook_id", sa.String(255), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("status", sa.String(7), nullable=False),
+        sa.Column("note", sa.String(500), nullable=False),
+        sa.Column("unknown_type", sa.String(100)),
+        sa.ForeignKeyConstraint(
+            ["endpoint_id"], ["provider_endpoints.id"], name="fk_provider_messages_endpoint_id"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_provider_messages"),
+    )
+    op.create_index(
+        "ix_provider_messages_status", "provider_messages", ["status", "created_at", "id"]
+    )
+    op.create_index(
+        "ix_provider_messages_type",
+        "provider_messages",
+        ["endpoint_id", "unknown_type"],
+        postgresql_where=sa.text("unknown_type IS NOT NULL"),
+    )
 
 
 def _stock() -> None:
@@ -85,13 +126,19 @@ def _stock() -> None:
         sa.Column("reserved", sa.Integer(), server_default="0", nullable=False),
         sa.Column("price_minor", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.CHAR(3), nullable=False),
+        sa.Column("retired_at", INSTANT),
         sa.CheckConstraint(
             "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
         ),
         sa.CheckConstraint("price_minor >= 0", name="ck_stock_items_price"),
         sa.PrimaryKeyConstraint("sku", name="pk_stock_items"),
     )
-    op.create_index("ix_stock_items_sku", "stock_items", [sa.text('sku COLLATE "C"')])
+    op.create_index(
+        "ix_stock_items_sku",
+        "stock_items",
+        [sa.text('sku COLLATE "C"')],
+        postgresql_where=sa.text("retired_at IS NULL"),
+    )
     op.create_table(
         "stock_adjustments",
         sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
@@ -181,10 +228,19 @@ def _orders() -> None:
         sa.Column("reason", sa.String(20)),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("client_id", ID, nullable=False),
+        sa.Column("refunded_minor", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("refunded_at", INSTANT),
         sa.Column("refund_reference", sa.String(255)),
+        sa.CheckConstraint("provider = lower(provider)", name="ck_payments_provider"),
         sa.CheckConstraint(
-            "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
+            "status = 'refunded'"
+            " OR status = CASE WHEN reason IS NULL THEN 'applied' ELSE 'refund_due' END",
+            name="ck_payments_status",
+        ),
+        sa.CheckConstraint(
+            "0 <= refunded_minor AND refunded_minor <= amount_minor"
+            " AND (status = 'refunded') = (refunded_minor = amount_minor)",
+            name="ck_payments_refunded",
         ),
         sa.ForeignKeyConstraint(["order_id"], ["orders.id"], name="fk_payments_order_id"),
         sa.PrimaryKeyConstraint("id", name="pk_payments"),
@@ -196,16 +252,31 @@ def _orders() -> None:
         ["created_at", "id"],
         postgresql_where=sa.text("status = 'refund_due'"),
     )
+    op.create_index(
+        "ix_payments_refunded",
+        "payments",
+        ["order_id"],
+        postgresql_where=sa.text("refunded_minor > 0"),
+    )
     op.create_index("ix_payments_status", "payments", ["client_id", "status", "created_at", "id"])
     op.create_index(
         "uq_payments_reference", "payments", ["client_id", "provider", "reference"], unique=True
     )
-    op.create_index(
-        "uq_payments_refund",
-        "payments",
-        ["client_id", "provider", "refund_reference"],
-        unique=True,
-        postgresql_where=sa.text("refund_reference IS NOT NULL"),
+    op.create_table(
+        "payment_entries",
+        sa.Column("client_id", ID, nullable=False),
+        sa.Column("provider", sa.String(50), nullable=False),
+        sa.Column("kind", sa.String(10), nullable=False),
+        sa.Column("reference", sa.String(255), nullable=False),
+        sa.Column("payment_id", ID, nullable=False),
+        sa.Column("amount_minor", sa.BigInteger(), nullable=False),
+        sa.Column("at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["payment_id"], ["payments.id"], name="fk_payment_entries_payment_id"
+        ),
+        sa.PrimaryKeyConstraint(
+            "client_id", "provider", "kind", "reference", name="pk_payment_entries"
+        ),
     )
     op.create_table(
         "order_events",
@@ -225,6 +296,7 @@ def _orders() -> None:
         ),
         sa.PrimaryKeyConstraint("order_id", "id", name="pk_order_events"),
     )
+    op.create_index("ix_order_events_client", "order_events", ["client_id", "id"])
     op.create_index(
         "uq_order_events_terminal",
         "order_events",
@@ -265,9 +337,6 @@ def _webhooks() -> None:
         sa.Column("client_id", ID, nullable=False),
         sa.Column("url", sa.String(2000), nullable=False),
         sa.Column("events", sa.String(500)),
-        sa.Column("secret", sa.String(100), nullable=False),
-        sa.Column("previous_secret", sa.String(100)),
-        sa.Column("previous_secret_expires_at", INSTANT),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("paused_at", INSTANT),
         sa.Column("pause_reason", sa.String(20)),
@@ -283,6 +352,20 @@ def _webhooks() -> None:
         ["client_id", "created_at", "id"],
     )
     op.create_table(
+        "webhook_secrets",
+        sa.Column("subscription_id", ID, nullable=False),
+        sa.Column("id", ID, nullable=False),
+        sa.Column("secret", sa.String(100), nullable=False),
+        sa.Column("created_at", INSTANT, nullable=False),
+        sa.Column("expires_at", INSTANT),
+        sa.ForeignKeyConstraint(
+            ["subscription_id"],
+            ["webhook_subscriptions.id"],
+            name="fk_webhook_secrets_subscription_id",
+        ),
+        sa.PrimaryKeyConstraint("subscription_id", "id", name="pk_webhook_secrets"),
+    )
+    op.create_table(
         "webhook_interests",
         sa.Column("client_id", ID, nullable=False),
         sa.Column("event_type", sa.String(30), nullable=False),
@@ -296,13 +379,14 @@ def _webhooks() -> None:
         "webhook_deliveries",
         sa.Column("id", ID, server_default=sa.text("gen_random_uuid()"), nullable=False),
         sa.Column("subscription_id", ID, nullable=False),
-        sa.Column("order_id", ID, nullable=False),
-        sa.Column("event_id", sa.BigInteger(), nullable=False),
+        sa.Column("order_id", ID),
+        sa.Column("event_id", sa.BigInteger()),
         sa.Column("type", sa.String(30), nullable=False),
         sa.Column("status", sa.String(9), server_default="pending", nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("due_at", INSTANT, nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("body", sa.Text()),
         sa.Column("delivered_at", INSTANT),
         sa.Column("last_attempt_at", INSTANT),
         sa.Column("last_status", sa.Integer()),
@@ -314,9 +398,9 @@ def _webhooks() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_webhook_deliveries"),
     )
     op.create_index(
-        "ix_webhook_deliveries_due",
+        "ix_webhook_deliveries_line",
         "webhook_deliveries",
-        ["due_at", "id"],
+        ["subscription_id", "due_at", "id"],
         postgresql_where=sa.text("status = 'pending'"),
     )
     op.create_index(
@@ -335,16 +419,20 @@ def downgrade() -> None:
     for table in (
         "webhook_deliveries",
         "webhook_interests",
+        "webhook_secrets",
         "webhook_subscriptions",
         "order_events",
+        "payment_entries",
         "payments",
         "order_items",
         "unpaid_orders",
         "orders",
         "stock_adjustments",
         "stock_items",
+        "provider_messages",
         "provider_secrets",
         "provider_endpoints",
+        "ops_sessions",
         "api_keys",
         "api_clients",
     ):

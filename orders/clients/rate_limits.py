@@ -6,6 +6,7 @@ protected. On N processes a key may send N times as much.
 """
 
 import math
+from collections.abc import Callable
 from ipaddress import IPv6Network
 
 from throttled import RateLimitState, Throttled, per_sec
@@ -35,9 +36,13 @@ class RateLimits:
             raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))
         return self.policy | {"RateLimit": _header(result.state)}
 
-    def admit_stranger(self, address: str | None, at: str = "") -> None:
-        """Raises TooManyRequests when too many wrong keys or signatures came from this address."""
-        if self._wrong_keys.peek(_network(address) + at).remaining < 1:
+    def admit_stranger(
+        self, address: str | None, at: str = "", *, unless: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Raises TooManyRequests when too many wrong keys or signatures came from this address,
+        ``unless`` the credential exists.
+        """
+        if self._wrong_keys.peek(_network(address) + at).remaining < 1 and not unless():
             raise TooManyRequests(
                 "Too many wrong keys or signatures came from your address.", retry_after=1
             )

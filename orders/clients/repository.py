@@ -80,6 +80,10 @@ GET_VALID_KEY = (
     .join_from(api_keys, api_clients)
     .where(api_keys.c.id == p("for_id"), _is_valid)
 )
+# The ids of valid keys, newest first, up to a number.
+LIST_VALID_IDS = (
+    sa.select(api_keys.c.id).where(_is_valid).order_by(api_keys.c.id.desc()).limit(p("most"))
+)
 # Make a key expire some time from now, unless it expires sooner.
 EXPIRE_KEY = (
     sa.update(api_keys)
@@ -147,6 +151,10 @@ class ClientRepository(Statements):
     def key(self, key_id: str) -> ApiKey | None:
         row = self._run(GET_KEY, for_id=key_id).one_or_none()
         return None if row is None else _api_key(row)
+
+    def valid_ids(self, most: int) -> frozenset[str]:
+        """The ids of the newest valid keys."""
+        return frozenset(self._run(LIST_VALID_IDS, most=most).scalars())
 
     def add_successor(self, key_id: str, secret_hash: str) -> str | None:
         """Insert a key like this one, with its lifetime; its id, or None if this one has expired."""

@@ -18,6 +18,8 @@ from orders.sql.transactions import Transactional
 
 #: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
+#: How many keys' ids are known to a process, so that guesses from an address do not lock them out.
+MOST_IDS = 10_000
 #: How long a key still works after it was rotated, by default.
 OVERLAP = timedelta(hours=24)
 
@@ -34,7 +36,7 @@ class Clients(Transactional[ClientRepository]):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        self._cached = Credentials[ValidKey]()
+        self._cached = Credentials[ValidKey](self._valid_ids)
 
     def create_key(
         self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None
@@ -44,7 +46,7 @@ class Clients(Transactional[ClientRepository]):
         with self._writing() as repository:
             key_id = repository.add_key(
                 name,
-                _hashed(secret),
+                hashed(secret),
                 sorted(scopes),
                 None if expires_in is None else _ms(expires_in),
             )
@@ -72,7 +74,7 @@ class Clients(Transactional[ClientRepository]):
         self._find(key_id)
         secret = secrets.token_urlsafe(32)
         with self._writing() as repository:
-            successor = repository.add_successor(key_id, _hashed(secret))
+            successor = repository.add_successor(key_id, hashed(secret))
             if successor is None:
                 raise KeyNotFound("This one has expired.")
             repository.expire_key(key_id, _ms(overlap))
@@ -102,39 +104,38 @@ class Clients(Transactional[ClientRepository]):
         """The client whose key this is, if the key is cached."""
         key_id, _, secret = api_key.partition(".")
         known = self._cached.get(key_id)
-        return known.client if known and _is(secret, known.secret_hash) else None
+        return known.client if known and is_secret(secret, known.secret_hash) else None
 
-    def recall_key(self, key_id: str) -> ValidKey | None:
-        """`known_key`, if the key is cached."""
-        return self._cached.get(key_id)
+    def knows(self, key_id: str) -> bool:
+        """Whether there is a key of this id, even if it is not cached."""
+        return self._cached.knows(key_id)
+
+    def _valid_ids(self) -> frozenset[str]:
+        with self._reading() as repository:
+            return repository.valid_ids(MOST_IDS)
 
     def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
         """A valid key, by its id alone: the caller must still prove that it has the secret.
 
         With ``stale``, an expired cache entry is good enough while the database does not answer.
         """
-        try:
-            return self._cached.get(key_id) or self._look_up(key_id)
-        except StorageUnavailable:
-            cached = self._cached.get(key_id, stale=stale)
-            if cached is None:
-                raise
-            return cached
+        return self._cached.find(key_id, self._read, stale=stale)
 
     def _authenticate(self, api_key: str) -> Client | None:
         key_id, _, secret = api_key.partition(".")
-        found = self._look_up(key_id)
-        if found is None or not _is(secret, found.secret_hash):
+        # A key keeps its secret: who guesses that of a cached one costs no query.
+        found = self._cached.find(key_id, self._read)
+        if found is None or not is_secret(secret, found.secret_hash):
             return None
         if found.unused_ms > _ms(USE_IS_NOTED_EVERY) and not found.read_only:
             self._note_use(key_id)
         return found.client
 
-    def _look_up(self, key_id: str) -> ValidKey | None:
+    def _read(self, key_id: str) -> ValidKey | None:
         if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
         with self._reading() as repository:
-            return self._cached.refresh(key_id, repository.valid_key)
+            return repository.valid_key(key_id)
 
     def _note_use(self, key_id: str) -> None:
         with suppress(StorageUnavailable), self._autocommit() as repository:
@@ -145,10 +146,10 @@ def _ms(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
-def _is(secret: str, secret_hash: str) -> bool:
-    return hmac.compare_digest(secret_hash, _hashed(secret))
+def is_secret(secret: str, secret_hash: str) -> bool:
+    return hmac.compare_digest(secret_hash, hashed(secret))
 
 
-def _hashed(secret: str) -> str:
+def hashed(secret: str) -> str:
     # A fast hash will do: nobody can guess 256 random bits.
     return hashlib.sha256(secret.encode()).hexdigest()

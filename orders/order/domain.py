@@ -18,7 +18,10 @@ class OrderStatus(StrEnum):
 
 
 class PaymentStatus(StrEnum):
-    """Money that came too late, twice, or in the wrong amount is kept and marked for refund."""
+    """Money that came too late, twice, or in the wrong amount is kept and marked for refund.
+
+    Refunded once all of it was sent back, whether it had been applied or was due.
+    """
 
     APPLIED = "applied"
     REFUND_DUE = "refund_due"
@@ -39,8 +42,12 @@ class EventType(StrEnum):
     EXTENDED = "order.extended"
     PAID = "order.paid"
     CANCELLED = "order.cancelled"
+    #: Some or all of the money that paid the order was sent back. It stays paid.
+    ORDER_REFUNDED = "order.refunded"
     REFUND_DUE = "payment.refund_due"
+    #: Some or all of the money that was due back was sent.
     REFUNDED = "payment.refunded"
+    DISPUTED = "payment.disputed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +91,18 @@ class Order:
     cancelled_at: datetime | None = None
     cancel_reason: str | None = None
     version: int = 1
+    #: How much was sent back of the money that paid it.
+    refunded_minor: int = 0
     #: The name of the client that owns it.
     client: str = ""
     #: The client's own name for it, and whatever else the client keeps with it.
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None
+
+    @property
+    def tag(self) -> str:
+        """Names what is shown of it: refunds do not change its version."""
+        return f"{self.version}-{self.refunded_minor}" if self.refunded_minor else str(self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +119,22 @@ class Payment:
     #: Why it has to be refunded: order_cancelled, already_paid or wrong_amount.
     reason: str | None
     created_at: datetime
+    #: The sum of its refunds, and of the latest, when it was recorded, and the provider's reference.
+    refunded_minor: int = 0
     refunded_at: datetime | None = None
-    #: The provider's.
     refund_reference: str | None = None
+
+
+class Entry(NamedTuple):
+    """A refund of a payment, or a dispute, as its provider reports it."""
+
+    reference: str
+    #: Without an amount, a refund is of all that is left, and a dispute of the whole payment.
+    amount_minor: int | None = None
+    #: If given, the payment's.
+    currency: str | None = None
+    #: refund; or of a dispute, opened, won or lost.
+    kind: str = "refund"
 
 
 @dataclass(frozen=True, slots=True)

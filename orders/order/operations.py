@@ -1,4 +1,4 @@
-"""What changes orders: placing, extending, paying, refunding, cancelling and expiring.
+"""What changes orders: placing, extending, paying, cancelling and expiring.
 
 An order never changes. While it is unpaid it has a row in `unpaid_orders`; whoever deletes that row
 ends the order, and writes its terminal event in the same statement.
@@ -37,13 +37,16 @@ from orders.sql.expressions import (
     unindexed,
     uuid7,
 )
+from orders.sql.sequences import announced
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
+    EVERY,
     TERMINAL,
     order_events,
     order_items,
     orders,
     payments,
+    provider_endpoints,
     stock_items,
     unpaid_orders,
     webhook_deliveries,
@@ -65,10 +68,10 @@ WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p
 # -- what operations have in common --------------------------------------------------------
 
 
-def _is_of_version() -> sa.ColumnElement[bool]:
+def is_of_version(column: sa.Column[int]) -> sa.ColumnElement[bool]:
     """Whether an order's version is in the parameter, between spaces; "*" is any version."""
     expected = p("for_versions", type_=sa.String)
-    version = sa.cast(unpaid_orders.c.version, sa.String)
+    version = sa.cast(column, sa.String)
     between_spaces = text_literal(" ").concat(version).concat(text_literal(" "))
     return (expected == "*") | expected.contains(between_spaces)
 
@@ -87,9 +90,11 @@ def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.F
     """The steps after a cancellation: return the stock and write the events."""
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     because = {"reason": text_literal(reason)}
-    return _add_events(
+    return add_events(
         step,
-        _event(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=_ending(cancelled)),
+        event_of(
+            cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=_ending(cancelled)
+        ),
     )
 
 
@@ -100,7 +105,7 @@ class _Locked(NamedTuple):
     unpaid: sa.ColumnElement[bool]
 
 
-def _lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
+def lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
     """Lock an order whatever its state, so that its events are in commit order.
 
     Of an unpaid order the row that ends it is locked; of one that has ended, the order itself.
@@ -160,13 +165,13 @@ def _change_stock(
         "currency": text_literal(""),
     }
     source = lines if where is None else lines.join(where, sa.true())
-    change = _insert(stock_items, row, source=source, order_by=_in_sku_order(lines))
+    change = insertion(stock_items, row, source=source, order_by=_in_sku_order(lines))
     more = added(change.excluded.on_hand, change.excluded.reserved)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
 
 
-def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
+def money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
     """The facts about a payment in an event."""
     return {
         "payment_id": sa.cast(payment.c.id, sa.String),
@@ -174,7 +179,7 @@ def _money(payment: sa.FromClause) -> dict[str, sa.ColumnElement[Any]]:
     }
 
 
-def _add_events(
+def add_events(
     step: Step, *events: sa.Select[Any], reminders: sa.ColumnElement[bool] | None = None
 ) -> sa.FromClause:
     """Write events of locked orders, so that ids are in commit order, and the webhook deliveries of
@@ -194,16 +199,16 @@ def _add_events(
     # Filtered by client first: clients without subscriptions leave nothing to join.
     wanted = [
         wish.c.client_id == event.c.client_id,
-        wish.c.event_type == event.c.type,
+        wish.c.event_type.in_([event.c.type, text_literal(EVERY)]),
         one_of(wish.c.client_id, sa.select(event.c.client_id)),
     ]
     if reminders is not None:
-        wanted.append(reminders | (wish.c.type == event.c.type))
+        wanted.append(reminders | (wish.c.type == wish.c.event_type))
     row = {
         "subscription_id": wish.c.subscription_id,
         "order_id": event.c.order_id,
         "event_id": event.c.id,
-        "type": wish.c.type,
+        "type": sa.case((wish.c.type == text_literal(EVERY), event.c.type), else_=wish.c.type),
         "created_at": event.c.at,
         "due_at": event.c.at,
     }
@@ -214,7 +219,7 @@ def _add_events(
     )
 
 
-def _ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
+def ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
     """The ids of all deliveries in one value, to be returned beside other columns."""
     return (
         sa.select(sa.func.json_agg(deliveries.c.id, type_=sa.JSON))
@@ -230,7 +235,7 @@ NULL: sa.ColumnClause[Any] = sa.literal_column("NULL")
 NO_ENDING: Ending = (NULL, NULL, NULL)
 
 
-def _event(
+def event_of(
     of: sa.FromClause,
     kind: EventType,
     at: sa.ColumnElement[Any],
@@ -242,10 +247,10 @@ def _event(
     pairs = (each for name, value in data.items() for each in (text_literal(name), value))
     facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
     row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, *ending)
-    return sa.select(*row).where(*conditions)
+    return sa.select(*row).where(announced(), *conditions)
 
 
-def _insert(
+def insertion(
     table: sa.Table,
     row: Mapping[str, Any],
     *conditions: Any,
@@ -296,6 +301,7 @@ def place(step: Step) -> sa.Select[Any]:
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
             one_of(stock_items.c.sku, sa.select(wanted.c.key)),
+            unindexed(stock_items.c.retired_at.is_(None)),
             ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
         )
         .order_by(_in_sku_order(stock_items))
@@ -337,7 +343,7 @@ def place(step: Step) -> sa.Select[Any]:
     }
     placed = step(
         "placed",
-        _insert(orders, row, basket.c.refusal.is_(None))
+        insertion(orders, row, basket.c.refusal.is_(None))
         .on_conflict_do_nothing()
         .returning(
             orders.c.id.label("order_id"),
@@ -355,20 +361,20 @@ def place(step: Step) -> sa.Select[Any]:
         "pieces": sa.select(basket.c.pieces).scalar_subquery(),
         "client_reference": placed.c.client_reference,
     }
-    step("unpaid", _insert(unpaid_orders, unpaid, ~placed.c.is_free))
+    step("unpaid", insertion(unpaid_orders, unpaid, ~placed.c.is_free))
     items = {
         "order_id": placed.c.order_id,
         "sku": lines.c.sku,
         "quantity": lines.c.quantity,
         "unit_price_minor": lines.c.price_minor,
     }
-    step("items", _insert(order_items, items, source=lines.join(placed, sa.true())))
+    step("items", insertion(order_items, items, source=lines.join(placed, sa.true())))
     at = placed.c.created_at
     ending: Ending = (placed.c.expires_at, sa.literal_column("1"), placed.c.client_reference)
-    deliveries = _add_events(
+    deliveries = add_events(
         step,
-        _event(placed, EventType.CREATED, at, {}, ending=NO_ENDING),
-        _event(placed, EventType.PAID, at, {}, placed.c.is_free, ending=ending),
+        event_of(placed, EventType.CREATED, at, {}, ending=NO_ENDING),
+        event_of(placed, EventType.PAID, at, {}, placed.c.is_free, ending=ending),
         reminders=REMINDERS,
     )
     # What is paid at once is not held: it leaves the shelf.
@@ -389,7 +395,7 @@ def place(step: Step) -> sa.Select[Any]:
         placed.c.order_id,
         placed.c.created_at,
         client_of(p("for_client", type_=Id)),
-        _ids_of(deliveries),
+        ids_of(deliveries),
     ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
 
 
@@ -412,7 +418,9 @@ def extend(step: Step) -> sa.Select[Any]:
     order = step(
         "own",
         sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
-        .where(*OWN_UNPAID, _is_of_version(), within_bounds, deadline >= clock())
+        .where(
+            *OWN_UNPAID, is_of_version(unpaid_orders.c.version), within_bounds, deadline >= clock()
+        )
         .with_for_update(),
     )
     extended = step(
@@ -427,10 +435,10 @@ def extend(step: Step) -> sa.Select[Any]:
         "expires_at": rfc3339_text(extended.c.expires_at),
     }
     same = order.c.order_id == extended.c.order_id
-    event = _event(extended, EventType.EXTENDED, extended.c.at, facts, same)
-    deliveries = _add_events(step, event, reminders=REMINDERS)
+    event = event_of(extended, EventType.EXTENDED, extended.c.at, facts, same)
+    deliveries = add_events(step, event, reminders=REMINDERS)
     left = ms_until(extended.c.expires_at, extended.c.at).label("ms")
-    state = unpaid_state(extended).add_columns(left, _ids_of(deliveries)).cte("state")
+    state = unpaid_state(extended).add_columns(left, ids_of(deliveries)).cte("state")
     return with_items(in_state(state))
 
 
@@ -440,13 +448,18 @@ def pay(step: Step) -> sa.Select[Any]:
 
     The order's lock decides: a payment that comes too late, twice or in the wrong amount is to be
     refunded, and its event, too, follows those of the previous holder of the lock. Returns nothing
-    if there is no such order, and an empty payment if its reference is known.
+    if there is no such order, and an empty payment if its reference is known, or if the client has
+    registered providers and this is none of them.
 
     An order that ended after the statement had begun is neither unpaid nor has ended: only the next
     statement sees how. For that, ``for_neither`` is "lost", and the payment is empty, with ``lost``;
     or it is the reason for which the money is due back.
     """
-    locked = _lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
+    registered = sa.select(provider_endpoints.c.id).where(
+        provider_endpoints.c.client_id == p("for_client"), provider_endpoints.c.revoked_at.is_(None)
+    )
+    named = registered.where(provider_endpoints.c.provider == p("for_provider"))
+    locked = lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
     ending = (
         sa.select(order_events.c.type)
         .where(order_events.c.order_id == p("for_id"), TERMINAL)
@@ -454,6 +467,7 @@ def pay(step: Step) -> sa.Select[Any]:
     )
     is_wrong = (orders.c.total_minor != p("for_amount")) | (orders.c.currency != p("for_currency"))
     refusal = sa.case(
+        (sa.exists(registered) & ~sa.exists(named), text_literal("unregistered")),
         (locked.unpaid, sa.case((is_wrong, text_literal("wrong_amount")))),
         else_=sa.case(
             {EventType.PAID: "already_paid", EventType.CANCELLED: "order_cancelled"},
@@ -480,52 +494,26 @@ def pay(step: Step) -> sa.Select[Any]:
         "reason": order.c.reason,
         "created_at": order.c.moment,
     }
-    not_lost = order.c.reason.is_distinct_from(text_literal("lost"))
+    lost = order.c.reason == text_literal("lost")
+    is_kept = sa.func.coalesce(~lost & (order.c.reason != text_literal("unregistered")), sa.true())
     payment = step(
         "payment",
-        _insert(payments, row, not_lost).on_conflict_do_nothing().returning(payments),
+        insertion(payments, row, is_kept).on_conflict_do_nothing().returning(payments),
     )
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
     paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
-    at, facts, same = payment.c.created_at, _money(payment), paid.c.order_id == payment.c.order_id
+    at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
     is_due = payment.c.reason.is_not(None)
-    deliveries = _add_events(
+    deliveries = add_events(
         step,
-        _event(payment, EventType.PAID, at, facts, same, ending=_ending(paid)),
-        _event(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
+        event_of(payment, EventType.PAID, at, facts, same, ending=_ending(paid)),
+        event_of(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
     )
-    return sa.select(payment, (~not_lost).label("lost"), _ids_of(deliveries)).select_from(
+    return sa.select(payment, lost.label("lost"), ids_of(deliveries)).select_from(
         order.join(payment, sa.true(), isouter=True)
     )
-
-
-@Operation
-def refund(step: Step) -> sa.Select[Any]:
-    """Record that a refund was sent; returns the payment if it was still to be refunded.
-
-    Its order is locked, so that its events are in commit order.
-    """
-    order_id = sa.select(payments.c.order_id).where(*OWN_PAYMENT).scalar_subquery()
-    refunded = step(
-        "refunded",
-        sa.update(payments)
-        .where(
-            *OWN_PAYMENT,
-            payments.c.status == text_literal("refund_due"),
-            _lock(step, order_id).at_all,
-        )
-        .values(
-            status=text_literal("refunded"),
-            refunded_at=clock(),
-            refund_reference=p("for_reference"),
-        )
-        .returning(payments),
-    )
-    facts = {**_money(refunded), "refund_reference": refunded.c.refund_reference}
-    event = _event(refunded, EventType.REFUNDED, refunded.c.refunded_at, facts)
-    return sa.select(refunded, _ids_of(_add_events(step, event)))
 
 
 @Operation
@@ -540,7 +528,7 @@ def cancel(step: Step) -> sa.Select[Any]:
         text_literal(EventType.CANCELLED).label("ending"),
         cancelled.c.at.label("ended_at"),
         text_literal(CancelReason.REQUESTED).label("reason"),
-        _ids_of(deliveries),
+        ids_of(deliveries),
     )
     return with_items(in_state(state.cte("state")))
 
@@ -553,9 +541,11 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
         .order_by(unpaid_orders.c.order_id)
         .with_for_update(skip_locked=True),
     )
+    # One moment for all, which PostgreSQL asks for once the first is deleted: all are locked by then.
+    moment = sa.select(clock()).scalar_subquery()
     cancelled = step(
         "cancelled",
-        _end(now()).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
+        _end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
     )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")

@@ -18,14 +18,13 @@ from orders.errors import (
     OrderError,
     OrderNotFound,
     OutOfStock,
-    PaymentNotFound,
-    ReferenceReused,
     TotalTooLarge,
     UnknownSku,
 )
-from orders.order import operations
+from orders.order import details, entries, operations
 from orders.order.domain import (
     CancelledOrder,
+    Entry,
     EventType,
     Item,
     NewOrder,
@@ -46,13 +45,14 @@ from orders.order.states import (
     in_state,
     list_orders,
     listed,
+    refunded_minor,
     state_of,
     unpaid_state,
     with_items,
 )
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
-from orders.sql.ids import first_id_after, new_id, random_part
+from orders.sql.ids import first_id_after, first_id_from, new_id, random_part
 from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation
 from orders.sql.tables import (
@@ -61,6 +61,7 @@ from orders.sql.tables import (
     order_events,
     order_items,
     orders,
+    payment_entries,
     payments,
     unpaid_orders,
 )
@@ -108,7 +109,13 @@ _state = sa.union_all(
 _state_columns = (each for each in _state.c if each.name != "order_id")
 # Not `with_items` of `in_state`: those are for many orders, and take longer for one.
 _order_with_items = (
-    sa.select(orders, *_state_columns, client_of(orders.c.client_id), *ITEM)
+    sa.select(
+        orders,
+        *_state_columns,
+        refunded_minor(_state.c.ending, orders.c.id),
+        client_of(orders.c.client_id),
+        *ITEM,
+    )
     .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
     .where(order_items.c.order_id == _of_id)
 )
@@ -149,6 +156,14 @@ GET_PAYMENT = sa.select(payments).where(
     payments.c.reference == p("for_reference"),
 )
 
+# The refund or dispute that a client's provider knows by this reference.
+GET_ENTRY = sa.select(payment_entries).where(
+    payment_entries.c.client_id == p("for_client"),
+    payment_entries.c.provider == p("for_provider"),
+    payment_entries.c.kind == p("for_kind"),
+    payment_entries.c.reference == p("for_reference"),
+)
+
 # One payment of one client.
 GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
 _oldest_first = (payments.c.created_at, payments.c.id)
@@ -173,7 +188,11 @@ OLDEST_OVERDUE = (
     .limit(1)
 )
 _some_due = (
-    sa.select(payments.c.currency, payments.c.amount_minor, payments.c.created_at)
+    sa.select(
+        payments.c.currency,
+        (payments.c.amount_minor - payments.c.refunded_minor).label("amount_minor"),
+        payments.c.created_at,
+    )
     # The bound is for planners: with it they search the index instead of reading all of it.
     .where(payments.c.status == REFUND_DUE, payments.c.created_at > sa.literal(FIRST.at, Instant))
     .order_by(payments.c.created_at, payments.c.id)
@@ -267,7 +286,7 @@ class OrderRepository(Statements):
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
         rows = GET_PLACED_WITH_KEY(self._connection, for_client=client_id, for_key=key)
-        return Known(rows[0].fingerprint, _as_placed(rows)) if rows else None
+        return Known(rows[0].fingerprint, as_placed(rows)) if rows else None
 
     def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
         """Cancel the orders that are unpaid past their deadline."""
@@ -277,10 +296,10 @@ class OrderRepository(Statements):
         for row in rows:
             kinds[row.kind].append(row)
         self.deliveries += [row.id for row in kinds["delivery"]]
-        details = [
+        cancelled = [
             CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
-        return Expired(kinds["count"][0].ms, details, {row.id: row.ms for row in kinds["unpaid"]})
+        return Expired(kinds["count"][0].ms, cancelled, {row.id: row.ms for row in kinds["unpaid"]})
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
@@ -313,6 +332,23 @@ class OrderRepository(Statements):
         )
         return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
 
+    def describe(
+        self, order_id: str, client_id: str, changes: Mapping[str, Any], versions: str
+    ) -> bool:
+        """Change what ``changes`` has of client_reference and metadata; whether that order has one of
+        these versions, given as to `extend`.
+        """
+        values = {
+            "for_id": order_id,
+            "for_client": client_id,
+            "for_versions": versions,
+            "has_reference": "client_reference" in changes,
+            "for_reference": changes.get("client_reference"),
+            "has_metadata": "metadata" in changes,
+            "for_metadata": changes.get("metadata"),
+        }
+        return any(details.describe(self._connection, **values) for _ in range(2))
+
     def order(self, order_id: str, client_id: str | None) -> Order | None:
         """An order of one client, or of any."""
         rows = self._of_order(GET_ORDER, GET_ANY_ORDER, order_id, client_id)
@@ -321,7 +357,7 @@ class OrderRepository(Statements):
     def order_as_placed(self, order_id: str, client_id: str | None) -> Order | None:
         """The same order, as it was placed."""
         rows = self._of_order(GET_PLACED, GET_ANY_PLACED, order_id, client_id)
-        return _as_placed(rows) if rows else None
+        return as_placed(rows) if rows else None
 
     def _of_order(
         self, own: Operation, any_: Operation, order_id: str, client_id: str | None
@@ -342,16 +378,18 @@ class OrderRepository(Statements):
         page_size: int,
         status: str | None = None,
         created_after: datetime | None = None,
+        created_before: datetime | None = None,
         expires_before: datetime | None = None,
         client_reference: str | None = None,
         after: Position | None = None,
     ) -> list[Order]:
         """A client's orders: newest first, or with ``expires_before`` latest deadline first.
 
-        No more than one of ``expires_before`` and ``client_reference``.
+        ``expires_before`` goes with neither ``created_before`` nor ``client_reference``.
         """
         bounds = {
             "created_after": created_after,
+            "created_before": created_before,
             "expires_before": expires_before,
             "client_reference": client_reference,
             "last": after,
@@ -363,6 +401,7 @@ class OrderRepository(Statements):
                 for_client=client_id,
                 page_size=page_size,
                 first_id=created_after and first_id_after(created_after),
+                before_id=created_before and first_id_from(created_before),
                 after=created_after,
                 before=expires_before,
                 reference=client_reference,
@@ -394,7 +433,8 @@ class OrderRepository(Statements):
         amount_minor: int,
         currency: str,
     ) -> Payment | None:
-        """Record a payment, and the order as paid if it is good; None if the reference is known.
+        """Record a payment, and the order as paid if it is good; None if the reference is known, or
+        the provider is not.
 
         Raises OrderNotFound.
         """
@@ -417,13 +457,11 @@ class OrderRepository(Statements):
             rows = self._do(operations.pay, **values, for_neither="already_paid")
         return rows
 
-    def payment(self, client_id: str, provider: str, reference: str) -> Payment:
-        """The payment that a provider knows by this reference. Raises PaymentNotFound."""
+    def payment(self, client_id: str, provider: str, reference: str) -> Payment | None:
+        """The payment that a provider knows by this reference."""
         values = {"for_client": client_id, "for_provider": provider}
         row = self._run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
-        if row is None:
-            raise PaymentNotFound
-        return _payment(row)
+        return None if row is None else _payment(row)
 
     def own_payment(self, payment_id: str, client_id: str) -> Payment | None:
         row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id).one_or_none()
@@ -447,18 +485,28 @@ class OrderRepository(Statements):
         rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
-    def refund(self, payment_id: str, client_id: str, reference: str) -> Payment | None:
-        """Record a refund; None if no refund of the payment is due. Raises ReferenceReused."""
-        try:
-            rows = self._do(
-                operations.refund,
-                for_id=payment_id,
-                for_client=client_id,
-                for_reference=reference,
-            )
-        except sa.exc.IntegrityError as error:
-            raise ReferenceReused from error
-        return _payment(rows[0]) if rows else None
+    def enter(self, entry: Entry, payment_id: str, client_id: str) -> bool:
+        """Record a refund or a dispute; whether it was recorded."""
+        rows = self._do(
+            entries.enter,
+            for_id=payment_id,
+            for_client=client_id,
+            for_kind=entry.kind,
+            for_reference=entry.reference,
+            for_amount=entry.amount_minor,
+            for_currency=entry.currency,
+        )
+        return bool(rows)
+
+    def known_entry(self, entry: Entry, of: Payment, client_id: str) -> sa.Row[Any] | None:
+        """What was recorded before under the same reference."""
+        return self._run(
+            GET_ENTRY,
+            for_client=client_id,
+            for_provider=of.provider,
+            for_kind=entry.kind,
+            for_reference=entry.reference,
+        ).one_or_none()
 
     # -- for metrics --
 
@@ -486,7 +534,7 @@ def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
     return Order(**_fixed(row, items), **state_of(row))
 
 
-def _as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
+def as_placed(rows: Sequence[sa.Row[Any]]) -> Order:
     """An order as it was placed."""
     created_at = rows[0].created_at
     expires_at = created_at + timedelta(milliseconds=rows[0].timeout_ms)
@@ -529,6 +577,7 @@ def _payment(row: sa.Row[Any]) -> Payment:
         status=PaymentStatus(row.status),
         reason=row.reason,
         created_at=row.created_at,
+        refunded_minor=row.refunded_minor,
         refunded_at=row.refunded_at,
         refund_reference=row.refund_reference,
     )

@@ -5,27 +5,25 @@ the commit. If that fails, orders are still cancelled on time, because the sweep
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from orders.errors import (
     AlreadyPaid,
-    AlreadyRefunded,
     KeyReused,
-    NotRefundable,
     OrderCancelled,
     OrderError,
     OrderNotFound,
-    PaymentNotFound,
     PreconditionFailed,
     ReferenceReused,
     StockBusy,
     TimeoutOutOfRange,
+    UnknownProvider,
 )
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import (
@@ -36,16 +34,15 @@ from orders.order.domain import (
     Order,
     OrderEvent,
     OrderStatus,
-    Payment,
     PaymentStatus,
 )
 from orders.order.holdings import Holding, HoldingLimits, Holdings
+from orders.order.payments import Paid, Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.repository import OrderRepository
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
 from orders.sql.statements import Position
-from orders.sql.transactions import Transactional
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
@@ -82,22 +79,19 @@ class Placed(NamedTuple):
     replayed: bool
 
 
-class Paid(NamedTuple):
-    """A payment, and whether it, or its refund, had been recorded before."""
+def _expected(versions: frozenset[str] | None) -> str:
+    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them; "*" is any.
 
-    payment: Payment
-    replayed: bool
+    What `Order.tag` adds to a version does not count: no change is refused because of a refund.
+    """
+    if versions is None:
+        return "*"
+    numbers = (version.partition("-")[0] for version in versions)
+    return f" {' '.join(number for number in numbers if number.isdecimal())} "
 
 
-def _between_spaces(versions: frozenset[str]) -> str:
-    """The decimal versions, each between spaces, as `OrderRepository.extend` takes them."""
-    return f" {' '.join(version for version in versions if version.isdecimal())} "
-
-
-class OrderService(Transactional[OrderRepository]):
+class OrderService(Payments):
     """Raises StorageUnavailable from every method while the database does not answer."""
-
-    _repository = OrderRepository
 
     def __init__(
         self,
@@ -112,24 +106,17 @@ class OrderService(Transactional[OrderRepository]):
         observe: Observer = nobody,
     ) -> None:
         """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
-        super().__init__(engine)
-        self._observe = observe
+        super().__init__(engine, webhooks, observe)
         self._scheduler = scheduler
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
         #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
-        self._webhooks = webhooks
         self._reminders = reminders
 
     def _opened(self, connection: sa.Connection) -> OrderRepository:
         return OrderRepository(connection, reminders=self._reminders)
-
-    def _committed(self, repository: OrderRepository) -> None:
-        if self._webhooks is not None:
-            for delivery_id in repository.deliveries:
-                self._webhooks.schedule(delivery_id, delay_ms=0)
 
     # -- for clients -----------------------------------------------------------------------
 
@@ -197,7 +184,7 @@ class OrderService(Transactional[OrderRepository]):
             extended = repository.extend(
                 order_id,
                 client_id,
-                versions="*" if versions is None else _between_spaces(versions),
+                versions=_expected(versions),
                 expires_at=expires_at,
                 bounds_ms=self._timeouts.bounds_ms,
             )
@@ -225,6 +212,28 @@ class OrderService(Transactional[OrderRepository]):
         )
 
     @retried
+    def describe(
+        self,
+        client_id: str,
+        order_id: str,
+        changes: Mapping[str, Any],
+        *,
+        versions: frozenset[str] | None,
+    ) -> Order:
+        """Change the client_reference, the metadata or both of an order that has one of these versions.
+
+        None means any version. Raises OrderNotFound, PreconditionFailed.
+        """
+        with self._autocommit() as repository:
+            changed = repository.describe(order_id, client_id, changes, _expected(versions))
+            order = repository.order(order_id, client_id)
+        if order is None:
+            raise OrderNotFound
+        if not changed:
+            raise PreconditionFailed
+        return order
+
+    @retried
     def pay(
         self,
         client_id: str,
@@ -238,7 +247,7 @@ class OrderService(Transactional[OrderRepository]):
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
         A payment after the deadline is accepted as long as the order was not cancelled: its stock
-        is still held. Raises OrderNotFound, ReferenceReused.
+        is still held. Raises OrderNotFound, ReferenceReused, UnknownProvider.
         """
         with self._autocommit() as repository:
             payment = repository.pay(
@@ -251,6 +260,8 @@ class OrderService(Transactional[OrderRepository]):
             )
             if payment is None:
                 known = repository.payment(client_id, provider, reference)
+                if known is None:
+                    raise UnknownProvider
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
@@ -260,55 +271,6 @@ class OrderService(Transactional[OrderRepository]):
             self._observe(EventType.PAID)
             self._scheduler.cancel(order_id)
         return Paid(payment, replayed=False)
-
-    @retried
-    def refund(self, client_id: str, payment_id: str, *, reference: str) -> Paid:
-        """Record a refund that the provider has sent, with the provider's reference for it.
-
-        Raises PaymentNotFound, NotRefundable, AlreadyRefunded, ReferenceReused.
-        """
-        with self._autocommit() as repository:
-            payment = repository.refund(payment_id, client_id, reference)
-            known = payment or repository.own_payment(payment_id, client_id)
-        if payment is not None:
-            self._observe(EventType.REFUNDED)
-            return Paid(payment, replayed=False)
-        if known is None:
-            raise PaymentNotFound
-        if known.status is PaymentStatus.APPLIED:
-            raise NotRefundable
-        if known.refund_reference != reference:
-            raise AlreadyRefunded
-        return Paid(known, replayed=True)
-
-    def refund_by_reference(
-        self, client_id: str, provider: str, payment_reference: str, *, reference: str
-    ) -> Paid:
-        """`refund` the payment that the provider knows by ``payment_reference``."""
-        with self._reading() as repository:
-            payment = repository.payment(client_id, provider, payment_reference)
-        return self.refund(client_id, payment.id, reference=reference)
-
-    def payments(
-        self, client_id: str, *, status: str, page_size: int, after: Position | None = None
-    ) -> list[Payment]:
-        """A client's payments of one status, oldest first."""
-        with self._reading() as repository:
-            return repository.payments(client_id, status=status, page_size=page_size, after=after)
-
-    def payments_of_order(
-        self,
-        client_id: str | None,
-        order_id: str,
-        *,
-        page_size: int,
-        after: Position | None = None,
-    ) -> list[Payment]:
-        """An order's payments, oldest first. Raises OrderNotFound."""
-        with self._reading() as repository:
-            if repository.order(order_id, client_id) is None:
-                raise OrderNotFound
-            return repository.payments_of_order(order_id, page_size=page_size, after=after)
 
     @retried
     def cancel(self, client_id: str, order_id: str) -> Order:
@@ -338,28 +300,13 @@ class OrderService(Transactional[OrderRepository]):
             raise OrderNotFound
         return order
 
-    def orders(
-        self,
-        client_id: str,
-        *,
-        page_size: int,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        expires_before: datetime | None = None,
-        client_reference: str | None = None,
-        after: Position | None = None,
-    ) -> list[Order]:
-        """A client's orders: newest first, or with ``expires_before`` latest deadline first."""
+    def orders(self, client_id: str, *, page_size: int, **filters: Any) -> list[Order]:
+        """A client's orders: newest first, or with ``expires_before`` latest deadline first.
+
+        The filters, and ``after``, are those of `OrderRepository.orders`.
+        """
         with self._reading() as repository:
-            return repository.orders(
-                client_id,
-                page_size=page_size,
-                status=status,
-                created_after=created_after,
-                expires_before=expires_before,
-                client_reference=client_reference,
-                after=after,
-            )
+            return repository.orders(client_id, page_size=page_size, **filters)
 
     def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
         """All clients' orders, newest first."""

@@ -19,6 +19,7 @@ from orders.sql.tables import (
     order_events,
     order_items,
     orders,
+    payments,
     unpaid_orders,
 )
 
@@ -60,11 +61,22 @@ def ended_state() -> sa.Select[Any]:
     )
 
 
+def refunded_minor(ending: sa.ColumnElement[str], order_id: sa.ColumnElement[str]) -> sa.Label[int]:
+    """How much was sent back of the money that paid an order, by how the order ended."""
+    found = sa.select(sa.cast(sa.func.sum(payments.c.refunded_minor), sa.BigInteger)).where(
+        payments.c.order_id == order_id,
+        payments.c.reason.is_(None),
+        payments.c.refunded_minor > sa.literal_column("0"),  # for the index
+    )
+    returned = sa.case((ending == text_literal(EventType.PAID), found.scalar_subquery()))
+    return returned.label("refunded_minor")
+
+
 def in_state(state: sa.FromClause, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """The orders in ``state``, with it."""
     columns = (each for each in state.c if each.name != "order_id")
     return (
-        sa.select(orders, *columns, *more)
+        sa.select(orders, *columns, refunded_minor(state.c.ending, orders.c.id), *more)
         .join_from(orders, state, state.c.order_id == orders.c.id)
         .where(one_of(orders.c.id, sa.select(state.c.order_id)))
     )
@@ -103,6 +115,7 @@ def state_of(row: sa.Row[Any]) -> dict[str, Any]:
         "paid_at": row.ended_at if status is OrderStatus.PAID else None,
         "cancelled_at": row.ended_at if status is OrderStatus.CANCELLED else None,
         "cancel_reason": row.reason,
+        "refunded_minor": row.refunded_minor or 0,
     }
 
 
@@ -170,9 +183,10 @@ def _within(
         if "created_after" in given:  # the ids are in the order of creation
             columns, values = row(order_id=first_id)
             yield columns >= values
-        if "last" in given:
-            columns, values = row(order_id=last_id)
-            yield columns < values
+        for name, bound in (("created_before", p("before_id", type_=Id)), ("last", last_id)):
+            if name in given:
+                columns, values = row(order_id=bound)
+                yield columns < values
         return
     columns, values = row(expires_at=p("before", type_=Instant))
     yield columns < values

@@ -1,7 +1,45 @@
-"""Where payment providers report to."""
+"""Where payment providers report to, and what they sent."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Sender(NamedTuple):
+    """A provider that signed a message, and the client whose payments it reports."""
+
+    endpoint_id: str
+    client_id: str
+    provider: str
+
+
+class MessageStatus(StrEnum):
+    """Whether a message waits for a person, because it could not be recorded."""
+
+    WAITING = "waiting"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderMessage:
+    """A signed message, as it came."""
+
+    id: str
+    sender: Sender
+    #: The client's name.
+    client: str
+    webhook_id: str
+    body: bytes
+    #: When it was first received.
+    created_at: datetime
+    status: MessageStatus
+    #: What became of it, or why it waits.
+    note: str
+
+    @property
+    def provider(self) -> str:
+        return self.sender.provider
 
 
 @dataclass(frozen=True, slots=True)

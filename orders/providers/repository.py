@@ -1,18 +1,22 @@
-"""The SQL statements on providers' endpoints and their secrets, each with a name and a sentence."""
+"""The SQL statements on providers' endpoints, their secrets and messages, each with a name and a sentence."""
 
 import math
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
-from orders.providers.domain import ProviderEndpoint
-from orders.sql.expressions import later, ms_until, now, one_of
+from orders.providers.domain import MessageStatus, ProviderEndpoint, ProviderMessage, Sender
+from orders.sql.expressions import later, ms_until, now, one_of, text_literal
 from orders.sql.ids import new_id
-from orders.sql.statements import Statements
+from orders.sql.secrets import Secrets
+from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, provider_endpoints, provider_secrets
+from orders.sql.tables import provider_messages as messages
 
 p = sa.bindparam
+SECRETS = Secrets(provider_secrets)
 _IS_ONE = provider_endpoints.c.id == p("for_id", type_=provider_endpoints.c.id.type)
 _IS_VALID = (_IS_ONE, provider_endpoints.c.revoked_at.is_(None))
 
@@ -27,75 +31,70 @@ class ValidEndpoint(NamedTuple):
     valid_ms: float
 
 
-def _add_secret(step: Step, endpoint: sa.FromClause) -> None:
-    """Insert a secret that does not expire."""
-    row = {
-        "endpoint_id": endpoint.c.id,
-        "id": p("new_secret_id", type_=provider_secrets.c.id.type),
-        "secret": p("new_secret", type_=sa.String),
-        "created_at": now(),
-    }
-    step("secret", sa.insert(provider_secrets).from_select([*row], sa.select(*row.values())))
+# Insert an endpoint of the client with this name, if there is one.
+ADD_ENDPOINT = (
+    sa.insert(provider_endpoints)
+    .from_select(
+        ["id", "client_id", "provider", "created_at"],
+        sa.select(
+            p("new_id", type_=provider_endpoints.c.id.type),
+            api_clients.c.id,
+            p("for_provider", type_=sa.String),
+            now(),
+        ).where(api_clients.c.name == p("for_name")),
+    )
+    .returning(provider_endpoints.c.id)
+)
+# Lock an endpoint that is not revoked.
+LOCK_VALID = sa.select(provider_endpoints.c.id).where(*_IS_VALID).with_for_update()
+# Revoke an endpoint, unless it was revoked before.
+REVOKE = sa.update(provider_endpoints).where(*_IS_VALID).values(revoked_at=now())
 
 
 @Operation
-def add(step: Step) -> sa.Select[Any]:
-    """Insert an endpoint, and its secret, of the client with this name; returns it if there is such
-    a client.
+def keep(step: Step) -> sa.Select[Any]:
+    """Insert a message, or note what became of one that waits; deletes two that settled long ago.
+
+    It waits if it should, but of an unknown type only the first one does. Returns how many it deleted.
     """
-    row = {
-        "id": p("new_id", type_=provider_endpoints.c.id.type),
-        "client_id": api_clients.c.id,
-        "provider": p("for_provider", type_=sa.String),
-        "created_at": now(),
-    }
-    client = sa.select(*row.values()).where(api_clients.c.name == p("for_name"))
-    endpoint = step(
-        "endpoint",
-        sa.insert(provider_endpoints)
-        .from_select([*row], client)
-        .returning(provider_endpoints.c.id),
-    )
-    _add_secret(step, endpoint)
-    return sa.select(endpoint)
-
-
-@Operation
-def rotate(step: Step) -> sa.Select[Any]:
-    """Insert a secret, make the others expire some time from now, and delete those that have
-    expired.
-
-    The endpoint's lock decides: it is returned unless it is revoked.
-    """
-    endpoint = step(
-        "endpoint", sa.select(provider_endpoints.c.id).where(*_IS_VALID).with_for_update()
-    )
-    until = provider_secrets.c.expires_at
-    of_endpoint = one_of(provider_secrets.c.endpoint_id, sa.select(endpoint.c.id))
-    step("expired", sa.delete(provider_secrets).where(of_endpoint, until <= now()))
-    step(
+    settled, for_id = text_literal(MessageStatus.SETTLED), p("for_id", type_=messages.c.id.type)
+    is_old = messages.c.created_at < later(now(), "old_ms")
+    old = step(
         "old",
-        sa.update(provider_secrets)
-        .where(of_endpoint, sa.func.coalesce(until > later(now(), "for_ms"), sa.true()))
-        .values(expires_at=later(now(), "for_ms")),
+        sa.select(messages.c.id)
+        .where(messages.c.status == settled, is_old, messages.c.id != for_id)
+        .order_by(messages.c.created_at, messages.c.id)
+        .limit(sa.literal_column("2"))
+        .with_for_update(skip_locked=True),
     )
-    _add_secret(step, endpoint)
-    return sa.select(endpoint)
-
-
-@Operation
-def revoke(step: Step) -> sa.Select[Any]:
-    """Revoke an endpoint and delete its secrets; returns it unless it was revoked before."""
-    endpoint = step(
-        "endpoint",
-        sa.update(provider_endpoints)
-        .where(*_IS_VALID)
-        .values(revoked_at=now())
-        .returning(provider_endpoints.c.id),
+    step("pruned", sa.delete(messages).where(one_of(messages.c.id, sa.select(old.c.id))))
+    endpoint, kind = p("for_endpoint", type_=messages.c.id.type), p("for_type", type_=sa.String)
+    seen = sa.select(messages.c.id).where(
+        messages.c.endpoint_id == endpoint, messages.c.unknown_type == kind, messages.c.id != for_id
     )
-    of_endpoint = one_of(provider_secrets.c.endpoint_id, sa.select(endpoint.c.id))
-    step("secrets", sa.delete(provider_secrets).where(of_endpoint))
-    return sa.select(endpoint)
+    waits = p("waits", type_=sa.Boolean) & ~sa.exists(seen)
+    row = {
+        "id": for_id,
+        "endpoint_id": endpoint,
+        "webhook_id": p("for_webhook_id", type_=sa.String),
+        "body": p("for_body", type_=sa.LargeBinary),
+        "created_at": now(),
+        "status": sa.case((waits, text_literal(MessageStatus.WAITING)), else_=settled),
+        "note": p("for_note", type_=sa.String),
+        "unknown_type": kind,
+    }
+    new = insert(messages).from_select([*row], sa.select(*row.values()))
+    changed = {name: new.excluded[name] for name in ("status", "note", "unknown_type")}
+    step(
+        "message",
+        new.on_conflict_do_update(
+            index_elements=["id"],
+            set_=changed,
+            where=(messages.c.status == text_literal(MessageStatus.WAITING))
+            & new.excluded.unknown_type.is_(None),
+        ),
+    )
+    return sa.select(sa.func.count()).select_from(old)
 
 
 # The secrets of one endpoint that are valid, with the milliseconds until each expires.
@@ -110,23 +109,15 @@ GET_VALID_ENDPOINT = (
     .where(
         *_IS_VALID,
         provider_secrets.c.endpoint_id == p("for_id", type_=provider_endpoints.c.id.type),
-        sa.func.coalesce(provider_secrets.c.expires_at > now(), sa.true()),
+        SECRETS.is_valid,
     )
-)
-_old_secret_until = (
-    sa.select(sa.func.max(provider_secrets.c.expires_at))
-    .where(
-        provider_secrets.c.endpoint_id == provider_endpoints.c.id,
-        provider_secrets.c.expires_at > now(),
-    )
-    .scalar_subquery()
 )
 # The endpoints of all clients, oldest first.
 LIST_ENDPOINTS = (
     sa.select(
         provider_endpoints,
         api_clients.c.name,
-        _old_secret_until.label("old_secret_until"),
+        SECRETS.old_until(provider_endpoints.c.id).label("old_secret_until"),
     )
     .join_from(provider_endpoints, api_clients)
     .order_by(provider_endpoints.c.created_at, provider_endpoints.c.id)
@@ -142,35 +133,62 @@ LIST_ENDPOINTS_OF_CLIENT = LIST_ENDPOINTS.where(
 GET_ENDPOINT = LIST_ENDPOINTS.where(_IS_ONE)
 
 
+def _of_endpoint(column: sa.Column[Any]) -> sa.ScalarSelect[Any]:
+    """A column of the endpoint that a message came to."""
+    found = sa.select(column).where(provider_endpoints.c.id == messages.c.endpoint_id)
+    return found.correlate(messages).scalar_subquery()
+
+
+_client_id = _of_endpoint(provider_endpoints.c.client_id)
+_messages = sa.select(
+    messages,
+    _client_id.label("client_id"),
+    _of_endpoint(provider_endpoints.c.provider).label("provider"),
+    sa.select(api_clients.c.name)
+    .where(api_clients.c.id == _client_id)
+    .correlate(messages)
+    .scalar_subquery()
+    .label("client"),
+)
+# One message.
+GET_MESSAGE = _messages.where(messages.c.id == p("for_id"))
+_oldest_first = (messages.c.created_at, messages.c.id)
+# All clients' messages of one status, oldest first, from a page's end on.
+LIST_MESSAGES = (
+    _messages.where(messages.c.status == p("for_status"), after_last(*_oldest_first))
+    .order_by(*_oldest_first)
+    .limit(p("page_size"))
+)
+# Settle a message by hand.
+DISMISS_MESSAGE = (
+    sa.update(messages)
+    .where(messages.c.id == p("for_id"), messages.c.status == text_literal(MessageStatus.WAITING))
+    .values(status=MessageStatus.SETTLED, note="dismissed")
+)
+
+
 class ProviderRepository(Statements):
-    """Providers' endpoints."""
+    """Providers' endpoints and messages."""
 
     def add(self, name: str, provider: str, secret: str) -> str | None:
         """Insert an endpoint of the client of this name; its id, or None without such a client."""
-        rows = add(
-            self._connection,
-            new_id=new_id(),
-            new_secret_id=new_id(),
-            new_secret=secret,
-            for_name=name,
-            for_provider=provider,
-        )
-        return rows[0].id if rows else None
+        values = {"new_id": new_id(), "for_name": name, "for_provider": provider}
+        made: str | None = self._run(ADD_ENDPOINT, **values).scalar_one_or_none()
+        if made is not None:
+            SECRETS.add(self._connection, made, secret)
+        return made
 
     def rotate(self, endpoint_id: str, secret: str, overlap_ms: int) -> bool:
         """Add a secret; the others expire after the overlap. Returns whether there is such an endpoint."""
-        rows = rotate(
-            self._connection,
-            for_id=endpoint_id,
-            new_secret_id=new_id(),
-            new_secret=secret,
-            for_ms=overlap_ms,
-        )
-        return bool(rows)
+        found = self._run(LOCK_VALID, for_id=endpoint_id).first()
+        if found:
+            SECRETS.replace(self._connection, endpoint_id, secret, overlap_ms)
+        return bool(found)
 
     def revoke(self, endpoint_id: str) -> None:
         """Revoke an endpoint and delete its secrets. Repeating it changes nothing."""
-        revoke(self._connection, for_id=endpoint_id)
+        if self._run(REVOKE, for_id=endpoint_id).rowcount:
+            SECRETS.delete(self._connection, endpoint_id)
 
     def valid_endpoint(self, endpoint_id: str) -> ValidEndpoint | None:
         """What messages are verified with; None if there is no such endpoint, or if it is revoked."""
@@ -195,6 +213,40 @@ class ProviderRepository(Statements):
     def endpoint(self, endpoint_id: str) -> ProviderEndpoint | None:
         row = self._run(GET_ENDPOINT, for_id=endpoint_id).one_or_none()
         return None if row is None else _endpoint(row)
+
+    def keep(self, **values: Any) -> None:
+        """Insert a message, or note what became of it."""
+        keep(self._connection, **values)
+
+    def dismiss(self, message_id: str) -> None:
+        """Settle a message by hand."""
+        self._run(DISMISS_MESSAGE, for_id=message_id)
+
+    def message(self, message_id: str) -> ProviderMessage | None:
+        row = self._run(GET_MESSAGE, for_id=message_id).one_or_none()
+        return None if row is None else _message(row)
+
+    def messages(
+        self, status: str, page_size: int, after: Position | None
+    ) -> list[ProviderMessage]:
+        """All clients' messages of one status, oldest first."""
+        at, last_id = after or FIRST
+        values = {"for_status": status, "page_size": page_size}
+        rows = self._run(LIST_MESSAGES, **values, last_at=at, last_id=last_id)
+        return [_message(row) for row in rows]
+
+
+def _message(row: sa.Row[Any]) -> ProviderMessage:
+    return ProviderMessage(
+        id=row.id,
+        sender=Sender(row.endpoint_id, row.client_id, row.provider),
+        client=row.client,
+        webhook_id=row.webhook_id,
+        body=bytes(row.body),
+        created_at=row.created_at,
+        status=MessageStatus(row.status),
+        note=row.note,
+    )
 
 
 def _endpoint(row: sa.Row[Any]) -> ProviderEndpoint:

@@ -1,36 +1,27 @@
 """Payment providers: where each sends its signed webhooks, and who signed a message."""
 
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from uuid import UUID
 
 import sqlalchemy as sa
-import structlog
 
 from orders.caches import Credentials
-from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
-from orders.providers.domain import ProviderEndpoint
+from orders.errors import ClientNotFound, EndpointNotFound, MessageNotFound, SignatureInvalid
+from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender
 from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
 from orders.sql.ids import is_uuid
+from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 from orders.webhooks.signatures import new_secret, verify
 
-log = structlog.get_logger("orders")
-
 #: How long an old secret still works after a rotation, by default.
 OVERLAP = timedelta(hours=24)
-#: How many ignored types of messages to keep track of, so that each is logged once.
-MAX_TYPES = 1000
-
-
-class Sender(NamedTuple):
-    """A provider that signed a message, and the client whose payments it reports."""
-
-    endpoint_id: str
-    client_id: str
-    provider: str
+#: How long a message is kept that waits for nobody.
+KEPT = timedelta(days=30)
 
 
 class Providers(Transactional[ProviderRepository]):
@@ -50,8 +41,6 @@ class Providers(Transactional[ProviderRepository]):
         self._cached = Credentials[ValidEndpoint]()
         #: Nobody knows its secret, so no message to it is valid.
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
-        #: Endpoints, and the types of messages that were ignored.
-        self._ignored: set[tuple[str, str]] = set()
 
     @retried
     def add(self, name: str, provider: str) -> tuple[ProviderEndpoint, str]:
@@ -60,7 +49,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises ClientNotFound.
         """
         secret = new_secret()
-        with self._autocommit() as repository:
+        with self._writing() as repository:
             endpoint_id = repository.add(name, provider, secret)
         if endpoint_id is None:
             raise ClientNotFound
@@ -79,7 +68,7 @@ class Providers(Transactional[ProviderRepository]):
         """
         secret = new_secret()
         self._find(endpoint_id)
-        with self._autocommit() as repository:
+        with self._writing() as repository:
             rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
         self._cached.forget(endpoint_id)
         if not rotated:
@@ -93,7 +82,7 @@ class Providers(Transactional[ProviderRepository]):
         Raises EndpointNotFound.
         """
         self._find(endpoint_id)
-        with self._autocommit() as repository:
+        with self._writing() as repository:
             repository.revoke(endpoint_id)
         self._cached.forget(endpoint_id)
         return self._find(endpoint_id)
@@ -114,24 +103,63 @@ class Providers(Transactional[ProviderRepository]):
         raise SignatureInvalid
 
     def knows(self, endpoint_id: str) -> bool:
-        """Whether this endpoint is cached."""
-        return self._cached.get(endpoint_id) is not None
+        """Whether this endpoint is cached, even if not freshly."""
+        return self._cached.knows(endpoint_id)
 
     def check(self, endpoint_id: str) -> None:
         """Look up an endpoint. Raises SignatureInvalid if there is none."""
         if self._look_up(endpoint_id) is None:
             raise SignatureInvalid
 
-    def ignore(self, sender: Sender, kind: str, message_id: str) -> None:
-        """Log the first message of a type that is ignored: providers add new ones at any time."""
-        if (sender.endpoint_id, kind) not in self._ignored and len(self._ignored) < MAX_TYPES:
-            self._ignored.add((sender.endpoint_id, kind))
-            log.info(
-                "webhooks of this type are ignored",
-                type=kind,
-                webhook_id=message_id,
-                **sender._asdict(),
+    @retried
+    def keep(
+        self,
+        sender: Sender,
+        webhook_id: str,
+        body: bytes,
+        note: str,
+        *,
+        waits: bool = False,
+        unknown_type: str | None = None,
+    ) -> None:
+        """Keep a signed message, with what became of it. The same message again is the same row.
+
+        If it ``waits`` for a person, it is kept until one settles it; otherwise for `KEPT`. Of an
+        unknown type only the first message waits: providers add new ones at any time.
+        """
+        digest = hashlib.sha256(f"{sender.endpoint_id} {webhook_id} ".encode() + body)
+        with self._autocommit() as repository:
+            repository.keep(
+                for_id=str(UUID(bytes=digest.digest()[:16])),
+                for_endpoint=sender.endpoint_id,
+                for_webhook_id=webhook_id[:255],
+                for_body=body,
+                for_note=note[:500],
+                for_type=unknown_type,
+                waits=waits,
+                old_ms=-KEPT // timedelta(milliseconds=1),
             )
+
+    def messages(
+        self, status: str, *, page_size: int, after: Position | None = None
+    ) -> list[ProviderMessage]:
+        """All clients' messages of one status, oldest first."""
+        with self._reading() as repository:
+            return repository.messages(status, page_size, after)
+
+    def message(self, message_id: str) -> ProviderMessage:
+        """Raises MessageNotFound."""
+        with self._reading() as repository:
+            message = repository.message(message_id)
+        if message is None:
+            raise MessageNotFound
+        return message
+
+    def dismiss(self, message_id: str) -> ProviderMessage:
+        """Settle a message by hand. Raises MessageNotFound."""
+        with self._autocommit() as repository:
+            repository.dismiss(message_id)
+        return self.message(message_id)
 
     def _find(self, endpoint_id: str) -> ProviderEndpoint:
         with self._reading() as repository:

@@ -1,17 +1,24 @@
 """Ids of rows: UUIDs, which Python has as text."""
 
 import re
+import uuid
 from datetime import UTC, datetime, timedelta
 
 from uuid_utils import uuid7
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+MILLISECOND = timedelta(milliseconds=1)
 UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def new_id() -> str:
     """A UUIDv7: unguessable, and in the order of creation, which is kind to an index."""
     return str(uuid7())
+
+
+def named_id(owner_id: str, name: str) -> str:
+    """A UUIDv5 of an owner and a name, the same every time."""
+    return str(uuid.uuid5(uuid.UUID(owner_id), name))
 
 
 def random_part() -> str:
@@ -21,7 +28,15 @@ def random_part() -> str:
 
 def first_id_after(moment: datetime) -> str:
     """The least UUIDv7 of a time after this moment, in whole milliseconds."""
-    ms = (moment - EPOCH) // timedelta(milliseconds=1) + 1
+    return _first_id((moment - EPOCH) // MILLISECOND + 1)
+
+
+def first_id_from(moment: datetime) -> str:
+    """The least UUIDv7 of this moment or a later one."""
+    return _first_id(-((EPOCH - moment) // MILLISECOND))
+
+
+def _first_id(ms: int) -> str:
     digits = f"{max(ms, 0):012x}"
     return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
 

@@ -21,6 +21,8 @@ class Position(NamedTuple):
 FIRST = Position(
     datetime.fromisoformat("1970-01-01T00:00:00Z"), "00000000-0000-0000-0000-000000000000"
 )
+#: After any row.
+LAST = Position(datetime.fromisoformat("9999-12-31T00:00:00Z"), FIRST.id)
 
 
 def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[bool]:

@@ -41,6 +41,17 @@ api_keys = sa.Table(
 )
 sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
 
+# Who is logged in to the operators' page.
+ops_sessions = sa.Table(
+    "ops_sessions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("key_id", Id, sa.ForeignKey("api_keys.id"), nullable=False),
+    sa.Column("secret_hash", sa.String(64), nullable=False),  # as in api_keys
+    sa.Column("expires_at", Instant, nullable=False),
+)
+sa.Index("ix_ops_sessions_key", ops_sessions.c.key_id, ops_sessions.c.expires_at)
+
 # Where a payment provider sends its webhooks, for one client.
 provider_endpoints = sa.Table(
     "provider_endpoints",
@@ -50,18 +61,59 @@ provider_endpoints = sa.Table(
     sa.Column("provider", sa.String(50), nullable=False),  # as in payments
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("revoked_at", Instant),
+    sa.CheckConstraint("provider = lower(provider)", name="ck_provider_endpoints_provider"),
 )
 sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
+# Looked up by each payment: whether its provider is registered.
+sa.Index(
+    "ix_provider_endpoints_valid",
+    provider_endpoints.c.client_id,
+    provider_endpoints.c.provider,
+    postgresql_where=provider_endpoints.c.revoked_at.is_(None),
+)
 
-provider_secrets = sa.Table(
-    "provider_secrets",
+
+def _secrets(name: str, owner: str, owners: str) -> sa.Table:
+    """In plain text: a signature is an HMAC, which needs the secret itself, so a hash would not do."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column(owner, Id, sa.ForeignKey(f"{owners}.id"), primary_key=True),
+        sa.Column("id", Id, primary_key=True),
+        sa.Column("secret", sa.String(100), nullable=False),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("expires_at", Instant),
+    )
+
+
+provider_secrets = _secrets("provider_secrets", "endpoint_id", "provider_endpoints")
+
+# Signed messages as they came. What cannot be recorded waits for a person.
+provider_messages = sa.Table(
+    "provider_messages",
     metadata,
-    sa.Column("endpoint_id", Id, sa.ForeignKey("provider_endpoints.id"), primary_key=True),
-    sa.Column("id", Id, primary_key=True),
-    # In plain text: a signature is an HMAC, which needs the secret itself, so a hash would not do.
-    sa.Column("secret", sa.String(100), nullable=False),
+    sa.Column("id", Id, primary_key=True),  # a hash of the endpoint, the webhook-id and the body
+    sa.Column("endpoint_id", Id, sa.ForeignKey("provider_endpoints.id"), nullable=False),
+    sa.Column("webhook_id", sa.String(255), nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Column("expires_at", Instant),
+    sa.Column("status", sa.String(7), nullable=False),  # waiting or settled
+    sa.Column("note", sa.String(500), nullable=False),  # what became of it, or why it waits
+    sa.Column("unknown_type", sa.String(100)),
+)
+# Those that wait, or are old, oldest first.
+sa.Index(
+    "ix_provider_messages_status",
+    provider_messages.c.status,
+    provider_messages.c.created_at,
+    provider_messages.c.id,
+)
+# Whether there has been such a type.
+sa.Index(
+    "ix_provider_messages_type",
+    provider_messages.c.endpoint_id,
+    provider_messages.c.unknown_type,
+    postgresql_where=provider_messages.c.unknown_type.is_not(None),
 )
 
 stock_items = sa.Table(
@@ -72,6 +124,7 @@ stock_items = sa.Table(
     sa.Column("reserved", sa.Integer, nullable=False, server_default="0"),
     sa.Column("price_minor", sa.BigInteger, nullable=False),
     sa.Column("currency", sa.CHAR(3), nullable=False),
+    sa.Column("retired_at", Instant),  # not sold and not listed since
     sa.CheckConstraint(
         "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
     ),
@@ -80,7 +133,7 @@ stock_items = sa.Table(
 # The list is in byte order, and the primary key in that of the database's locale. As DDL, because
 # Alembic cannot compare an index that has a collation.
 INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
-    'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C")'
+    'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C") WHERE retired_at IS NULL'
 )
 sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES)
 
@@ -88,12 +141,7 @@ stock_adjustments = sa.Table(
     "stock_adjustments",
     metadata,
     # Assigned while the SKU is locked, so that a SKU's ids are in commit order.
-    sa.Column(
-        "id",
-        sa.BigInteger,
-        sa.Identity(),
-        primary_key=True,
-    ),
+    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), nullable=False),
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),  # null: set on the command line
     sa.Column("delta", sa.Integer, nullable=False),
@@ -111,8 +159,8 @@ sa.Index(
     unique=True,
 )
 
-# An order never changes. While it is unpaid it has a row in `unpaid_orders`: whoever deletes that row
-# ends the order, and writes its one terminal event in the same statement.
+# An order never changes, but for what `orders.order.details` does. While it is unpaid it has a row in
+# `unpaid_orders`: whoever deletes that ends the order, and writes its one terminal event with it.
 orders = sa.Table(
     "orders",
     metadata,
@@ -146,23 +194,15 @@ unpaid_orders = sa.Table(
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
     sa.Column("client_reference", sa.String(255)),
-)
-# The sweep reads this and nothing else.
-sa.Index("ix_unpaid_orders_expires", unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
-# A client's unpaid orders, in the order of each list.
-sa.Index("ix_unpaid_orders_client", unpaid_orders.c.client_id, unpaid_orders.c.order_id)
-sa.Index(
-    "ix_unpaid_orders_client_expires",
-    unpaid_orders.c.client_id,
-    unpaid_orders.c.expires_at,
-    unpaid_orders.c.order_id,
-)
-sa.Index(
-    "ix_unpaid_orders_reference",
-    unpaid_orders.c.client_reference,
-    unpaid_orders.c.client_id,
-    unpaid_orders.c.order_id,
-    postgresql_where=HAS_REFERENCE,
+    # The sweep reads this and nothing else.
+    sa.Index("ix_unpaid_orders_expires", "expires_at", "order_id"),
+    # A client's unpaid orders, in the order of each list.
+    sa.Index("ix_unpaid_orders_client", "client_id", "order_id"),
+    sa.Index("ix_unpaid_orders_client_expires", "client_id", "expires_at", "order_id"),
+    sa.Index(
+        *("ix_unpaid_orders_reference", "client_reference", "client_id", "order_id"),
+        postgresql_where=HAS_REFERENCE,
+    ),
 )
 
 order_items = sa.Table(
@@ -188,22 +228,29 @@ payments = sa.Table(
     sa.Column("reason", sa.String(20)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("client_id", Id, nullable=False),  # the order's
+    # The sum of its refunds, and when the latest was recorded, and its reference.
+    sa.Column("refunded_minor", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("refunded_at", Instant),
     sa.Column("refund_reference", sa.String(255)),
+    sa.CheckConstraint("provider = lower(provider)", name="ck_payments_provider"),
     sa.CheckConstraint(
-        "status IN ('applied', 'refund_due', 'refunded')", name="ck_payments_status"
+        "status = 'refunded'"
+        " OR status = CASE WHEN reason IS NULL THEN 'applied' ELSE 'refund_due' END",
+        name="ck_payments_status",
+    ),
+    sa.CheckConstraint(
+        "0 <= refunded_minor AND refunded_minor <= amount_minor"
+        " AND (status = 'refunded') = (refunded_minor = amount_minor)",
+        name="ck_payments_refunded",
     ),
 )
 
 sa.Index("ix_payments_order", payments.c.order_id)
-IS_REFUNDED = sa.text("refund_reference IS NOT NULL")
+# What was sent back, looked up for every paid order that is read.
 sa.Index(
-    "uq_payments_refund",
-    payments.c.client_id,
-    payments.c.provider,
-    payments.c.refund_reference,
-    unique=True,
-    postgresql_where=IS_REFUNDED,
+    "ix_payments_refunded",
+    payments.c.order_id,
+    postgresql_where=payments.c.refunded_minor > sa.literal_column("0"),
 )
 # A client's payments of one status, oldest first.
 sa.Index(
@@ -228,6 +275,19 @@ sa.Index(
     unique=True,
 )
 
+# Refunds and disputes, each once: a provider's references are unique among those of a kind.
+payment_entries = sa.Table(
+    "payment_entries",
+    metadata,
+    sa.Column("client_id", Id, primary_key=True),
+    sa.Column("provider", sa.String(50), primary_key=True),
+    sa.Column("kind", sa.String(10), primary_key=True),  # refund; of a dispute, opened, won or lost
+    sa.Column("reference", sa.String(255), primary_key=True),
+    sa.Column("payment_id", Id, sa.ForeignKey("payments.id"), nullable=False),
+    sa.Column("amount_minor", sa.BigInteger, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+)
+
 order_events = sa.Table(
     "order_events",
     metadata,
@@ -242,6 +302,8 @@ order_events = sa.Table(
     sa.Column("version", sa.Integer),
     sa.Column("client_reference", sa.String(255)),
     sa.PrimaryKeyConstraint("order_id", "id"),
+    # A client's events in their sequence: see `orders.order.feed`.
+    sa.Index("ix_order_events_client", "client_id", "id"),
     sa.CheckConstraint(
         "(type IN ('order.paid', 'order.cancelled')) = (expires_at IS NOT NULL)"
         " AND (expires_at IS NULL) = (version IS NULL)",
@@ -296,10 +358,6 @@ webhook_subscriptions = sa.Table(
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
     sa.Column("url", sa.String(2000), nullable=False),
     sa.Column("events", sa.String(500)),  # separated by spaces; null: all
-    # In plain text, because it signs. Empty in a deleted subscription.
-    sa.Column("secret", sa.String(100), nullable=False),
-    sa.Column("previous_secret", sa.String(100)),  # signs too, until it expires
-    sa.Column("previous_secret_expires_at", Instant),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("paused_at", Instant),
     sa.Column("pause_reason", sa.String(20)),
@@ -307,11 +365,13 @@ webhook_subscriptions = sa.Table(
 )
 sa.Index(
     "ix_webhook_subscriptions_client",
-    webhook_subscriptions.c.client_id,
-    webhook_subscriptions.c.created_at,
-    webhook_subscriptions.c.id,
+    *webhook_subscriptions.c["client_id", "created_at", "id"],
 )
 
+webhook_secrets = _secrets("webhook_secrets", "subscription_id", "webhook_subscriptions")
+
+#: The event type of an interest in all of them, also in those that come later.
+EVERY = "*"
 # Looked up by the statement that writes an event: which subscriptions get a delivery, and of which
 # type. The types differ where an event brings a reminder with it.
 webhook_interests = sa.Table(
@@ -329,13 +389,14 @@ webhook_deliveries = sa.Table(
     metadata,
     sa.Column("id", Id, primary_key=True, server_default=sa.func.gen_random_uuid()),
     sa.Column("subscription_id", Id, nullable=False),
-    sa.Column("order_id", Id, nullable=False),
-    sa.Column("event_id", sa.BigInteger, nullable=False),  # for a reminder, the event it follows
+    sa.Column("order_id", Id),  # null in a test message
+    sa.Column("event_id", sa.BigInteger),  # likewise; in a reminder, the event it follows
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("due_at", Instant, nullable=False),  # while it is being sent, when its lease ends
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # with a known outcome
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # that began
+    sa.Column("body", sa.Text),  # from the first attempt on, until it is delivered
     sa.Column("delivered_at", Instant),
     sa.Column("last_attempt_at", Instant),
     sa.Column("last_status", sa.Integer),
@@ -347,25 +408,19 @@ webhook_deliveries = sa.Table(
 )
 #: A literal, as `REFUND_DUE` is.
 PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
-# The sweep reads this and nothing else.
+# A subscription's line. The sweep reads the first entry of each.
 sa.Index(
-    "ix_webhook_deliveries_due",
-    webhook_deliveries.c.due_at,
-    webhook_deliveries.c.id,
+    "ix_webhook_deliveries_line",
+    *webhook_deliveries.c["subscription_id", "due_at", "id"],
     postgresql_where=webhook_deliveries.c.status == PENDING,
 )
 # A subscription's deliveries of one status, oldest first.
 sa.Index(
     "ix_webhook_deliveries_subscription",
-    webhook_deliveries.c.subscription_id,
-    webhook_deliveries.c.status,
-    webhook_deliveries.c.created_at,
-    webhook_deliveries.c.id,
+    *webhook_deliveries.c["subscription_id", "status", "created_at", "id"],
 )
 # Whether an earlier event of the same order is still to be sent.
 sa.Index(
     "ix_webhook_deliveries_order",
-    webhook_deliveries.c.order_id,
-    webhook_deliveries.c.subscription_id,
-    webhook_deliveries.c.event_id,
+    *webhook_deliveries.c["order_id", "subscription_id", "event_id"],
 )

@@ -18,6 +18,8 @@ class StockItem:
     reserved: int
     price_minor: int
     currency: str
+    #: Since when it is no longer sold.
+    retired_at: datetime | None = None
 
     @property
     def available(self) -> int:
@@ -26,7 +28,8 @@ class StockItem:
     @property
     def version(self) -> str:
         """What an operator sets. Not ``reserved``, which every order for a popular SKU changes."""
-        return f"{self.on_hand}-{self.price_minor}-{self.currency}"
+        sold = f"{self.on_hand}-{self.price_minor}-{self.currency}"
+        return sold if self.retired_at is None else f"{sold}-retired"
 
 
 @dataclass(frozen=True, slots=True)

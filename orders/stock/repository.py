@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
-from orders.sql.expressions import clock, text_literal
+from orders.sql.expressions import clock, text_literal, unindexed
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
@@ -45,7 +45,10 @@ def _number(value: int) -> sa.ColumnClause[int]:
 def _version() -> sa.ColumnElement[str]:
     """`StockItem.version`"""
     on_hand, price, currency = (sa.cast(stock_items.c[name], sa.String) for name in _wanted)
-    return on_hand + text_literal("-") + price + text_literal("-") + currency
+    sold = on_hand + text_literal("-") + price + text_literal("-") + currency
+    return sa.case(
+        (stock_items.c.retired_at.is_(None), sold), else_=sold + text_literal("-retired")
+    )
 
 
 def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
@@ -122,7 +125,7 @@ def set_stock(step: Step) -> sa.Select[Any]:
         "written",
         new.on_conflict_do_update(
             index_elements=["sku"],
-            set_={name: new.excluded[name] for name in _wanted},
+            set_={name: new.excluded[name] for name in (*_wanted, "retired_at")},
             # Only a row that was locked, not one that another request is creating.
             where=sa.exists(sa.select(found.c.sku)),
         ).returning(stock_items),
@@ -188,13 +191,19 @@ def adjust(step: Step) -> sa.Select[Any]:
 
 # -- statements ----------------------------------------------------------------------------
 
+# Retire a SKU, unless it is.
+RETIRE_STOCK = (
+    sa.update(stock_items)
+    .where(_of_sku, unindexed(stock_items.c.retired_at.is_(None)))
+    .values(retired_at=clock())
+)
 # One SKU.
 GET_STOCK = sa.select(stock_items).where(_of_sku)
 _in_bytes = sa.collate(stock_items.c.sku, "C")
-# SKUs in byte order, from a page's end on.
+# SKUs that are sold, in byte order, from a page's end on.
 LIST_STOCK = (
     sa.select(stock_items)
-    .where(_in_bytes > p("last_sku", type_=sa.String))
+    .where(_in_bytes > p("last_sku", type_=sa.String), stock_items.c.retired_at.is_(None))
     .order_by(_in_bytes)
     .limit(p("page_size"))
 )
@@ -217,6 +226,10 @@ class StockRepository(Statements):
     def item(self, sku: str) -> StockItem | None:
         row = self._run(GET_STOCK, for_sku=sku).one_or_none()
         return None if row is None else stock_item(row)
+
+    def retire(self, sku: str) -> None:
+        """Sell no more of a SKU."""
+        self._run(RETIRE_STOCK, for_sku=sku)
 
     def items(self, *, page_size: int, after: str | None) -> list[StockItem]:
         """SKUs in byte order."""
@@ -282,4 +295,6 @@ def _adjustment(row: sa.Row[Any]) -> Adjustment:
 
 
 def stock_item(row: sa.Row[Any]) -> StockItem:
-    return StockItem(row.sku, row.on_hand, row.reserved, row.price_minor, row.currency)
+    return StockItem(
+        row.sku, row.on_hand, row.reserved, row.price_minor, row.currency, row.retired_at
+    )

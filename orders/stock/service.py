@@ -23,6 +23,13 @@ class Adjusted(NamedTuple):
     replayed: bool
 
 
+class SetStock(NamedTuple):
+    """A SKU as it was set, and whether it is new."""
+
+    item: StockItem
+    created: bool
+
+
 class StockService(Transactional[StockRepository]):
     """What is in stock, and what changed it.
 
@@ -41,6 +48,15 @@ class StockService(Transactional[StockRepository]):
             raise SkuNotFound
         return item
 
+    def retire(self, sku: str) -> None:
+        """Sell no more of a SKU, until it is set again. What orders hold stays theirs.
+
+        Raises SkuNotFound.
+        """
+        with self._autocommit() as repository:
+            repository.retire(sku)
+        self.get(sku)
+
     def items(self, *, page_size: int, after: str | None = None) -> list[StockItem]:
         """SKUs in byte order, those that follow ``after``."""
         with self._reading() as repository:
@@ -56,7 +72,7 @@ class StockService(Transactional[StockRepository]):
         currency: str,
         client_id: str | None = None,
         expected: Expected = ANYTHING,
-    ) -> StockItem:
+    ) -> SetStock:
         """Set a SKU's stock and price, if it is as expected.
 
         Setting exactly what is there needs no version, so that repeating a request is harmless.
@@ -72,7 +88,7 @@ class StockService(Transactional[StockRepository]):
                     break
         before, after, refusal = written
         if after is not None:
-            return after
+            return SetStock(after, created=before is None)
         if refusal == "reserved" and before is not None:
             raise StockReserved(f"They hold {before.reserved} of {before.on_hand}.")
         if before is None or expected.exists is not None:
@@ -81,7 +97,7 @@ class StockService(Transactional[StockRepository]):
             raise PreconditionRequired(
                 f"To add or remove some, POST to /v1/stock/{sku}/adjustments."
             )
-        return before
+        return SetStock(before, created=False)
 
     @retried
     def adjust(self, sku: str, *, client_id: str, key: str, delta: int, reason: str) -> Adjusted:

@@ -12,13 +12,15 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 CREATED = Counter("orders_created", "Orders placed.")
 PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
 CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
-PAYMENTS = Counter("orders_payments", "Payments, by the status that they got.", ["status"])
+PAYMENTS = Counter(
+    "orders_payments", "Payments by the status that they got; refunds; disputes.", ["status"]
+)
 WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.", ["outcome"])
 
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in CancelReason:
     CANCELLED.labels(reason)
-for status in PaymentStatus:
+for status in (*PaymentStatus, "disputed"):
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):
     WEBHOOKS.labels(outcome)

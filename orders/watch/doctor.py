@@ -55,6 +55,7 @@ class Doctor:
             (_stock, "orders.stock"),
             (_orders, "orders.history"),
             (_webhooks, "orders.webhooks"),
+            (_inbox, "orders.inbox"),
         ):
             yield self._bounded(name, check)
 
@@ -164,12 +165,24 @@ def _webhooks(repository: DoctorRepository) -> Finding:
     if not rows:
         return ok(name, f"no endpoint has failed a webhook {FAILED_OFTEN} times")
     listed = "; ".join(
-        f"{row.subscription_id} at {urlsplit(row.url).hostname}: {row.webhooks} webhooks, "
+        f"{row.subscription_id} at {urlsplit(row.url).hostname}: since {row.since:%Y-%m-%d %H:%M} UTC, "
         f"{row.error or f'HTTP {row.status}'}"
         for row in rows
     )
     advice = (
         "Tell its client: GET /v1/webhooks/ID/deliveries shows what the endpoint answers. They are retried for "
-        "a day, and can be sent again after that. If every endpoint fails, this network blocks outgoing HTTPS."
+        "three days, and can be sent again after that. If every endpoint fails, this network blocks outgoing HTTPS."
     )
     return warning(name, f"keeps failing: {listed}", advice)
+
+
+def _inbox(repository: DoctorRepository) -> Finding:
+    rows = repository.waiting_messages()
+    if not rows:
+        return ok("orders.inbox", "no provider's message waits for a person")
+    listed = "; ".join(f"{row.id}: {row.note}" for row in rows)
+    advice = (
+        "They may report money that the service does not know of: flask --app orders.app providers inbox "
+        "shows them. Record what they report, then replay or dismiss them."
+    )
+    return warning("orders.inbox", f"providers' messages wait: {listed}", advice)

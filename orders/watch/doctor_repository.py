@@ -19,19 +19,21 @@ from orders.sql.tables import (
     order_items,
     orders,
     payments,
+    provider_messages,
     unpaid_orders,
 )
 from orders.sql.tables import stock_items as stock
 from orders.sql.tables import webhook_deliveries as deliveries
 from orders.sql.tables import webhook_subscriptions as subscriptions
+from orders.webhooks.repository import heads_of_lines
 
 p = sa.bindparam
 
 #: How many unpaid orders' items are added up, how many SKUs they are compared with, and how many of
 #: the newest orders are checked.
 MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
-#: How many of the webhooks that are due next are checked.
-MOST_PENDING = 20_000
+#: How many of the subscriptions with pending webhooks are checked.
+MOST_LINES = 2000
 #: A webhook that failed this often has failed for at least half a minute.
 FAILED_OFTEN = 3
 #: How many problems of a kind are read.
@@ -102,11 +104,9 @@ def _events(*conditions: sa.ColumnElement[bool] | sa.TextClause) -> sa.ScalarSel
     return found.scalar_subquery()
 
 
-def _payments(*statuses: str) -> sa.ScalarSelect[int]:
-    """How many payments of an order have one of these statuses."""
-    found = sa.select(sa.func.count()).where(
-        payments.c.order_id == _newest.c.id, payments.c.status.in_(statuses)
-    )
+def _payments(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+    """How many such payments an order has."""
+    found = sa.select(sa.func.count()).where(payments.c.order_id == _newest.c.id, *conditions)
     return found.scalar_subquery()
 
 
@@ -119,11 +119,23 @@ _is_paid = _events(order_events.c.type == "order.paid")
 # An order has a row while it is unpaid, and one terminal event afterwards.
 _ends_wrong = sa.or_(
     _rows + _events(TERMINAL) != 1,
-    _payments("applied") != sa.case((_newest.c.total_minor > 0, _is_paid), else_=0),
+    _payments(payments.c.reason.is_(None))
+    != sa.case((_newest.c.total_minor > 0, _is_paid), else_=0),
+)
+_sent = sa.select(
+    sa.func.sum(sa.cast(order_events.c.data.op("->>")("refund_amount_minor"), sa.BigInteger))
+).where(
+    order_events.c.order_id == _newest.c.id,
+    order_events.c.type.in_(["payment.refunded", "order.refunded"]),
+)
+_returned = sa.select(sa.func.sum(payments.c.refunded_minor)).where(
+    payments.c.order_id == _newest.c.id
 )
 _refund_wrong = sa.or_(
-    _events(order_events.c.type == "payment.refund_due") != _payments("refund_due", "refunded"),
-    _events(order_events.c.type == "payment.refunded") != _payments("refunded"),
+    _events(order_events.c.type == "payment.refund_due")
+    != _payments(payments.c.reason.is_not(None)),
+    sa.func.coalesce(_sent.scalar_subquery(), 0)
+    != sa.func.coalesce(_returned.scalar_subquery(), 0),
 )
 _early = _events(unindexed(IS_EXPIRED), order_events.c.at < order_events.c.expires_at) > 0
 # Among the newest orders, those whose row, events and payments contradict each other, and how.
@@ -138,47 +150,51 @@ GET_WRONG_ORDERS = (
     .limit(NAMED)
 )
 
-_pending = (
-    sa.select(
-        deliveries.c.subscription_id,
-        deliveries.c.attempts,
-        deliveries.c.last_status,
-        deliveries.c.last_error,
-    )
-    .where(
-        deliveries.c.status == PENDING,
-        sa.tuple_(deliveries.c.due_at, deliveries.c.id)
-        > sa.tuple_(sa.literal(FIRST.at, Instant), sa.literal(FIRST.id, deliveries.c.id.type)),
-    )
-    .order_by(deliveries.c.due_at, deliveries.c.id)
-    .limit(p("most_pending"))
-    .cte("pending")
+_lines = sa.select(heads_of_lines()).limit(p("most_lines")).subquery("lines")
+_oldest = (
+    sa.select(deliveries)
+    .where(deliveries.c.subscription_id == _lines.c.subscription_id, deliveries.c.status == PENDING)
+    .order_by(deliveries.c.created_at, deliveries.c.id)
+    .limit(1)
+    .lateral("oldest")
 )
 _failing = (
     sa.select(
-        _pending.c.subscription_id,
-        sa.func.count().label("webhooks"),
-        sa.func.max(_pending.c.last_status).label("status"),
-        sa.func.max(_pending.c.last_error).label("error"),
+        _lines.c.subscription_id,
+        _oldest.c.created_at.label("since"),
+        _oldest.c.last_status.label("status"),
+        _oldest.c.last_error.label("error"),
         # A subquery, so that each row is found by its primary key, however many there are.
         sa.select(subscriptions.c.url)
         .where(
-            subscriptions.c.id == _pending.c.subscription_id,
+            subscriptions.c.id == _lines.c.subscription_id,
             subscriptions.c.paused_at.is_(None),
             subscriptions.c.deleted_at.is_(None),
         )
         .scalar_subquery()
         .label("url"),
     )
-    .where(_pending.c.attempts >= FAILED_OFTEN)
-    .group_by(_pending.c.subscription_id)
+    .select_from(_lines.join(_oldest, sa.true()))
+    .where(_oldest.c.attempts >= FAILED_OFTEN)
     .subquery("failing")
 )
-# Subscriptions whose webhooks keep failing, among those due next: how many, and an answer of the endpoint.
+# Subscriptions whose oldest pending webhook keeps failing: since when, and an answer of the endpoint.
 GET_FAILING_WEBHOOKS = (
     sa.select(_failing)
     .where(_failing.c.url.is_not(None))
-    .order_by(_failing.c.webhooks.desc(), _failing.c.subscription_id)
+    .order_by(_failing.c.since, _failing.c.subscription_id)
+    .limit(NAMED)
+)
+
+
+# Providers' messages that wait for a person, those that have waited longest.
+LIST_WAITING_MESSAGES = (
+    sa.select(provider_messages.c.id, provider_messages.c.note)
+    .where(
+        provider_messages.c.status == "waiting",
+        provider_messages.c.created_at > sa.literal(FIRST.at, Instant),
+    )
+    .order_by(provider_messages.c.created_at, provider_messages.c.id)
     .limit(NAMED)
 )
 
@@ -204,5 +220,9 @@ class DoctorRepository(Statements):
         return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
-        """Subscriptions whose endpoint keeps failing, those with most webhooks first."""
-        return self._run(GET_FAILING_WEBHOOKS, most_pending=MOST_PENDING).all()
+        """Subscriptions whose endpoint keeps failing, for longest first."""
+        return self._run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
+
+    def waiting_messages(self) -> Sequence[sa.Row[Any]]:
+        """Providers' messages that wait for a person."""
+        return self._run(LIST_WAITING_MESSAGES).all()

@@ -65,8 +65,6 @@ class OpenTelemetryTraces(Traces):
             span.end()
 
     def send(self, message: Message, post: Post) -> Answer:
-        current = trace.get_current_span()
-        links = [Link(current.get_span_context())] if current.is_recording() else []
         with self._tracer.start_as_current_span(
             f"send {message.type}",
             context_of(message.origin),
@@ -75,11 +73,10 @@ class OpenTelemetryTraces(Traces):
                 "http.request.method": "POST",
                 # Not the URL: its path or query may hold one of the client's secrets.
                 "server.address": urlsplit(message.url).hostname or "",
-                "order.id": message.order.id,
+                "order.id": message.order_id or "",
                 "webhook.id": message.id,
                 "webhook.attempt": message.attempts + 1,
             },
-            links,
         ) as span:
             headers: dict[str, str] = {}
             propagate.inject(headers)

@@ -21,6 +21,8 @@ class DeliveryStatus(StrEnum):
 #: What webhooks can be sent for: what happens to orders, and a reminder before their deadline.
 REMINDER = "order.expiring"
 WEBHOOK_TYPES = (*EventType, REMINDER)
+#: A message that its receiver asked for, about nothing.
+PING = "webhook.ping"
 #: The events that set a deadline, and so bring a reminder with them.
 SET_A_DEADLINE = (EventType.CREATED, EventType.EXTENDED)
 
@@ -36,7 +38,7 @@ class Subscription:
     paused_at: datetime | None
     #: requested, or gone: the endpoint answered 410.
     pause_reason: str | None
-    #: Until then the secret before the last rotation signs too.
+    #: Until then a secret before the last rotation signs too.
     previous_secret_expires_at: datetime | None
 
 
@@ -46,7 +48,7 @@ class Delivery:
 
     id: str
     subscription_id: str
-    order_id: str
+    order_id: str | None
     type: str
     status: DeliveryStatus
     attempts: int
@@ -61,25 +63,32 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A delivery that this process may send now, until its lease ends."""
+    """A delivery that is due, and may be sent by whoever claims it."""
 
     id: str
-    #: Proof of the lease.
-    leased_until: datetime
+    #: When it is due; once it is claimed, when the lease ends. Whoever finds another value lost it.
+    token: datetime
     subscription_id: str
     url: str
     #: Each of them signs.
     secrets: tuple[str, ...]
+    #: How many began before this one.
     attempts: int
     type: str
     #: When it happened, and the event's number: of two events of one order the later has the greater one.
     at: datetime
-    sequence: int
+    sequence: int | None
     facts: Mapping[str, Any]
-    #: As it is now.
-    order: Order
+    #: As it is now; None in a ping.
+    order: Order | None
     #: Of the order.
     origin: Origin
+    #: What the first attempt sent, and every later one sends.
+    body: str | None
+
+    @property
+    def order_id(self) -> str | None:
+        return None if self.order is None else self.order.id
 
 
 class Answer(NamedTuple):

@@ -8,13 +8,23 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from orders.order.domain import Order
 from orders.order.origin import Origin
-from orders.sql.expressions import Id, Instant, later, ms_until, now, one_of, unindexed
-from orders.sql.ids import new_id
+from orders.sql.expressions import (
+    Id,
+    Instant,
+    ids,
+    later,
+    ms_until,
+    now,
+    one_of,
+    text_literal,
+    unindexed,
+)
+from orders.sql.secrets import Secrets
 from orders.sql.statements import FIRST, Position, Statements, after_last
-from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     PENDING,
     api_clients,
@@ -23,9 +33,11 @@ from orders.sql.tables import (
     unpaid_orders,
     webhook_deliveries,
     webhook_interests,
+    webhook_secrets,
     webhook_subscriptions,
 )
 from orders.webhooks.domain import (
+    PING,
     REMINDER,
     SET_A_DEADLINE,
     Answer,
@@ -34,150 +46,99 @@ from orders.webhooks.domain import (
     Message,
     Subscription,
 )
+from orders.webhooks.signatures import MAX_SIGNATURES
 
 p = sa.bindparam
-subscriptions, deliveries, interests = (
+subscriptions, secrets, deliveries, interests = (
     webhook_subscriptions,
+    webhook_secrets,
     webhook_deliveries,
     webhook_interests,
 )
+SECRETS = Secrets(secrets)
+#: A subscription of a client; of any client, if none is given.
 OWN = (
     subscriptions.c.id == p("for_id"),
-    subscriptions.c.client_id == p("for_client"),
+    subscriptions.c.client_id
+    == sa.func.coalesce(p("for_client", type_=Id), subscriptions.c.client_id),
     subscriptions.c.deleted_at.is_(None),
 )
 #: Pending, for statements that name their delivery.
 NOT_DONE = unindexed(deliveries.c.status == PENDING)
-#: A delivery whose lease this process has.
-LEASED = (
+#: A delivery that nobody has claimed, put off or recorded since this process read or claimed it.
+AS_READ = (
     deliveries.c.id == p("for_id"),
     NOT_DONE,
     deliveries.c.due_at == p("token", type_=Instant),
 )
 
-
-#: A delivery that has been overdue for longer is not tried any more, because its task is a dead
-#: letter. Later deliveries do not wait for it.
-STALLED_MS = 86_400_000
-
-
 #: Reads an order of a client, on a connection.
 ReadOrder = Callable[[sa.Connection, str, str], Order | None]
 
 
-class Upcoming(NamedTuple):
-    """A delivery that waits, and the milliseconds until it is due; negative when it is overdue."""
+class Line(NamedTuple):
+    """A subscription with a delivery that waits, and the milliseconds until the first one is due."""
 
+    #: The delivery's or the subscription's, by which it was asked for.
     id: str
-    due_at: datetime
+    subscription_id: str
+    client_id: str
     due_in_ms: int
 
 
-class ClaimedDelivery(NamedTuple):
-    """A delivery under a lease, with what decides whether it is sent."""
+class Candidate(NamedTuple):
+    """A delivery that is due, with what decides whether it is sent."""
 
-    id: str
-    leased_until: datetime
-    type: str
-    attempts: int
-    sequence: int
-    subscription: Subscription
-    secrets: tuple[str, ...]
+    message: Message
+    #: Whether its subscription is deleted, or paused.
     deleted: bool
-    #: An earlier event of the same order was not tried yet, or is being sent for the first time.
-    has_predecessor: bool
+    paused: bool
     #: A later event set the deadline anew.
     superseded: bool
-    at: datetime
-    facts: dict[str, Any]
-    order: Order
-    expires_in_ms: int
-    origin: Origin
-
-    def message(self) -> Message:
-        return Message(
-            id=self.id,
-            leased_until=self.leased_until,
-            subscription_id=self.subscription.id,
-            url=self.subscription.url,
-            secrets=self.secrets,
-            attempts=self.attempts,
-            type=self.type,
-            at=self.at,
-            sequence=self.sequence,
-            facts=self.facts,
-            order=self.order,
-            origin=self.origin,
-        )
+    expires_in_ms: int | None
 
 
-@Operation
-def subscribe(step: Step) -> sa.Select[Any]:
-    """Insert a subscription, and the interests by which events find it.
-
-    It locks the client's row, so that a client's subscriptions are made one after another.
-    """
-    columns = ("id", "client_id", "url", "events", "secret", "created_at")
-    client = step(
-        "client",
-        sa.select(api_clients.c.id)
-        .where(api_clients.c.id == p("new_client_id", type_=Id))
-        .with_for_update(key_share=True),
-    )
-    values = (
-        *(p(f"new_{name}", type_=subscriptions.c[name].type) for name in columns[:-1]),
-        now(),
-    )
-    row = sa.select(*values).select_from(client)
-    made = step("made", sa.insert(subscriptions).from_select(columns, row).returning(subscriptions))
-    # Each pair is an event's type and the type of its delivery.
-    for name in ("plain", "reminding"):
-        pairs = sa.func.json_each_text(p(name, type_=sa.JSON))
-        pair = pairs.table_valued(sa.column("key", sa.String), "value", name=f"{name}_pair")
-        rows = sa.select(made.c.client_id, pair.c.key, made.c.id, pair.c.value)
-        names = ("client_id", "event_type", "subscription_id", "type")
-        step(name, sa.insert(interests).from_select(names, rows.join_from(made, pair, sa.true())))
-    return sa.select(made)
-
-
-@Operation
-def unsubscribe(step: Step) -> sa.Select[Any]:
-    """Mark a client's own subscription as deleted; it gets no more deliveries. Returns its id, if
-    it existed.
-    """
-    deleted = step(
-        "deleted",
-        sa.update(subscriptions)
-        .where(*OWN)
-        .values(deleted_at=now(), secret="", previous_secret=None)
-        .returning(subscriptions.c.id, subscriptions.c.client_id),
-    )
-    step(
-        "interests",
-        sa.delete(interests).where(
-            one_of(interests.c.client_id, sa.select(deleted.c.client_id)),
-            one_of(interests.c.subscription_id, sa.select(deleted.c.id)),
-        ),
-    )
-    return sa.select(deleted.c.id)
-
-
+# Lock a client, so that its subscriptions are made one after another.
+LOCK_CLIENT = (
+    sa.select(api_clients.c.id)
+    .where(api_clients.c.id == p("for_client"))
+    .with_for_update(key_share=True)
+)
+# Lock a client's own subscription.
+LOCK_OWN = sa.select(subscriptions.c.id).where(*OWN).with_for_update()
+# Mark a client's own subscription as deleted; it gets no more deliveries.
+UNSUBSCRIBE = sa.update(subscriptions).where(*OWN).values(deleted_at=now(), paused_at=None)
 # How many subscriptions a client has.
 COUNT_SUBSCRIPTIONS = sa.select(sa.func.count()).where(
     subscriptions.c.client_id == p("for_client"), subscriptions.c.deleted_at.is_(None)
 )
+_shown = sa.select(
+    subscriptions,
+    SECRETS.old_until(subscriptions.c.id).label("previous_secret_expires_at"),
+)
 # One subscription of one client.
-GET_SUBSCRIPTION = sa.select(subscriptions).where(*OWN)
+GET_SUBSCRIPTION = _shown.where(*OWN)
 # A client's subscriptions, oldest first, from a page's end on.
 LIST_SUBSCRIPTIONS = (
-    sa.select(subscriptions)
-    .where(
+    _shown.where(
         subscriptions.c.client_id == p("for_client"),
         subscriptions.c.deleted_at.is_(None),
         after_last(subscriptions.c.created_at, subscriptions.c.id),
     )
     .order_by(subscriptions.c.created_at, subscriptions.c.id)
     .limit(p("page_size"))
+)
+# Send a client's own subscription's events elsewhere, or other ones.
+CHANGE = (
+    sa.update(subscriptions)
+    .where(*OWN)
+    .values(
+        url=sa.func.coalesce(p("new_url", type_=sa.String), subscriptions.c.url),
+        events=sa.case((p("other_events"), p("new_events")), else_=subscriptions.c.events),
+    )
+)
+DELETE_INTERESTS = sa.delete(interests).where(
+    interests.c.client_id == p("for_client"), interests.c.subscription_id == p("for_id")
 )
 # Pause a client's own subscription, unless it is paused.
 PAUSE = (
@@ -187,61 +148,70 @@ PAUSE = (
 )
 # Resume a client's own subscription.
 RESUME = sa.update(subscriptions).where(*OWN).values(paused_at=None, pause_reason=None)
-# Give a client's own subscription a new secret; for some time the previous one signs too.
-ROTATE = (
-    sa.update(subscriptions)
-    .where(*OWN)
-    .values(
-        secret=p("new_secret"),
-        previous_secret=subscriptions.c.secret,
-        previous_secret_expires_at=later(now(), "overlap_ms"),
-    )
-    .returning(subscriptions)
-)
-# Pause a subscription whose endpoint is gone.
+# Pause a subscription whose endpoint is gone, unless it has another one by now.
 PAUSE_GONE = (
     sa.update(subscriptions)
-    .where(subscriptions.c.id == p("for_id"), subscriptions.c.paused_at.is_(None))
+    .where(
+        subscriptions.c.id == p("for_id"),
+        subscriptions.c.url == p("gone_url"),
+        subscriptions.c.paused_at.is_(None),
+    )
     .values(paused_at=now(), pause_reason="gone")
 )
 
-_of_one = sa.select(deliveries.c.id).where(
-    deliveries.c.subscription_id == p("for_subscription"),
-    deliveries.c.status == "pending",
-    deliveries.c.due_at > later(now(), "lease_ms"),
-)
-# Make a page of a subscription's deliveries due now, of those that are due later than any lease
-# ends.
-BRING_FORWARD = (
-    sa.update(deliveries)
+_by_due = (deliveries.c.due_at, deliveries.c.id)
+_earlier = deliveries.alias("earlier")
+# The first deliveries of a subscription that are due: two, which tells whether there are more. One whose
+# order has an earlier event that was not tried yet is passed over: whoever tries that one looks again.
+# A reminder comes after the event that set the deadline.
+LOOK = (
+    sa.select(deliveries)
     .where(
-        one_of(
-            deliveries.c.id,
-            _of_one.order_by(deliveries.c.created_at, deliveries.c.id).limit(p("page_size")),
+        deliveries.c.subscription_id == p("for_subscription"),
+        deliveries.c.status == PENDING,
+        deliveries.c.due_at <= now(),
+        # Asked of each row in turn: as a join it would be asked of all of them first.
+        unindexed(
+            ~sa.exists().where(
+                _earlier.c.order_id == deliveries.c.order_id,
+                _earlier.c.subscription_id == p("for_subscription"),
+                _earlier.c.event_id
+                < deliveries.c.event_id + sa.case((deliveries.c.type == REMINDER, 1), else_=0),
+                unindexed(_earlier.c.status == PENDING),
+                _earlier.c.last_attempt_at.is_(None),
+                _earlier.c.type != REMINDER,
+            )
         ),
-        NOT_DONE,
     )
-    .values(due_at=now())
-    .returning(deliveries.c.id)
+    .order_by(*_by_due)
+    .limit(2)
 )
-
-# Lease a delivery that is due: nobody else sends it meanwhile.
+# Lease a delivery that is as it was read: nobody else sends it meanwhile. Its body is kept for later attempts.
 CLAIM = (
     sa.update(deliveries)
-    .where(deliveries.c.id == p("for_id"), NOT_DONE, deliveries.c.due_at <= now())
-    .values(due_at=later(now(), "lease_ms"))
-    .returning(deliveries)
+    .where(*AS_READ)
+    .values(
+        due_at=later(now(), "lease_ms"),
+        attempts=deliveries.c.attempts + 1,
+        body=p("new_body", type_=deliveries.c.body.type),
+    )
+    .returning(deliveries.c.due_at)
 )
-# In how many ms a pending delivery is due.
-GET_DUE = sa.select(ms_until(deliveries.c.due_at)).where(deliveries.c.id == p("for_id"), NOT_DONE)
-_earlier = deliveries.alias("earlier")
 _newer = order_events.alias("newer")
 _of_order = p("for_order", type_=deliveries.c.order_id.type)
-# A subscription with the event to send to it, and whether another delivery comes first.
+# The secrets that sign for a subscription, newest first.
+LIST_SECRETS = (
+    sa.select(secrets.c.secret)
+    .where(secrets.c.subscription_id == p("for_subscription"), SECRETS.is_valid)
+    .order_by(secrets.c.created_at.desc(), secrets.c.id.desc())
+    .limit(sa.literal_column(str(MAX_SIGNATURES)))
+)
+_secrets = LIST_SECRETS.scalar_subquery()
+# A subscription with the event to send to it, and what decides about a reminder.
 GET_TARGET = (
     sa.select(
         subscriptions,
-        (subscriptions.c.previous_secret_expires_at > now()).label("previous_is_valid"),
+        sa.func.array(_secrets, type_=ARRAY(sa.String)).label("secrets"),
         order_events.c.at.label("event_at"),
         order_events.c.data,
         sa.select(ms_until(unpaid_orders.c.expires_at))
@@ -251,17 +221,6 @@ GET_TARGET = (
         orders.c.origin,
         sa.exists()
         .where(
-            _earlier.c.order_id == _of_order,
-            _earlier.c.subscription_id == p("for_subscription"),
-            _earlier.c.event_id < p("before_event"),
-            _earlier.c.status == "pending",
-            _earlier.c.attempts == 0,
-            _earlier.c.due_at > later(now(), "stalled_ms"),
-            _earlier.c.type != REMINDER,
-        )
-        .label("has_predecessor"),
-        sa.exists()
-        .where(
             _newer.c.order_id == _of_order,
             _newer.c.id > p("for_event"),
             _newer.c.type.in_(SET_A_DEADLINE),
@@ -269,32 +228,54 @@ GET_TARGET = (
         .label("superseded"),
     )
     .select_from(
-        subscriptions.join(order_events, sa.true()).join(orders, sa.true()),
+        subscriptions.outerjoin(
+            order_events,
+            sa.and_(order_events.c.order_id == _of_order, order_events.c.id == p("for_event")),
+        ).outerjoin(orders, orders.c.id == _of_order)
     )
-    .where(
-        subscriptions.c.id == p("for_subscription"),
-        order_events.c.order_id == _of_order,
-        order_events.c.id == p("for_event"),
-        orders.c.id == _of_order,
+    .where(subscriptions.c.id == p("for_subscription"))
+)
+# Put off a delivery that is as it was read.
+PUT_OFF = sa.update(deliveries).where(*AS_READ).values(due_at=later(now(), "delay_ms"))
+# Delete a delivery that is as it was read, and is no longer to be sent.
+DROP = sa.delete(deliveries).where(*AS_READ)
+# Delete a page of a subscription's deliveries, those that are pending last.
+DROP_PAGE = sa.delete(deliveries).where(
+    one_of(
+        deliveries.c.id,
+        sa.select(deliveries.c.id)
+        .where(deliveries.c.subscription_id == p("for_subscription"))
+        .order_by(*(deliveries.c[name] for name in ("status", "created_at", "id")))
+        .limit(p("page_size")),
     )
 )
-# Put off a delivery that is leased.
-PUT_OFF = sa.update(deliveries).where(*LEASED).values(due_at=later(now(), "delay_ms"))
-# Delete a delivery that is leased, and is no longer to be sent.
-DROP = sa.delete(deliveries).where(*LEASED)
-# Record what came of sending a delivery that is leased.
+_next = deliveries.alias("next")
+# Record what came of a delivery that is as it was read. Returns whether a later event of its order waits
+# for the same subscription.
 RECORD = (
     sa.update(deliveries)
-    .where(*LEASED)
+    .where(*AS_READ)
     .values(
         status=p("new_status"),
         due_at=later(now(), "delay_ms"),
-        attempts=deliveries.c.attempts + 1,
+        body=sa.case((p("new_status") != "delivered", deliveries.c.body)),
         delivered_at=sa.case((p("new_status") == "delivered", now())),
         last_attempt_at=now(),
         last_status=p("answer_status"),
         last_error=p("answer_error"),
         last_body=p("answer_body"),
+    )
+    .returning(
+        sa.exists()
+        .where(
+            _next.c.order_id == deliveries.c.order_id,
+            _next.c.subscription_id == deliveries.c.subscription_id,
+            _next.c.event_id >= deliveries.c.event_id,
+            _next.c.id != deliveries.c.id,
+            unindexed(_next.c.status == PENDING),
+            _next.c.due_at <= now(),
+        )
+        .label("has_successor")
     )
 )
 _old = sa.select(deliveries.c.id).where(
@@ -312,30 +293,103 @@ PRUNE = sa.delete(deliveries).where(
     ),
     deliveries.c.status == p("old_status"),
 )
-_by_due = (deliveries.c.due_at, deliveries.c.id)
-# A page of pending deliveries by due time, up to a time from now, and after another one. Two statements,
-# because with a null bound the index would not be used.
-LIST_DUE = (
-    sa.select(*_by_due, ms_until(deliveries.c.due_at).label("ms"))
-    .where(
-        deliveries.c.status == PENDING,
-        deliveries.c.due_at <= later(now(), "before_ms"),
-        after_last(*_by_due),
+_head = (
+    sa.select(deliveries.c.subscription_id, *_by_due)
+    .where(deliveries.c.status == PENDING)
+    .order_by(deliveries.c.subscription_id, *_by_due)
+    .limit(1)
+)
+
+
+def heads_of_lines() -> sa.CTE:
+    """The subscriptions with pending deliveries, and when the first one's is due.
+
+    It reads one index entry for each, however many deliveries those have.
+    """
+    first = _head.where(deliveries.c.subscription_id > FIRST.id).subquery("first")
+    heads = sa.select(first).cte("heads", recursive=True)
+    after = _head.where(deliveries.c.subscription_id > heads.c.subscription_id).lateral("after")
+    return heads.union_all(sa.select(after).select_from(heads.join(after, sa.true())))
+
+
+def _unpaused(subscription_id: sa.ColumnElement[str]) -> sa.Label[Any]:
+    """The client of a subscription that is not paused."""
+    found = sa.select(subscriptions.c.client_id).where(
+        subscriptions.c.id == subscription_id, subscriptions.c.paused_at.is_(None)
     )
-    .order_by(*_by_due)
-    .limit(p("page_size"))
+    return found.scalar_subquery().label("client_id")
+
+
+def _lines() -> sa.Select[Any]:
+    """The subscriptions that are not paused and have a delivery that is due between two times from
+    now, with the first one's.
+    """
+    heads = heads_of_lines()
+    found = (
+        sa.select(
+            heads.c.subscription_id.label("id"),
+            heads.c.due_at,
+            ms_until(heads.c.due_at).label("due_in_ms"),
+            _unpaused(heads.c.subscription_id),
+        )
+        .where(
+            heads.c.due_at <= later(now(), "before_ms"), heads.c.due_at > later(now(), "after_ms")
+        )
+        .subquery("found")
+    )
+    due_first = (found.c.due_at, found.c.id)
+    return sa.select(found).where(found.c.client_id.is_not(None)).order_by(*due_first)
+
+
+LIST_LINES = _lines()
+_first_due = (
+    _head.with_only_columns(ms_until(deliveries.c.due_at), maintain_column_froms=True)
+    .where(deliveries.c.subscription_id == subscriptions.c.id)
+    .scalar_subquery()
 )
-LIST_DUE_AFTER = LIST_DUE.where(deliveries.c.due_at > later(now(), "after_ms"))
-# One delivery.
-GET_DELIVERY = sa.select(deliveries).where(deliveries.c.id == p("for_id"))
-# The client of a subscription that is not deleted.
-GET_OWNER = sa.select(subscriptions.c.client_id).where(
-    subscriptions.c.id == p("for_id"), subscriptions.c.deleted_at.is_(None)
+# Of these ids of deliveries and subscriptions, those of pending deliveries and of subscriptions, with a
+# null where a subscription is paused or has none.
+FIND_LINES = sa.union_all(
+    sa.select(
+        deliveries.c.id,
+        deliveries.c.subscription_id,
+        _unpaused(deliveries.c.subscription_id),
+        ms_until(deliveries.c.due_at),
+    ).where(one_of(deliveries.c.id, ids("for_ids")), NOT_DONE),
+    sa.select(subscriptions.c.id, subscriptions.c.id, subscriptions.c.client_id, _first_due).where(
+        one_of(subscriptions.c.id, ids("for_ids")), subscriptions.c.paused_at.is_(None)
+    ),
 )
-# Have a delivery sent again, as if for the first time.
+_ping = {
+    "subscription_id": subscriptions.c.id,
+    "type": text_literal(PING),
+    "created_at": now(),
+    "due_at": now(),
+}
+# A delivery that is about nothing.
+ADD_PING = (
+    sa.insert(deliveries)
+    .from_select([*_ping], sa.select(*_ping.values()).where(*OWN))
+    .returning(deliveries)
+)
+# The client of a delivery's subscription, unless that is deleted.
+_owner = (
+    sa.select(subscriptions.c.client_id)
+    .where(subscriptions.c.id == deliveries.c.subscription_id, subscriptions.c.deleted_at.is_(None))
+    .correlate(deliveries)
+    .scalar_subquery()
+)
+#: A delivery of a client; of any client, if none is given.
+OWN_DELIVERY = (
+    deliveries.c.id == p("for_id"),
+    unindexed(_owner == sa.func.coalesce(p("for_client", type_=Id), _owner)),
+)
+# One delivery of a client.
+GET_DELIVERY = sa.select(deliveries).where(*OWN_DELIVERY)
+# Have a client's delivery sent again, as if for the first time.
 REDELIVER = (
     sa.update(deliveries)
-    .where(deliveries.c.id == p("for_id"))
+    .where(*OWN_DELIVERY)
     .values(status="pending", due_at=now(), attempts=0, delivered_at=None)
     .returning(deliveries)
 )
@@ -352,25 +406,61 @@ class WebhookRepository(Statements):
 
     def subscribe(
         self,
+        subscription_id: str,
         client_id: str,
         *,
         url: str,
         events: Sequence[str] | None,
         types: Sequence[str],
         secret: str,
-    ) -> Subscription:
-        """Insert a subscription to ``types``; ``events`` are those that were named, or None for all."""
-        [row] = subscribe(
-            self._connection,
-            new_id=new_id(),
-            new_client_id=client_id,
-            new_url=url,
-            new_events=None if events is None else " ".join(events),
-            new_secret=secret,
-            plain={each: each for each in types if each != REMINDER},
-            reminding=dict.fromkeys(SET_A_DEADLINE if REMINDER in types else (), REMINDER),
-        )
-        return _subscription(row)
+    ) -> bool:
+        """Insert a subscription to ``types``, unless there is one of this id; ``events`` are those that
+        were named, or None for all.
+        """
+        self._run(LOCK_CLIENT, for_client=client_id)
+        row = {
+            "id": subscription_id,
+            "client_id": client_id,
+            "url": url,
+            "events": None if events is None else " ".join(events),
+            "created_at": now(),
+        }
+        new = insert(subscriptions).values(row).on_conflict_do_nothing()
+        made = self._run(new.returning(subscriptions.c.id)).first()
+        if made:
+            SECRETS.add(self._connection, subscription_id, secret)
+            self._add_interests(client_id, subscription_id, types)
+        return bool(made)
+
+    def first_secret(self, subscription_id: str) -> str:
+        """The oldest secret that signs; "" of a deleted subscription."""
+        found = self._run(LIST_SECRETS, for_subscription=subscription_id).scalars().all()
+        return found[-1] if found else ""
+
+    def _add_interests(self, client_id: str, subscription_id: str, types: Sequence[str]) -> None:
+        """Insert what events find a subscription by: the type of an event and that of its delivery."""
+        pairs = [(each, each) for each in types if each != REMINDER]
+        pairs += [(each, REMINDER) for each in SET_A_DEADLINE if REMINDER in types]
+        of_one = {"client_id": client_id, "subscription_id": subscription_id}
+        rows = [of_one | {"event_type": event, "type": kind} for event, kind in pairs]
+        self._connection.execute(sa.insert(interests), rows)
+
+    def change(
+        self,
+        client_id: str,
+        subscription_id: str,
+        *,
+        url: str | None,
+        events: Sequence[str] | None,
+        types: Sequence[str],
+    ) -> None:
+        """Change a subscription's URL, unless it is None, and its events, if there are types."""
+        own = {"for_client": client_id, "for_id": subscription_id}
+        named = None if events is None else " ".join(events)
+        changed = self._run(CHANGE, **own, new_url=url, other_events=bool(types), new_events=named)
+        if changed.rowcount and types:
+            self._run(DELETE_INTERESTS, **own)
+            self._add_interests(client_id, subscription_id, types)
 
     def count(self, client_id: str) -> int:
         count: int = self._run(COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
@@ -378,10 +468,16 @@ class WebhookRepository(Statements):
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> bool:
         """Delete a subscription; return whether there was one."""
-        values = {"for_client": client_id, "for_id": subscription_id}
-        return bool(unsubscribe(self._connection, **values))
+        own = {"for_client": client_id, "for_id": subscription_id}
+        # So that something waits for it: whoever looks at its line deletes all of its deliveries.
+        self._run(ADD_PING, **own)
+        deleted = bool(self._run(UNSUBSCRIBE, **own).rowcount)
+        if deleted:
+            SECRETS.delete(self._connection, subscription_id)
+            self._run(DELETE_INTERESTS, **own)
+        return deleted
 
-    def subscription(self, client_id: str, subscription_id: str) -> Subscription | None:
+    def subscription(self, client_id: str | None, subscription_id: str) -> Subscription | None:
         values = {"for_client": client_id, "for_id": subscription_id}
         row = self._run(GET_SUBSCRIPTION, **values).one_or_none()
         return None if row is None else _subscription(row)
@@ -395,141 +491,160 @@ class WebhookRepository(Statements):
         rows = self._run(LIST_SUBSCRIPTIONS, for_client=client_id, **values)
         return [_subscription(row) for row in rows]
 
-    def pause(self, client_id: str, subscription_id: str) -> None:
+    def pause(self, client_id: str | None, subscription_id: str) -> None:
         """Pause a subscription on request, unless it is paused."""
         values = {"for_client": client_id, "for_id": subscription_id}
         self._run(PAUSE, **values, for_reason="requested")
 
-    def resume(self, client_id: str, subscription_id: str) -> None:
+    def resume(self, client_id: str | None, subscription_id: str) -> None:
         self._run(RESUME, for_client=client_id, for_id=subscription_id)
 
-    def rotate(
-        self, client_id: str, subscription_id: str, secret: str, overlap_ms: int
-    ) -> Subscription | None:
-        """Give a subscription a new secret; the previous one signs too for ``overlap_ms``."""
-        values = {"for_client": client_id, "for_id": subscription_id, "overlap_ms": overlap_ms}
-        row = self._run(ROTATE, **values, new_secret=secret).one_or_none()
-        return None if row is None else _subscription(row)
-
-    def bring_forward(self, subscription_id: str, lease_ms: int, page_size: int) -> list[str]:
-        """Make a page of the deliveries that wait for later due now; return their ids."""
-        values = {"for_subscription": subscription_id, "lease_ms": lease_ms}
-        return [*self._run(BRING_FORWARD, **values, page_size=page_size).scalars()]
+    def rotate(self, client_id: str, subscription_id: str, secret: str, overlap_ms: int) -> None:
+        """Give a subscription a new secret, if it exists; the others sign too for ``overlap_ms``."""
+        if self._run(LOCK_OWN, for_client=client_id, for_id=subscription_id).first():
+            SECRETS.replace(self._connection, subscription_id, secret, overlap_ms)
 
     # -- deliveries --
 
     def deliveries(
-        self, subscription_id: str, *, status: str | None, page_size: int, after: Position | None
+        self,
+        subscription_id: str,
+        *,
+        status: str | None,
+        page_size: int,
+        after: datetime,
+        before: Position,
     ) -> list[Delivery]:
-        """A subscription's deliveries, oldest first. Each status is read from the index in this order."""
-        at, last_id = after or FIRST
+        """A subscription's deliveries between two times, newest first. Each status is read from the
+        index in this order.
+        """
+        position = (deliveries.c.created_at, deliveries.c.id)
         pages = [
             sa.select(deliveries)
             .where(
                 deliveries.c.subscription_id == p("for_subscription"),
                 deliveries.c.status == one,
-                after_last(deliveries.c.created_at, deliveries.c.id),
+                deliveries.c.created_at > p("after_at", type_=Instant),
+                sa.tuple_(*position)
+                < sa.tuple_(p("before_at", type_=Instant), p("before_id", type_=Id)),
             )
-            .order_by(deliveries.c.created_at, deliveries.c.id)
+            .order_by(*(column.desc() for column in position))
             .limit(p("page_size"))
             .subquery()
             for one in ([status] if status else DeliveryStatus)
         ]
         found = sa.union_all(*map(sa.select, pages)).subquery()
-        query = sa.select(found).order_by(found.c.created_at, found.c.id).limit(p("page_size"))
-        values = {"last_at": at, "last_id": last_id, "page_size": page_size}
-        rows = self._run(query, for_subscription=subscription_id, **values)
+        newest = (found.c.created_at.desc(), found.c.id.desc())
+        rows = self._run(
+            sa.select(found).order_by(*newest).limit(p("page_size")),
+            for_subscription=subscription_id,
+            after_at=after,
+            before_at=before.at,
+            before_id=before.id,
+            page_size=page_size,
+        )
         return [delivery_of(row) for row in rows]
 
-    def delivery(self, delivery_id: str) -> Delivery | None:
-        row = self._run(GET_DELIVERY, for_id=delivery_id).one_or_none()
+    def ping(self, client_id: str, subscription_id: str) -> Delivery | None:
+        """Insert a delivery that is about nothing, if there is such a subscription."""
+        values = {"for_client": client_id, "for_id": subscription_id}
+        row = self._run(ADD_PING, **values).one_or_none()
         return None if row is None else delivery_of(row)
 
-    def owner(self, subscription_id: str) -> str | None:
-        """Whose subscription it is; None once it is deleted."""
-        owner: str | None = self._run(GET_OWNER, for_id=subscription_id).scalar_one_or_none()
-        return owner
-
-    def redeliver(self, delivery_id: str) -> Delivery | None:
-        """Have a delivery sent again, with all of its attempts ahead; None if it no longer exists."""
-        row = self._run(REDELIVER, for_id=delivery_id).one_or_none()
+    def delivery(self, client_id: str | None, delivery_id: str) -> Delivery | None:
+        row = self._run(GET_DELIVERY, for_client=client_id, for_id=delivery_id).one_or_none()
         return None if row is None else delivery_of(row)
 
-    def upcoming(
-        self, after_ms: int | None, before_ms: int, page_size: int, last: Upcoming | None
-    ) -> list[Upcoming]:
-        """A page of pending deliveries that are due within bounds from now, soonest first."""
-        at, last_id = FIRST if last is None else (last.due_at, last.id)
-        values = {"before_ms": before_ms, "page_size": page_size, "last_at": at, "last_id": last_id}
-        if after_ms is None:
-            rows = self._run(LIST_DUE, **values)
-        else:
-            rows = self._run(LIST_DUE_AFTER, **values, after_ms=after_ms)
-        return [Upcoming(row.id, row.due_at, row.ms) for row in rows]
+    def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery | None:
+        """Have a delivery sent again, with all of its attempts ahead; None if there is none."""
+        row = self._run(REDELIVER, for_client=client_id, for_id=delivery_id).one_or_none()
+        return None if row is None else delivery_of(row)
 
-    def claim(self, delivery_id: str, lease_ms: int) -> ClaimedDelivery | None:
-        """Lease a delivery that is due, and read what is needed to send it; None if it is not due."""
-        row = self._run(CLAIM, for_id=delivery_id, lease_ms=lease_ms).one_or_none()
-        if row is None:
-            return None
+    def lines(self, after_ms: int, before_ms: int) -> list[Line]:
+        """The subscriptions whose first delivery is due within bounds from now, soonest first."""
+        rows = self._run(LIST_LINES, after_ms=after_ms, before_ms=before_ms)
+        return [Line(row.id, row.id, row.client_id, row.due_in_ms) for row in rows]
+
+    def find_lines(self, given: Sequence[str]) -> list[Line]:
+        """Those of these ids of deliveries and subscriptions that something waits for."""
+        rows = self._run(FIND_LINES, for_ids=given)
+        return [Line._make(row) for row in rows if None not in row]
+
+    def look(self, subscription_id: str) -> tuple[Candidate | None, bool]:
+        """The first delivery of a subscription that may be sent, and whether there are more."""
+        rows = self._run(LOOK, for_subscription=subscription_id).all()
+        return self._candidate(rows[0]) if rows else None, len(rows) > 1
+
+    def _candidate(self, row: sa.Row[Any]) -> Candidate:
         target = self._run(
             GET_TARGET,
             for_subscription=row.subscription_id,
             for_order=row.order_id,
             for_event=row.event_id,
-            # A reminder comes after the event that set the deadline.
-            before_event=row.event_id + (row.type == REMINDER),
-            stalled_ms=-STALLED_MS,
         ).one()
-        order = self._read_order(self._connection, row.order_id, target.client_id)
-        assert order is not None  # none is ever deleted
-        previous = [target.previous_secret] if target.previous_is_valid else []
-        return ClaimedDelivery(
+        order = None
+        if row.order_id is not None:
+            order = self._read_order(self._connection, row.order_id, target.client_id)
+        message = Message(
             id=row.id,
-            leased_until=row.due_at,
-            type=row.type,
+            token=row.due_at,
+            subscription_id=row.subscription_id,
+            url=target.url,
+            secrets=tuple(target.secrets),
             attempts=row.attempts,
+            type=row.type,
+            at=target.event_at or row.created_at,
             sequence=row.event_id,
-            subscription=_subscription(target),
-            secrets=(target.secret, *previous),
-            deleted=target.deleted_at is not None,
-            has_predecessor=bool(target.has_predecessor),
-            superseded=bool(target.superseded),
-            at=target.event_at,
-            facts=target.data,
+            facts=target.data or {},
             order=order,
+            origin=Origin.parse(target.origin or ""),
+            body=row.body,
+        )
+        return Candidate(
+            message,
+            deleted=target.deleted_at is not None,
+            paused=target.paused_at is not None,
+            superseded=bool(target.superseded),
             expires_in_ms=target.expires_in_ms,
-            origin=Origin.parse(target.origin),
         )
 
-    def due_in_ms(self, delivery_id: str) -> int | None:
-        """In how many ms a pending delivery is due; None if it is not pending."""
-        due: int | None = self._run(GET_DUE, for_id=delivery_id).scalar_one_or_none()
-        return due
+    def claim(self, message: Message, body: str | None, lease_ms: int) -> datetime | None:
+        """Lease a delivery with the body of all of its attempts; return the lease, or None if
+        somebody else was faster.
+        """
+        values = {"for_id": message.id, "token": message.token, "new_body": body}
+        lease: datetime | None = self._run(CLAIM, **values, lease_ms=lease_ms).scalar_one_or_none()
+        return lease
 
-    def put_off(self, delivery_id: str, token: datetime, delay_ms: int) -> None:
-        """Postpone a leased delivery."""
-        self._run(PUT_OFF, for_id=delivery_id, token=token, delay_ms=delay_ms)
+    def put_off(self, message: Message, delay_ms: int) -> None:
+        """Postpone a delivery that is as it was read."""
+        self._run(PUT_OFF, for_id=message.id, token=message.token, delay_ms=delay_ms)
 
-    def drop(self, delivery_id: str, token: datetime) -> None:
-        """Delete a leased delivery."""
-        self._run(DROP, for_id=delivery_id, token=token)
+    def drop(self, message: Message) -> None:
+        """Delete a delivery that is as it was read."""
+        self._run(DROP, for_id=message.id, token=message.token)
+
+    def drop_page(self, subscription_id: str, page_size: int) -> None:
+        """Delete a page of a subscription's deliveries, those that are pending last."""
+        self._run(DROP_PAGE, for_subscription=subscription_id, page_size=page_size)
 
     def record(
         self, message: Message, answer: Answer, status: DeliveryStatus, delay_ms: int
-    ) -> bool:
-        """Record an attempt under its lease; return whether the lease still held."""
-        result = self._run(
+    ) -> bool | None:
+        """Record an attempt under its lease; return whether another delivery waited for it, or None
+        if the lease was lost.
+        """
+        has_successor: bool | None = self._run(
             RECORD,
             for_id=message.id,
-            token=message.leased_until,
+            token=message.token,
             new_status=str(status),
             delay_ms=delay_ms,
             answer_status=answer.status,
             answer_error=answer.error,
             answer_body=answer.body,
-        )
-        return bool(result.rowcount)
+        ).scalar_one_or_none()
+        return has_successor
 
     def prune(
         self, subscription_id: str, status: DeliveryStatus, kept_ms: int, page_size: int
@@ -541,9 +656,9 @@ class WebhookRepository(Statements):
         result = self._run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
         return result.rowcount
 
-    def pause_gone(self, subscription_id: str) -> None:
+    def pause_gone(self, message: Message) -> None:
         """Pause a subscription whose endpoint answered that it is gone."""
-        self._run(PAUSE_GONE, for_id=subscription_id)
+        self._run(PAUSE_GONE, for_id=message.subscription_id, gone_url=message.url)
 
 
 def _subscription(row: sa.Row[Any]) -> Subscription:

@@ -4,51 +4,70 @@ A delivery is a row, written by the statement that writes its event, so none is 
 invented. It is sent under a lease, outside of any transaction: the process whose conditional UPDATE
 moved its ``due_at`` forward sends it, and records the outcome only if ``due_at`` has not changed
 since.
+
+A subscription's pending deliveries are its line, in the order in which they are due. Redis and the
+sweep only tell whose line to look at, so however long it is, it is one thing to look at.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from http import HTTPStatus
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from orders.errors import DeliveryNotFound, TooManyWebhooks, WebhookNotFound
+from orders.errors import DeliveryNotFound, KeyReused, TooManyWebhooks, WebhookNotFound
 from orders.order.domain import OrderStatus
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.sql.errors import retried
-from orders.sql.statements import Position
+from orders.sql.ids import named_id, new_id
+from orders.sql.statements import FIRST, LAST, Position
+from orders.sql.tables import EVERY
 from orders.sql.transactions import Transactional
 from orders.webhooks.domain import (
     REMINDER,
-    WEBHOOK_TYPES,
     Answer,
     Delivery,
     DeliveryStatus,
     Message,
     Subscription,
 )
-from orders.webhooks.repository import ClaimedDelivery, ReadOrder, Upcoming, WebhookRepository
+from orders.webhooks.repository import Candidate, Line, ReadOrder, WebhookRepository
 from orders.webhooks.signatures import new_secret
 from orders.webhooks.urls import parsed
 
 #: How many subscriptions a client may have: each costs a delivery for each event.
 MAX_SUBSCRIPTIONS = 10
-#: How long the secret before a rotation signs too.
+#: How long the secrets before a rotation sign too.
 OVERLAP_MS = 24 * 3600 * 1000
-#: How long to wait after each failed attempt. After the last one, about a day in all, the delivery
-#: is dead.
-RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 28_800)
-#: When to look again at a delivery that waits for an earlier one of the same order.
-IN_TURN_MS = 250
-#: When to look again at one whose subscription is paused. Resuming does not wait for it.
-PAUSED_MS = 3600 * 1000
-#: How many deliveries one statement makes due when a subscription is resumed, or deletes when they
-#: are old; and how many such statements run in one call.
+#: How long to wait after each failed attempt. After the last one, three days in all, the delivery is
+#: dead.
+RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, *8 * [28_800])
+#: A delivery that is due and was not sent for so long was forgotten by Redis, or by a worker that died.
+LATE_MS = 1000
+#: Longer than any delivery waits.
+MAX_LATE_MS = 100 * 366 * 86_400_000
+#: How many deliveries one statement deletes, and how many such statements run in one call.
 SLICE, SLICES = 1000, 20
 #: How long it may take to record the outcome after a request has ended.
 GRACE_SECONDS = 10.0
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
+
+
+#: Of a delivery whose last attempt began, and whose worker died with it.
+NO_OUTCOME = Answer(None, "the worker stopped", None)
+
+
+class Claimed(NamedTuple):
+    """What a look at a subscription brought: a message to send, and whether to look again."""
+
+    message: Message | None
+    more: bool
+
+
+NOTHING, SOMETHING_ELSE = Claimed(None, more=False), Claimed(None, more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,24 +113,29 @@ class Webhooks(Transactional[WebhookRepository]):
     # -- for clients -----------------------------------------------------------------------
 
     def subscribe(
-        self, client_id: str, *, url: str, events: Sequence[str] | None
-    ) -> tuple[Subscription, str]:
-        """Send a client's events to a URL; None: all of them. Returns the secret that signs them,
-        too.
+        self, client_id: str, *, url: str, events: Sequence[str] | None, key: str | None = None
+    ) -> tuple[Subscription, str, bool]:
+        """Send a client's events to a URL; None: all of them. Once for each idempotency key, if there is one.
 
-        Raises WebhookUrlNotAllowed, TooManyWebhooks.
+        Returns also the secret that signs them, and whether the key was used before. Raises
+        WebhookUrlNotAllowed, TooManyWebhooks, KeyReused.
         """
         parsed(url, allow_private=self._policy.allow_private)
-        types = WEBHOOK_TYPES if events is None else tuple(events)
         secret = new_secret()
+        made_id = new_id() if key is None else named_id(client_id, key)
         with self._writing() as repository:
-            made = repository.subscribe(
-                client_id, url=url, events=events, types=types, secret=secret
+            is_new = repository.subscribe(
+                made_id, client_id, url=url, events=events, types=_types(events), secret=secret
             )
             # After the insert, which waits for the client's other subscriptions and so sees them.
-            if repository.count(client_id) > MAX_SUBSCRIPTIONS:
+            if is_new and repository.count(client_id) > MAX_SUBSCRIPTIONS:
                 raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
-        return made, secret
+            if not is_new:
+                secret = repository.first_secret(made_id)
+            found = repository.subscription(client_id, made_id)
+        if found is None or (found.url, found.events) != (url, events and tuple(events)):
+            raise KeyReused
+        return found, secret, not is_new
 
     def subscriptions(
         self, client_id: str, *, page_size: int, after: Position | None = None
@@ -120,151 +144,183 @@ class Webhooks(Transactional[WebhookRepository]):
         with self._reading() as repository:
             return repository.subscriptions(client_id, page_size=page_size, after=after)
 
-    def subscription(self, client_id: str, subscription_id: str) -> Subscription:
-        """Raises WebhookNotFound, for another client's too."""
+    def subscription(self, client_id: str | None, subscription_id: str) -> Subscription:
+        """None is any client's. Raises WebhookNotFound, for another client's too."""
         with self._reading() as repository:
             found = repository.subscription(client_id, subscription_id)
         if found is None:
             raise WebhookNotFound
         return found
 
-    def pause(self, client_id: str, subscription_id: str) -> Subscription:
-        """Keep deliveries for later. Raises WebhookNotFound."""
+    def pause(self, client_id: str | None, subscription_id: str) -> Subscription:
+        """Keep deliveries for later. None is any client's. Raises WebhookNotFound."""
         with self._autocommit() as repository:
             repository.pause(client_id, subscription_id)
         return self.subscription(client_id, subscription_id)
 
-    def resume(self, client_id: str, subscription_id: str) -> Subscription:
-        """Send what was kept. Raises WebhookNotFound."""
+    def resume(self, client_id: str | None, subscription_id: str) -> Subscription:
+        """Send what was kept, however much. None is any client's. Raises WebhookNotFound."""
         with self._autocommit() as repository:
             repository.resume(client_id, subscription_id)
         found = self.subscription(client_id, subscription_id)
-        for _ in range(SLICES):  # the rest is sent when it is due
-            with self._autocommit() as repository:
-                ids = repository.bring_forward(subscription_id, self._policy.lease_ms, SLICE)
-            for delivery_id in ids:
-                self._scheduler.schedule(delivery_id, delay_ms=0)
-            if len(ids) < SLICE:
-                break
+        self._scheduler.schedule(subscription_id, delay_ms=0)
         return found
 
-    def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Subscription, str]:
-        """Make a new secret; for a day the previous one signs too. Raises WebhookNotFound."""
-        secret = new_secret()
+    def change(self, client_id: str, subscription_id: str, changes: Mapping[str, Any]) -> None:
+        """Change a subscription's ``url``, or its ``events`` from now on; None: all of them.
+
+        Raises WebhookNotFound, WebhookUrlNotAllowed.
+        """
+        url, events = changes.get("url"), changes.get("events")
+        if url is not None:
+            parsed(url, allow_private=self._policy.allow_private)
+        types = _types(events) if "events" in changes else ()
+        with self._writing() as repository:
+            repository.change(client_id, subscription_id, url=url, events=events, types=types)
+
+    def ping(self, client_id: str, subscription_id: str) -> Delivery:
+        """Send a message about nothing. Raises WebhookNotFound."""
         with self._autocommit() as repository:
-            found = repository.rotate(client_id, subscription_id, secret, OVERLAP_MS)
-        if found is None:
+            made = repository.ping(client_id, subscription_id)
+        if made is None:
             raise WebhookNotFound
-        return found, secret
+        self._scheduler.schedule(made.id, delay_ms=0)
+        return made
+
+    def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Subscription, str]:
+        """Make a new secret; for a day those before it sign too. Raises WebhookNotFound."""
+        secret = new_secret()
+        with self._writing() as repository:
+            repository.rotate(client_id, subscription_id, secret, OVERLAP_MS)
+        return self.subscription(client_id, subscription_id), secret
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> None:
         """Send nothing more, not even what is waiting. Raises WebhookNotFound."""
-        with self._autocommit() as repository:
+        with self._writing() as repository:
             if not repository.unsubscribe(client_id, subscription_id):
                 raise WebhookNotFound
 
     def deliveries(
         self,
-        client_id: str,
+        client_id: str | None,
         subscription_id: str,
         *,
         status: str | None,
         page_size: int,
-        after: Position | None = None,
+        after: datetime | None = None,
+        before: Position | None = None,
     ) -> list[Delivery]:
-        """A subscription's deliveries, oldest first. Raises WebhookNotFound."""
+        """A subscription's deliveries between two times, newest first. None is any client's.
+
+        Raises WebhookNotFound.
+        """
         self.subscription(client_id, subscription_id)
         with self._reading() as repository:
             return repository.deliveries(
-                subscription_id, status=status, page_size=page_size, after=after
+                subscription_id,
+                status=status,
+                page_size=page_size,
+                after=after or FIRST.at,
+                before=before or LAST,
             )
 
-    def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
-        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound.
+    def delivery(self, client_id: str | None, delivery_id: str) -> Delivery:
+        """None is any client's. Raises DeliveryNotFound."""
+        with self._reading() as repository:
+            found = repository.delivery(client_id, delivery_id)
+        if found is None:
+            raise DeliveryNotFound
+        return found
 
-        Even a delivery that was given up because it killed its workers is sent again.
-        """
+    def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
+        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound."""
         with self._autocommit() as repository:
-            found = repository.delivery(delivery_id)
-            owner = None if found is None else repository.owner(found.subscription_id)
-            if owner is None or client_id not in (None, owner):
-                raise DeliveryNotFound
-            again = repository.redeliver(delivery_id)
-            if again is None:  # deleted meanwhile
-                raise DeliveryNotFound
+            again = repository.redeliver(client_id, delivery_id)
+        if again is None:
+            raise DeliveryNotFound
         self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
         return again
 
     # -- for the worker --------------------------------------------------------------------
 
-    @retried
-    def claim(self, delivery_id: str) -> Message | int | None:
-        """Lease a delivery that may be sent now.
+    def find_lines(self, ids: Sequence[str]) -> list[Line]:
+        """Those of these ids of deliveries and subscriptions that something waits for."""
+        with self._reading() as repository:
+            return repository.find_lines(ids)
 
-        Otherwise return in how many ms to look again, or None if there is nothing left to do.
+    def lines(self, after_seconds: float | None, before_seconds: float) -> list[Line]:
+        """The subscriptions that something waits for, soonest first, within bounds from now.
+
+        The first delivery counts, and is due `LATE_MS` later than it is: until then it is about to
+        be sent.
         """
-        with self._autocommit() as repository:  # each statement is guarded by the lease
-            claimed = repository.claim(delivery_id, self._policy.lease_ms)
-            if claimed is None:
-                due = repository.due_in_ms(delivery_id)
-                return due if due is None else max(1, due)
-            wait = self._wait_ms(claimed)
-            if wait == 0:
-                return claimed.message()
+        after_ms = -MAX_LATE_MS if after_seconds is None else round(after_seconds * 1000)
+        with self._reading() as repository:
+            found = repository.lines(after_ms - LATE_MS, round(before_seconds * 1000) - LATE_MS)
+        return [line._replace(due_in_ms=line.due_in_ms + LATE_MS) for line in found]
+
+    @retried
+    def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> Claimed:
+        """Lease the first delivery of a subscription that may be sent now; ``write`` makes its body."""
+        with self._autocommit() as repository:  # each write is guarded by what was read
+            found, more = repository.look(subscription_id)
+            if found is None or found.paused:
+                return NOTHING
+            message = found.message
+            if found.deleted:
+                repository.drop_page(subscription_id, SLICE)
+                return SOMETHING_ELSE
+            wait = self._wait_ms(found)
             if wait is None:
-                repository.drop(claimed.id, claimed.leased_until)
+                repository.drop(message)
+            elif wait:
+                repository.put_off(message, wait)
+                self._scheduler.schedule(message.id, delay_ms=wait)
+            elif message.attempts > len(RETRY_SECONDS):
+                if repository.record(message, NO_OUTCOME, DeliveryStatus.DEAD, 0) is not None:
+                    self._observe("webhook.dead")
             else:
-                repository.put_off(claimed.id, claimed.leased_until, wait)
-            return wait
+                body = message.body or write(message)
+                token = repository.claim(message, body, self._policy.lease_ms)
+                if token is not None:
+                    return Claimed(replace(message, token=token, body=body), more)
+        return SOMETHING_ELSE
 
-    def _wait_ms(self, claimed: ClaimedDelivery) -> int | None:
+    def _wait_ms(self, found: Candidate) -> int | None:
         """How long a delivery has to wait; None if it is not to be sent at all."""
-        if claimed.deleted:
-            return None
-        if claimed.type == REMINDER:
-            wait = self._reminder_wait_ms(claimed)
-            if wait != 0:
-                return wait
-        if claimed.subscription.paused_at is not None:
-            return PAUSED_MS
-        return IN_TURN_MS if claimed.has_predecessor else 0
-
-    def _reminder_wait_ms(self, claimed: ClaimedDelivery) -> int | None:
-        reminder_ms = self._policy.reminder_ms
-        order = claimed.order
-        lifetime = order.expires_at - claimed.at
+        message, reminder_ms = found.message, self._policy.reminder_ms
+        if message.order is None or message.type != REMINDER:
+            return 0
+        lifetime = message.order.expires_at - message.at
         if (
             reminder_ms == 0
-            or order.status is not OrderStatus.UNPAID
-            or claimed.superseded
+            or message.order.status is not OrderStatus.UNPAID
+            or found.superseded
             or lifetime.total_seconds() * 1000 <= reminder_ms
-            or claimed.expires_in_ms <= 0
+            or found.expires_in_ms is None
+            or found.expires_in_ms <= 0
         ):
             return None
-        return max(0, claimed.expires_in_ms - reminder_ms)
+        return max(0, found.expires_in_ms - reminder_ms)
 
     @retried
-    def put_off(self, message: Message, delay_ms: int) -> None:
-        """Give up a lease without having sent the message."""
-        with self._autocommit() as repository:
-            repository.put_off(message.id, message.leased_until, delay_ms)
-
-    @retried
-    def record(self, message: Message, answer: Answer) -> int | None:
-        """Record what came of sending a message; returns in how many ms to try again, or None.
+    def record(self, message: Message, answer: Answer) -> bool:
+        """Record what came of sending a message; return whether another one waited for it.
 
         An endpoint that is gone (410) pauses its subscription. Whoever lost the lease records nothing.
         """
-        gone = answer.status == HTTPStatus.GONE
         status, delay_ms = _next(message.attempts + 1, answer)
         with self._writing() as repository:
-            if gone:
-                repository.pause_gone(message.subscription_id)
-            recorded = repository.record(message, answer, status, delay_ms)
+            has_successor = repository.record(message, answer, status, delay_ms)
+            if answer.status == HTTPStatus.GONE and has_successor is not None:
+                repository.pause_gone(message)
         is_pending = status is DeliveryStatus.PENDING
-        if recorded:
-            self._observe("webhook.failed" if is_pending else f"webhook.{status}")
-        return delay_ms if is_pending else None
+        if has_successor is None:
+            return False
+        self._observe("webhook.failed" if is_pending else f"webhook.{status}")
+        if delay_ms:
+            self._scheduler.schedule(message.id, delay_ms=delay_ms)
+        return has_successor
 
     @retried
     def prune(self, subscription_id: str) -> None:
@@ -279,21 +335,10 @@ class Webhooks(Transactional[WebhookRepository]):
                 if count < SLICE:
                     break
 
-    def upcoming(
-        self, after_seconds: float | None, before_seconds: float, page_size: int
-    ) -> Iterator[list[Upcoming]]:
-        """Pages of pending deliveries that are due within these bounds from now, soonest first."""
-        after_ms = None if after_seconds is None else round(after_seconds * 1000)
-        before_ms = round(before_seconds * 1000)
-        last: Upcoming | None = None
-        while True:
-            with self._reading() as repository:  # no connection is held while a page is used
-                page = repository.upcoming(after_ms, before_ms, page_size, last)
-            if page:
-                yield page
-            if len(page) < page_size:
-                return
-            last = page[-1]
+
+def _types(events: Sequence[str] | None) -> tuple[str, ...]:
+    """What to send for these events; None: all, also those of types that come later."""
+    return (EVERY, REMINDER) if events is None else tuple(events)
 
 
 def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:
@@ -301,7 +346,7 @@ def _next(attempts: int, answer: Answer) -> tuple[DeliveryStatus, int]:
     if answer.is_success:
         return DeliveryStatus.DELIVERED, 0
     if answer.status == HTTPStatus.GONE:
-        return DeliveryStatus.PENDING, PAUSED_MS
+        return DeliveryStatus.PENDING, 0
     if attempts > len(RETRY_SECONDS):
         return DeliveryStatus.DEAD, 0
     return DeliveryStatus.PENDING, 1000 * RETRY_SECONDS[attempts - 1]

@@ -20,8 +20,8 @@ SECRET_BYTES = 32
 #: How far a message's timestamp may be from now, either way. A captured one is useless afterwards.
 TOLERANCE_SECONDS = 300
 TIMESTAMP = re.compile("[0-9]{1,15}")
-#: How many signatures a message may have; a rotation needs two. Anybody may send a header of
-#: thousands.
+#: How many signatures a message may have; each rotation within a day adds one. Anybody may send a
+#: header of thousands.
 MAX_SIGNATURES = 10
 
 

@@ -1,0 +1,108 @@
+"""A client's events across all of its orders, in a sequence whose readers miss none.
+
+An event gets its id when it is written, so one with a smaller id may be committed later. So whoever
+writes events announces them: see `orders.sql.sequences`. A reader asks how far the sequence is, then for
+the least number that is announced: what has an id up to both is committed by now, or never will be.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from orders.order.domain import EventType, Order
+from orders.order.repository import as_placed
+from orders.order.states import with_items
+from orders.sql.expressions import Id, ids, one_of
+from orders.sql.sequences import MARK
+from orders.sql.statements import Statements
+from orders.sql.tables import order_events, orders, webhook_deliveries
+from orders.sql.transactions import Transactional
+
+p = sa.bindparam
+
+
+class FeedEvent(NamedTuple):
+    """Something that happened to one of a client's orders."""
+
+    sequence: int
+    order_id: str
+    type: str
+    at: datetime
+    #: Of order.created, the order as it was placed.
+    data: Mapping[str, Any] | Order
+    #: The ids of the messages about it, as long as they are kept.
+    webhook_ids: list[str]
+
+
+# The greatest id up to which every event is committed.
+SETTLED = sa.text("""
+    SELECT least(last_value, (
+        SELECT min((classid::bigint & 65535) << 32 | objid::bigint) FROM pg_locks
+        WHERE locktype = 'advisory' AND objsubid = 1 AND classid::bigint >> 16 = :mark
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND last_value > 0  -- so that it is read first
+    )) FROM order_events_id_seq
+""")
+_place = sa.tuple_(order_events.c.client_id, order_events.c.id)
+
+
+def _at(parameter: str) -> sa.Tuple:
+    return sa.tuple_(p("for_client", type_=Id), p(parameter, type_=sa.BigInteger))
+
+
+_messages = sa.select(sa.func.json_agg(webhook_deliveries.c.id, type_=sa.JSON)).where(
+    webhook_deliveries.c.order_id == order_events.c.order_id,
+    webhook_deliveries.c.event_id == order_events.c.id,
+    webhook_deliveries.c.type == order_events.c.type,  # not a reminder
+)
+# A client's events between two ids, in their sequence.
+LIST_EVENTS = (
+    sa.select(order_events, _messages.scalar_subquery().label("webhook_ids"))
+    .where(_place > _at("after_id"), _place <= _at("settled"))
+    .order_by(order_events.c.client_id, order_events.c.id)
+    .limit(p("page_size"))
+)
+# Some orders as they were placed, a row for each item.
+LIST_PLACED = with_items(sa.select(orders).where(one_of(orders.c.id, ids("ids"))))
+
+
+class FeedRepository(Statements):
+    """The statements, each with a snapshot of its own."""
+
+    def events(self, client_id: str, after_id: int, page_size: int) -> list[FeedEvent]:
+        """A client's events after an id, in their sequence."""
+        settled = self._run(SETTLED, mark=MARK).scalar_one()
+        values = {"for_client": client_id, "after_id": after_id, "settled": settled}
+        rows = self._run(LIST_EVENTS, **values, page_size=page_size).all()
+        placed = self._placed(row.order_id for row in rows if row.type == EventType.CREATED)
+        return [
+            FeedEvent(
+                row.id,
+                row.order_id,
+                row.type,
+                row.at,
+                placed[row.order_id] if row.type == EventType.CREATED else row.data,
+                row.webhook_ids or [],
+            )
+            for row in rows
+        ]
+
+    def _placed(self, order_ids: Iterable[str]) -> dict[str, Order]:
+        items = defaultdict(list)
+        for row in self._run(LIST_PLACED, ids=[*order_ids]):
+            items[row.id].append(row)
+        return {order_id: as_placed(rows) for order_id, rows in items.items()}
+
+
+class Feed(Transactional[FeedRepository]):
+    """Raises StorageUnavailable while the database does not answer."""
+
+    _repository = FeedRepository
+
+    def events(self, client_id: str, *, after_id: int, page_size: int) -> list[FeedEvent]:
+        """A client's events after an id, in their sequence: none is added before one that was read."""
+        with self._reading() as repository:
+            return repository.events(client_id, after_id, page_size)

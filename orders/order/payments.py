@@ -1,0 +1,139 @@
+"""What is known of payments once they are recorded, and what follows them: refunds and disputes."""
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from orders.errors import (
+    AlreadyRefunded,
+    OrderError,
+    OrderNotFound,
+    PaymentNotFound,
+    ReferenceReused,
+    RefundTooLarge,
+    WrongCurrency,
+)
+from orders.order.domain import Entry, EventType, Payment
+from orders.order.ports import Observer, TaskScheduler
+from orders.order.repository import OrderRepository
+from orders.sql.errors import retried
+from orders.sql.statements import Position
+from orders.sql.transactions import Transactional
+
+
+class Paid(NamedTuple):
+    """A payment, and whether it, or its refund, had been recorded before."""
+
+    payment: Payment
+    replayed: bool
+
+
+class Payments(Transactional[OrderRepository]):
+    """Raises StorageUnavailable from every method while the database does not answer."""
+
+    _repository = OrderRepository
+
+    def __init__(
+        self, engine: sa.Engine, webhooks: TaskScheduler | None, observe: Observer
+    ) -> None:
+        super().__init__(engine)
+        self._webhooks = webhooks
+        self._observe = observe
+
+    def _committed(self, repository: OrderRepository) -> None:
+        if self._webhooks is not None:
+            for delivery_id in repository.deliveries:
+                self._webhooks.schedule(delivery_id, delay_ms=0)
+
+    def refund(
+        self,
+        client_id: str,
+        payment_id: str,
+        *,
+        reference: str,
+        amount_minor: int | None = None,
+        currency: str | None = None,
+    ) -> Paid:
+        """Record a refund that the provider has sent, with the provider's reference for it.
+
+        Without an amount, it is of all that is left. Raises PaymentNotFound, ReferenceReused,
+        WrongCurrency, AlreadyRefunded, RefundTooLarge.
+        """
+        return self.enter(client_id, payment_id, Entry(reference, amount_minor, currency))
+
+    @retried
+    def enter(self, client_id: str, payment_id: str, entry: Entry) -> Paid:
+        """Record a refund or a dispute, once for each reference. Raises as `refund` does."""
+        with self._autocommit() as repository:
+            recorded = repository.enter(entry, payment_id, client_id)
+            payment = repository.own_payment(payment_id, client_id)
+            if payment is None:
+                raise PaymentNotFound
+            if not recorded:
+                known = repository.known_entry(entry, payment, client_id)
+                if known is None:
+                    raise _refusal(entry, payment)
+                given = (
+                    entry.amount_minor or known.amount_minor,
+                    entry.currency or payment.currency,
+                )
+                same = (known.amount_minor, payment.currency)
+                if payment.id != known.payment_id or given != same:
+                    raise ReferenceReused
+                return Paid(payment, replayed=True)
+        self._observe(EventType.REFUNDED if entry.kind == "refund" else EventType.DISPUTED)
+        return Paid(payment, replayed=False)
+
+    def enter_by_reference(
+        self, client_id: str, provider: str, payment_reference: str, entry: Entry
+    ) -> Paid:
+        """`enter` what is about the payment that the provider knows by ``payment_reference``."""
+        found = self.payments_with(client_id, provider, payment_reference)
+        if not found:
+            raise PaymentNotFound
+        return self.enter(client_id, found[0].id, entry)
+
+    def payment(self, client_id: str, payment_id: str) -> Payment:
+        """A client's own payment. Raises PaymentNotFound."""
+        with self._reading() as repository:
+            payment = repository.own_payment(payment_id, client_id)
+        if payment is None:
+            raise PaymentNotFound
+        return payment
+
+    def payments_with(self, client_id: str, provider: str, reference: str) -> list[Payment]:
+        """The payment that a client's provider knows by this reference, if there is one."""
+        with self._reading() as repository:
+            payment = repository.payment(client_id, provider, reference)
+        return [] if payment is None else [payment]
+
+    def payments(
+        self, client_id: str, *, status: str, page_size: int, after: Position | None = None
+    ) -> list[Payment]:
+        """A client's payments of one status, oldest first."""
+        with self._reading() as repository:
+            return repository.payments(client_id, status=status, page_size=page_size, after=after)
+
+    def payments_of_order(
+        self,
+        client_id: str | None,
+        order_id: str,
+        *,
+        page_size: int,
+        after: Position | None = None,
+    ) -> list[Payment]:
+        """An order's payments, oldest first. Raises OrderNotFound."""
+        with self._reading() as repository:
+            if repository.order(order_id, client_id) is None:
+                raise OrderNotFound
+            return repository.payments_of_order(order_id, page_size=page_size, after=after)
+
+
+def _refusal(entry: Entry, payment: Payment) -> OrderError:
+    """Why a refund or a dispute was not recorded."""
+    left = payment.amount_minor - payment.refunded_minor
+    if entry.currency not in (None, payment.currency):
+        return WrongCurrency(f"It was paid in {payment.currency}.")
+    if entry.kind == "refund" and not left:
+        return AlreadyRefunded()
+    return RefundTooLarge(f"{left} of {payment.amount_minor} are left.")
