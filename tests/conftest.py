@@ -4,10 +4,11 @@ A server that cannot start skips the tests that need it, and fails them where CI
 """
 
 import functools
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -34,7 +35,8 @@ from orders.clients.service import Clients
 from orders.config import Settings
 from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order
-from orders.order.service import OrderService, Paid, Timeouts
+from orders.order.payments import Paid
+from orders.order.service import OrderService, Timeouts
 from orders.sql.database import create_engine
 from orders.sql.expressions import later, now
 from orders.sql.tables import metadata, order_items, orders, stock_items, unpaid_orders
@@ -65,6 +67,17 @@ def pytest_configure() -> None:
     # A script's background jobs ignore SIGINT, and so would the processes that tests end by it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests stay to the end. Searching them for garbage took a third of the time of collecting
+    # them, and some of each test's.
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist
@@ -348,38 +361,45 @@ class ReusedDatabase:
         try:
             self._empty()
         except (SchemaChanged, psycopg.Error):
+            self.close()
             self._postgres.execute(f"DROP DATABASE IF EXISTS {self._name} WITH (FORCE)")
             self._create()
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _create(self) -> None:
         self._name = f"test_{uuid4().hex}"
         self._postgres.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
         self.url = self._postgres.url(self._name)
-        with connected(self.url) as connection:
-            self._shape = connection.execute(SHAPE).fetchone()
+        # Kept: a new one takes longer to learn what tables there are than to empty them.
+        self._connection = connected(self.url)
+        self._shape = self._connection.execute(SHAPE).fetchone()
 
     def _empty(self) -> None:
         filled = (
             "SELECT relname, pg_relation_size(oid) FROM pg_class "
             "WHERE relname = ANY(%s) AND pg_relation_size(oid) > 0"
         )
-        with connected(self.url) as connection:
-            connection.execute(DISCONNECT_OTHERS)
-            if connection.execute(SHAPE).fetchone() != self._shape:
-                raise SchemaChanged
-            sizes = dict(connection.execute(filled, ([*metadata.tables],)).fetchall())
-            if max(sizes.values(), default=0) > self.LARGE_BYTES:
-                statements = [f"TRUNCATE {', '.join(sizes)} RESTART IDENTITY CASCADE"]
-            else:  # without foreign keys, in any order
-                statements = ["SET session_replication_role = replica"]
-                statements += [str(metadata.tables[name].delete()) for name in sizes]
-                statements += ["SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'"]
-            connection.execute("; ".join(statements).encode())
+        execute = self._connection.execute
+        execute(DISCONNECT_OTHERS)
+        if execute(SHAPE).fetchone() != self._shape:
+            raise SchemaChanged
+        sizes = dict(execute(filled, ([*metadata.tables],)).fetchall())
+        if max(sizes.values(), default=0) > self.LARGE_BYTES:
+            statements = [f"TRUNCATE {', '.join(sizes)} RESTART IDENTITY CASCADE"]
+        else:  # without foreign keys, in any order
+            statements = ["SET session_replication_role = replica"]
+            statements += [str(metadata.tables[name].delete()) for name in sizes]
+            statements += ["SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'"]
+        execute("; ".join(statements).encode())
 
 
 @pytest.fixture(scope="session")
-def reused_database(postgres: Postgres) -> ReusedDatabase:
-    return ReusedDatabase(postgres)
+def reused_database(postgres: Postgres) -> Iterator[ReusedDatabase]:
+    made = ReusedDatabase(postgres)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -399,17 +419,32 @@ def shop(migrated_url: str) -> Iterator[Shop]:
 @contextmanager
 def opened(url: str, **settings: Any) -> Iterator[Shop]:
     """A shop on a migrated database."""
-    engine = create_engine(Settings(database_url=url, redis_url="redis://nowhere", **settings))
-    scheduler = RecordingScheduler()
-    service = OrderService(engine, scheduler, Timeouts(1800, 1, 86_400))
-    clients = Clients(engine)
-    ids = [
-        client_id(clients, clients.create_key(name, ["orders"])) for name in ("customer", "other")
-    ]
-    try:
+    made = Settings(database_url=url, redis_url="redis://nowhere", **settings)
+    with an_engine(made) as engine:
+        scheduler = RecordingScheduler()
+        service = OrderService(engine, scheduler, Timeouts(1800, 1, 86_400))
+        clients = Clients(engine)
+        ids = [
+            client_id(clients, clients.create_key(name, ["orders"]))
+            for name in ("customer", "other")
+        ]
         yield Shop(engine, service, StockService(engine), scheduler, *ids)
+
+
+#: Engines between two tests, with the statements that they have compiled: compiling them anew takes
+#: longer than most tests.
+IDLE_ENGINES: dict[Settings, sa.Engine] = {}
+
+
+@contextmanager
+def an_engine(settings: Settings) -> Iterator[sa.Engine]:
+    """An engine that nobody else uses. It has no connection yet, and what listens to it is forgotten."""
+    engine = IDLE_ENGINES.pop(settings, None) or create_engine(settings)
+    try:
+        yield engine.execution_options()
     finally:
         engine.dispose()
+        IDLE_ENGINES[settings] = engine
 
 
 def client_id(clients: Clients, key: str) -> str:
@@ -445,12 +480,16 @@ class Api:
 
     def __init__(self, database_url: str, redis_url: str, **settings: Any) -> None:
         made = Settings(database_url=database_url, redis_url=redis_url, **settings)
-        if IDLE_APPS and not made.trusted_proxies:
-            self.app = IDLE_APPS.pop()
-            wired = bootstrap(made)
-            self.app.extensions.update(orders=wired, ops=Tools(wired))
-        else:
-            self.app = create_app(made)
+        self._stack = ExitStack()
+        engine = self._stack.enter_context(an_engine(made))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orders.bootstrap.create_engine", lambda _: engine)
+            if IDLE_APPS and not made.trusted_proxies:
+                self.app = IDLE_APPS.pop()
+                wired = bootstrap(made)
+                self.app.extensions.update(orders=wired, ops=Tools(wired))
+            else:
+                self.app = create_app(made)
         self.app.testing = True  # so that an undeclared error fails the test
         self.services: Services = self.app.extensions["orders"]
         self.http = self.app.test_client()
@@ -494,6 +533,7 @@ class Api:
 
     def close(self) -> None:
         self.services.close()
+        self._stack.close()
         if not self.services.settings.trusted_proxies:
             IDLE_APPS.append(self.app)
 

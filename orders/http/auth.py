@@ -1,5 +1,6 @@
 """What all routes share: who calls, and what they call."""
 
+from collections.abc import Collection
 from typing import Any
 
 import structlog
@@ -13,13 +14,17 @@ from orders.errors import Forbidden
 log = structlog.get_logger("orders")
 
 
+def check_scopes(client: Client, scopes: Collection[str]) -> None:
+    """Raises Forbidden unless the key has one of these scopes, if there are any."""
+    if scopes and client.scopes.isdisjoint(scopes):
+        raise Forbidden(f"It needs the scope {' or '.join(scopes)}.")
+
+
 class KeyAuth(HTTPTokenAuth):
     """Says which scope a key lacks."""
 
     def authorize(self, role: Any, user: Any, auth: Any) -> bool:  # noqa: ARG002
-        if role and user.scopes.isdisjoint(role):
-            needed = " or ".join(role)
-            raise Forbidden(f"It needs the scope {needed}.")
+        check_scopes(user, role)
         return True
 
 
@@ -44,17 +49,25 @@ def services() -> Services:
 @auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
 def verify(token: str) -> Client | None:
     """The client, if the key is valid. Raises TooManyRequests."""
-    if not token:
-        return None
+    client = identify(token) if token else None
+    if client is not None:
+        g.rate_limit = services().rate_limits.admit(token.partition(".")[0])
+    return client
+
+
+def identify(api_key: str) -> Client | None:
+    """The client whose key this is; wrong ones are counted against the address that they come from.
+
+    Raises TooManyRequests after too many of them, but not for a key that exists.
+    """
     clients, limits = services().clients, services().rate_limits
-    client = clients.recall(token)
+    client = clients.recall(api_key)
     if client is None:
-        limits.admit_stranger(request.remote_addr)
-        client = clients.authenticate(token)
+        key_id = api_key.partition(".")[0]
+        limits.admit_stranger(request.remote_addr, unless=lambda: clients.knows(key_id))
+        client = clients.authenticate(api_key)
     if client is None:
         limits.count_stranger(request.remote_addr)
-        return None
-    g.rate_limit = limits.admit(token.partition(".")[0])
     return client
 
 
@@ -68,6 +81,12 @@ def current_client() -> Client:
 def caller() -> str:
     """The id of the client whose key came with the request."""
     return current_client().id
+
+
+def log_key(action: str, **facts: Any) -> None:
+    """Log who changed something, with which key."""
+    key_id, _, _ = auth.get_auth().token.partition(".")
+    log_operator(action, current_client(), key_id, **facts)
 
 
 def log_operator(action: str, client: Client, key_id: str, **facts: Any) -> None:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from flask import current_app, request
+from pydantic import BaseModel
 from werkzeug.routing import Rule
 
 from orders.errors import Forbidden, OrderError, ServerBusy, StorageUnavailable, TooManyRequests
@@ -29,6 +30,17 @@ def raises(*errors: type[OrderError]) -> Callable[[View], View]:
 def sends(*headers: str) -> Callable[[View], View]:
     """Declare the headers of a route's success, by their names in `orders.http.openapi.HEADERS`."""
     return _noting("headers", headers)
+
+
+def reads(schema: type[BaseModel]) -> Callable[[View], View]:
+    """Declare the JSON body of a route that refuses none, and makes of it what it can."""
+
+    def decorator(view: View) -> View:
+        spec = {"body": schema, "body_example": None, "body_examples": None}
+        view.__dict__.setdefault("_spec", {}).update(spec, content_type="application/json")
+        return _noting("reads", schema)(view)
+
+    return decorator
 
 
 def takes(*headers: str) -> Callable[[View], View]:
@@ -90,9 +102,9 @@ def statuses_of(rule: Rule, view: Callable[..., Any]) -> list[HTTPStatus]:
         statuses += [
             HTTPStatus.LENGTH_REQUIRED,
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            HTTPStatus.UNPROCESSABLE_ENTITY,
         ]
+        if "reads" not in getattr(view, "_contract", {}):
+            statuses += [HTTPStatus.UNSUPPORTED_MEDIA_TYPE, HTTPStatus.UNPROCESSABLE_ENTITY]
     return statuses
 
 

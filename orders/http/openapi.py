@@ -9,12 +9,16 @@ Whatever can be derived is: schemas from the models, errors from `orders.http.co
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from apiflask import APIFlask
+from flask import Response
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
+from werkzeug.http import generate_etag
 from werkzeug.routing import Rule
 
 from orders.http import contract, problems
@@ -49,6 +53,7 @@ Another client's orders, payments and events do not exist for you: 404.
 """
 
 Schema = dict[str, Any]
+View = Callable[[], Response]
 Node = TypeVar("Node")
 
 
@@ -79,11 +84,11 @@ def _tidy(node: Node) -> Node:
         return [_tidy(each) for each in node]  # type: ignore[return-value]
     if not isinstance(node, dict):
         return node
-    return {name: _tidy(value) for name, value in node.items() if not _is_title(name, value)}  # type: ignore[return-value]
-
-
-def _is_title(name: str, value: object) -> bool:
-    return name == "title" and isinstance(value, str)
+    return {  # type: ignore[return-value]
+        name: _tidy(value)
+        for name, value in node.items()
+        if name != "title" or not isinstance(value, str)
+    }
 
 
 #: The headers of responses, by name.
@@ -200,6 +205,27 @@ def install(app: APIFlask) -> None:
         AUTO_SERVERS=False,
     )
     app.spec_processor(lambda document: _completed(app, document))
+    app.config["SPEC_DECORATORS"] = [_written_once(app)]
+
+
+def _written_once(app: APIFlask) -> Callable[[View], View]:
+    """A decorator for the document's view: the document is the same for every request."""
+
+    @cache
+    def text(view: View) -> tuple[bytes, str]:
+        body = view().get_data()
+        return body, generate_etag(body)
+
+    def decorated(view: View) -> View:
+        def answer() -> Response:
+            body, etag = text(view)
+            response = app.response_class(body, mimetype=JSON)
+            response.set_etag(etag)
+            return response
+
+        return answer
+
+    return decorated
 
 
 def written(app: APIFlask) -> str:
@@ -332,20 +358,21 @@ class _Operation:
             "summary": made["summary"].removesuffix("."),
             "description": self._description(),
             **({"security": self._security()} if "security" in made else {}),
-            "parameters": [*map(self._parameter, made["parameters"]), *self._taken()],
+            "parameters": [
+                *map(self._parameter, made["parameters"]),
+                *map(TAKEN.__getitem__, contract.taken_by(*self._route)),
+            ],
             **({"requestBody": self._body(made["requestBody"])} if "requestBody" in made else {}),
             "responses": dict(sorted({**self._successes(), **self._problems()}.items())),
         }
 
     def _description(self) -> str:
-        scopes = [f"`{role}`" for role in self._scopes()]
+        spec = contract.spec_of(self._route.view)
+        scopes = [f"`{role}`" for role in spec.get("roles") or []]
         needed = f"Needs a key with the scope {' or '.join(scopes)}." if scopes else ""
-        if contract.spec_of(self._route.view).get("auth") and not scopes:
+        if spec.get("auth") and not scopes:
             needed = "Needs a key with any scope."
         return f"{self._made.get('description', '')}\n\n{needed}".strip()
-
-    def _scopes(self) -> list[str]:
-        return list(contract.spec_of(self._route.view).get("roles") or [])
 
     def _security(self) -> list[Schema]:
         """One alternative for each scope, as any of them will do."""
@@ -363,9 +390,6 @@ class _Operation:
             schema["$ref"] = re.sub(r"\w+\.", "", schema["$ref"])
         return _parameter(name, place, schema, required=made["required"])
 
-    def _taken(self) -> list[Schema]:
-        return [TAKEN[name] for name in contract.taken_by(*self._route)]
-
     def _body(self, made: Schema) -> Schema:
         schema = made["content"][JSON]["schema"]
         example = {**example_of(schema, self._schemas), **made["content"][JSON].get("example", {})}
@@ -377,14 +401,17 @@ class _Operation:
         main = self._made["responses"][str(int(result["status_code"]))]
         schema = main.get("content", {}).get(JSON, {}).get("schema")
         found = {
-            status: self._success(made, schema) for status, made in self._made["responses"].items()
+            status: self._success(status, made, schema)
+            for status, made in self._made["responses"].items()
         }
         if contract.is_tagged(self._route.rule):
             found["304"] = self._shared("NotModified", NOT_MODIFIED)
         return found
 
-    def _success(self, made: Schema, schema: Schema | None) -> Schema:
+    def _success(self, status: str, made: Schema, schema: Schema | None) -> Schema:
         names = ["X-Request-ID", *contract.headers_of(*self._route)]
+        if status == str(int(HTTPStatus.OK)) and "Location" in names:  # of what is new
+            names.remove("Location")
         if contract.spec_of(self._route.view).get("auth"):
             names += RATE_LIMIT
         response = {

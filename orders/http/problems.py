@@ -29,17 +29,18 @@ STATUS = _by_error(
         404: (
             *(errors.OrderNotFound, errors.SkuNotFound, errors.PaymentNotFound),
             *(errors.ClientNotFound, errors.WebhookNotFound, errors.DeliveryNotFound),
-            errors.DeadLetterNotFound,
+            *(errors.DeadLetterNotFound, errors.MessageNotFound),
         ),
         409: (
             *(errors.OutOfStock, errors.StockReserved, errors.AlreadyPaid, errors.OrderCancelled),
-            *(errors.KeyInFlight, errors.ReferenceReused, errors.NotRefundable),
-            *(errors.AlreadyRefunded, errors.TooManyWebhooks),
+            *(errors.KeyInFlight, errors.ReferenceReused, errors.TooManyWebhooks),
+            *(errors.AlreadyRefunded, errors.RefundTooLarge, errors.WrongCurrency),
         ),
         412: (errors.PreconditionFailed,),
         422: (
             *(errors.UnknownSku, errors.MixedCurrencies, errors.TotalTooLarge, errors.KeyReused),
             *(errors.TimeoutOutOfRange, errors.StockTooLarge, errors.WebhookUrlNotAllowed),
+            errors.UnknownProvider,
         ),
         428: (errors.PreconditionRequired,),
         429: (errors.TooManyRequests, errors.TooManyUnpaidOrders, errors.TooManyHeldPieces),
@@ -213,7 +214,7 @@ def _from_bug(error: Exception) -> Response:
 def _body(status: int, code: str, detail: str | None = None, **more: Any) -> dict[str, Any]:
     return {
         "type": "about:blank",
-        "title": _title(status),
+        "title": NAMES.get(status, UNNAMED)[1],
         "status": int(status),
         "code": code,
         **({"detail": detail} if detail else {}),
@@ -223,7 +224,3 @@ def _body(status: int, code: str, detail: str | None = None, **more: Any) -> dic
 
 def _code(status: int) -> str:
     return NAMES.get(status, UNNAMED)[0]
-
-
-def _title(status: int) -> str:
-    return NAMES.get(status, UNNAMED)[1]

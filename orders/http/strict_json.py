@@ -22,6 +22,8 @@ STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
 class StrictRequest(Request):
     """A request whose JSON has exactly one meaning: RFC 8259, in UTF-8, an object, no key twice."""
 
+    _whole: bytes | None = None
+
     def get_json(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
         """Raises UnsupportedMediaType, RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy."""
         if self.mimetype != "application/json":
@@ -29,15 +31,20 @@ class StrictRequest(Request):
         return parse_object(self.whole_body())
 
     def whole_body(self, gate: Bulkhead | None = None) -> bytes:
-        """The complete body, read in ``gate``, or in the bulkhead for all requests with a key.
+        """The complete body, read once in ``gate``, or in the bulkhead for all requests with a key.
 
         Raises RequestEntityTooLarge, LengthRequired, BadRequest or ServerBusy.
         """
+        if self._whole is None:
+            self._whole = self._read(gate or current_app.extensions["orders"].receiving)
+        return self._whole
+
+    def _read(self, gate: Bulkhead) -> bytes:
         # WSGI does not say whether chunks ended as they should, or the connection did.
         if "HTTP_TRANSFER_ENCODING" in self.environ:
             raise LengthRequired("Send the body whole, with its Content-Length.")
         # WSGI has no timeout either: a slow sender keeps the thread that reads.
-        with (gate or current_app.extensions["orders"].receiving).enter(["body"]):
+        with gate.enter(["body"]):
             body = self.get_data()
         length = self.content_length
         if length is None and body:  # HTTP/2

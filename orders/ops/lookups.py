@@ -140,7 +140,7 @@ def refund_due(row: sa.Row[Any]) -> Json:
         "client": row.client,
         "provider": row.provider,
         "reference": row.reference,
-        "amount_minor": row.amount_minor,
+        "amount_minor": row.amount_minor - row.refunded_minor,
         "currency": row.currency,
         "reason": row.reason,
         "created_at": rfc3339(row.created_at),

@@ -8,11 +8,12 @@ from typing import Any
 import redis
 
 from orders.caches import SharedRead
-from orders.queues import QUEUE, LetterSummary, Queues, answering
+from orders.queues import QUEUE, DeadPosition, LetterSummary, Queues, answering
 from worker import DelayQueue, WorkerStatus
 from worker.queue.operator_side import LETTERS
 
 Json = dict[str, Any]
+Page = tuple[list[Any], DeadPosition | None]
 
 #: How long `ShownQueues.state` is shared by all who ask this process.
 FRESH_SECONDS = 1.0
@@ -52,23 +53,23 @@ class ShownQueues(Queues):
         holders = (each.id for each in workers if order_id in each.details.get("held", []))
         return {**state._asdict(), "held_by": next(holders, None)}
 
-    def letters(self, name: str, text: str, passed: int) -> Json:
-        """A page of the dead letters that contain this text, newest first."""
-        found, following = self.dead_letters(name, passed, most=MOST, wanted=_contains(text))
+    def letters(self, name: str, text: str, after: DeadPosition | None) -> Page:
+        """A page of the dead letters that contain this text, newest first, and where it ends."""
+        found, end = self.dead_letters(name, after, most=MOST, wanted=_contains(text))
         with answering():
             now_ms = self._queues[name].server_time_ms()
         letters = [
             {**asdict(each), "died_ms_ago": max(0, now_ms - each.died_at_ms)} for each in found
         ]
-        return {"letters": letters, "passed": following}
+        return letters, end
 
-    def letter_ids(self, name: str, text: str, passed: int) -> Json:
+    def letter_ids(self, name: str, text: str, after: DeadPosition | None) -> Page:
         """The ids of these letters, on larger pages."""
         most = READS_FOR_IDS * LETTERS
-        found, following = self.dead_letters(
-            name, passed, most=most, reads=READS_FOR_IDS, wanted=_contains(text)
+        found, end = self.dead_letters(
+            name, after, most=most, reads=READS_FOR_IDS, wanted=_contains(text)
         )
-        return {"letters": [each.id for each in found], "passed": following}
+        return [each.id for each in found], end
 
     def letter(self, name: str, task_id: str) -> Json | None:
         """Why a task is dead, with the traceback; None if it is no longer dead."""

@@ -1,10 +1,11 @@
 """The SQL statements of the operators' page, each with a name and a sentence.
 
-All of them only read, and a bounded number of rows.
+Except for those on its sessions they only read, and a bounded number of rows.
 """
 
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -17,10 +18,13 @@ from orders.order.states import (
     unpaid_state,
 )
 from orders.sql.expressions import Instant, later, ms_until, now, one_of
-from orders.sql.statements import FIRST, Position, after_last
+from orders.sql.ids import new_id
+from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.tables import (
     IS_EXPIRED,
     REFUND_DUE,
+    api_keys,
+    ops_sessions,
     order_events,
     orders,
     payments,
@@ -192,3 +196,79 @@ class OpsRepository(OrderRepository):
     def list_deliveries(self, order_id: str, most: int) -> Sequence[sa.Row[Any]]:
         """The webhook deliveries about an order, in the order of its events."""
         return self._run(LIST_DELIVERIES, for_order=order_id, most=most).all()
+
+
+# -- sessions ------------------------------------------------------------------------------
+
+
+class StoredSession(NamedTuple):
+    """A login that has not ended, without its token."""
+
+    key_id: str
+    secret_hash: str
+    valid_ms: float
+    #: By this process's clock, in seconds since the epoch.
+    expires_at: float
+
+
+_is_current = ops_sessions.c.expires_at > now()
+# Insert a session of a key, unless that has expired.
+ADD_SESSION = (
+    sa.insert(ops_sessions)
+    .from_select(
+        ["id", "key_id", "secret_hash", "expires_at"],
+        sa.select(
+            p("session_id", type_=ops_sessions.c.id.type),
+            api_keys.c.id,
+            p("hash", type_=sa.String),
+            later(now(), "for_ms"),
+        ).where(
+            api_keys.c.id == p("for_key"),
+            sa.func.coalesce(api_keys.c.expires_at > now(), sa.true()),
+        ),
+    )
+    .returning(ops_sessions.c.id)
+)
+# Delete a key's sessions that have expired.
+PRUNE_SESSIONS = sa.delete(ops_sessions).where(
+    ops_sessions.c.key_id == p("for_key"), ops_sessions.c.expires_at <= now()
+)
+# One session, if it has not ended, with the milliseconds until it does.
+GET_SESSION = sa.select(ops_sessions, ms_until(ops_sessions.c.expires_at).label("valid_ms")).where(
+    ops_sessions.c.id == p("for_id"), _is_current
+)
+# The ids of sessions, newest first, up to a number.
+LIST_SESSION_IDS = (
+    sa.select(ops_sessions.c.id)
+    .where(_is_current)
+    .order_by(ops_sessions.c.id.desc())
+    .limit(p("most"))
+)
+# End a session.
+END_SESSION = sa.delete(ops_sessions).where(ops_sessions.c.id == p("for_id"))
+
+
+class SessionRepository(Statements):
+    """Sessions of the page."""
+
+    def add(self, key_id: str, secret_hash: str, for_ms: int) -> str | None:
+        """Insert a session of a key, and delete its expired ones; None if the key is not valid."""
+        self._run(PRUNE_SESSIONS, for_key=key_id)
+        values = {"session_id": new_id(), "for_key": key_id, "hash": secret_hash, "for_ms": for_ms}
+        return self._run(ADD_SESSION, **values).scalar_one_or_none()
+
+    def session(self, session_id: str) -> StoredSession | None:
+        """A session that has not ended."""
+        row = self._run(GET_SESSION, for_id=session_id).one_or_none()
+        if row is None:
+            return None
+        ends = time.time() + row.valid_ms / 1000
+        return StoredSession(row.key_id, row.secret_hash, row.valid_ms, ends)
+
+    def valid_ids(self, most: int) -> frozenset[str]:
+        """The ids of the newest sessions."""
+        return frozenset(self._run(LIST_SESSION_IDS, most=most).scalars())
+
+    def end(self, session_id: str) -> None:
+        """Delete a session."""
+        self._run(END_SESSION, for_id=session_id)

@@ -3,9 +3,8 @@
 import json
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from apiflask import APIBlueprint, APIFlask
@@ -18,18 +17,19 @@ from orders.errors import (
     Forbidden,
     LoginRequired,
     NotFromThisPage,
-    NotRefundable,
     OrderNotFound,
     PaymentNotFound,
     QueueUnavailable,
     ReferenceReused,
+    RefundTooLarge,
     StorageUnavailable,
     TooManyRequests,
+    WrongCurrency,
 )
-from orders.http.auth import log_operator, page, services
+from orders.http.auth import check_scopes, identify, log_operator, page, services
 from orders.http.contract import raises
 from orders.http.schemas.payments import RefundIn
-from orders.ops import sessions
+from orders.http.strict_json import StrictRequest
 from orders.ops.examination import Examination
 from orders.ops.lookups import ShownRecords, refund_due
 from orders.ops.queues import ShownQueues
@@ -42,7 +42,7 @@ from orders.ops.schemas import (
     RefundsQuery,
     SearchQuery,
 )
-from orders.ops.sessions import COOKIE, Session
+from orders.ops.sessions import COOKIE, SECONDS, Session, Sessions
 
 STATIC = Path(__file__).parent / "static"
 #: Only the page's own files and routes, nothing inline, and not in a frame.
@@ -67,6 +67,7 @@ class Tools:
         self.records = ShownRecords(wired.watching)
         self.queues = ShownQueues(wired.redis)
         self.examination = Examination(wired)
+        self.sessions = Sessions(wired.engine, wired.clients)
 
 
 def install(app: APIFlask) -> None:
@@ -92,19 +93,18 @@ def enter() -> None:
     changes = request.method not in ("GET", "HEAD")
     if changes and not _is_from_here():
         raise NotFromThisPage
+    if request.endpoint == "ops.log_in":
+        # In a bulkhead of its own: strangers may send it slowly.
+        cast("StrictRequest", request).whole_body(services().receiving_logins)
     if request.endpoint in OPEN:
         return
-    limits = services().rate_limits
+    limits, sessions = services().rate_limits, tools().sessions
     cookie = request.cookies.get(COOKIE)
     if not cookie:
         raise LoginRequired
-    clients = services().clients
-    session = sessions.resume(clients.recall_key, cookie, time.time())
-    if session is None:
-        limits.admit_stranger(request.remote_addr)
-        # While the database is down, operators may still read.
-        known_key = partial(clients.known_key, stale=not changes)
-        session = sessions.resume(known_key, cookie, time.time())
+    limits.admit_stranger(request.remote_addr, unless=lambda: sessions.knows(cookie))
+    # While the database is down, operators may still read.
+    session = sessions.resume(cookie, stale=not changes)
     if session is None:
         limits.count_stranger(request.remote_addr)
         raise LoginRequired
@@ -166,11 +166,10 @@ def _file(name: str) -> Response:
 @raises(*ALWAYS, Forbidden)
 def log_in(body: LoginIn) -> Response:
     """Log in with an API key."""
-    limits = services().rate_limits
-    limits.admit_stranger(request.remote_addr)
-    made = sessions.log_in(services().clients, body.key, time.time())
+    client = identify(body.key)
+    key_id = body.key.partition(".")[0]
+    made = None if client is None else tools().sessions.log_in(client, key_id)
     if made is None:
-        limits.count_stranger(request.remote_addr)
         raise LoginRequired("This key is not valid.")
     g.session = made
     _log("log in")
@@ -180,7 +179,7 @@ def log_in(body: LoginIn) -> Response:
     response.set_cookie(
         COOKIE,
         made.cookie,
-        max_age=sessions.SECONDS,
+        max_age=SECONDS,
         path="/ops",
         secure=secure,
         httponly=True,
@@ -199,7 +198,8 @@ def get_session() -> Json:
 @ops.delete("/session")
 @raises(*ALWAYS)
 def log_out() -> Response:
-    """Log out."""
+    """Log out: the cookie's session ends."""
+    tools().sessions.log_out(session())
     _log("log out")
     response = make_response({})
     response.delete_cookie(COOKIE, path="/ops", httponly=True, samesite="Strict")
@@ -251,7 +251,8 @@ def letters(query: LettersQuery) -> Json:
     """Dead letters, newest first."""
     queues = tools().queues
     read = queues.letter_ids if query.ids else queues.letters
-    return read(query.queue, query.text, query.passed)
+    found, end = read(query.queue, query.text, query.after)
+    return {"letters": found, "next_cursor": query.cursor_from(end)}
 
 
 @ops.get("/letter")
@@ -332,10 +333,14 @@ def resume(body: QueueIn) -> Json:
 
 @ops.post("/refunds/<uuid:payment_id>")
 @ops.input(RefundIn, arg_name="body")
-@raises(*ALWAYS, AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
+@raises(
+    *(*ALWAYS, AlreadyRefunded, Forbidden, PaymentNotFound),
+    *(ReferenceReused, RefundTooLarge, WrongCurrency),
+)
 def refund(payment_id: object, body: RefundIn) -> Json:
-    """Record that a payment was refunded."""
+    """Record that a payment was refunded. As over the API, that takes the scope payments."""
+    check_scopes(session().client, ["payments"])
     payer = tools().records.payer(str(payment_id))
-    services().orders.refund(payer, str(payment_id), reference=body.reference)
+    services().orders.refund(payer, str(payment_id), **body.model_dump())
     _log("refund", payment=str(payment_id))
     return {}

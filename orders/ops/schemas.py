@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.http.schemas.paging import CreatedQuery
-from orders.http.schemas.queue import MAX_TASK_ID
+from orders.http.schemas.queue import MAX_TASK_ID, DeadLettersQuery
 from orders.http.schemas.types import In
 from orders.queues import QueueName
 
@@ -49,14 +49,11 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class LettersQuery(Parameters):
+class LettersQuery(DeadLettersQuery):
     """Which dead letters of a queue."""
 
-    queue: QueueName
     #: What the id, reason or error contains, in upper or lower case.
     text: Annotated[str, StringConstraints(max_length=200)] = ""
-    #: Entries of the list to skip.
-    passed: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     #: Only ids, on larger pages.
     ids: bool = False
 

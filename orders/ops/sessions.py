@@ -1,84 +1,97 @@
-"""Who is logged in: a signed cookie, which holds the id of an API key, never the key.
+"""Who is logged in: a cookie with a session's id and a random token, of which only a hash is stored.
 
-The signing key is derived from the stored hash of the API key's secret. So every API process accepts the
-cookie without extra configuration, and a key that is revoked or expires ends its sessions.
+So nobody makes a session from what the database or a backup contains. Logging out deletes its row, and
+a key that is revoked or expires ends its sessions.
 """
 
-import hashlib
 import secrets
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
-from typing import Self
 
-from itsdangerous import BadSignature, Signer
+import sqlalchemy as sa
 
-from orders.clients.domain import Client, ValidKey
-from orders.clients.service import Clients
+from orders.caches import Credentials
+from orders.clients.domain import Client
+from orders.clients.service import MOST_IDS, Clients, hashed, is_secret
 from orders.errors import Forbidden
+from orders.ops.repository import SessionRepository, StoredSession
 from orders.sql.ids import is_uuid
+from orders.sql.transactions import Transactional
 
 COOKIE = "ops_session"
 #: One shift. Using the page does not prolong it.
 SECONDS = 8 * 3600
 #: The scope that the key must have.
 SCOPE = "ops"
-#: So that a signature made for one purpose is invalid for the other.
-OF_COOKIES, OF_TOKENS = "orders.ops.cookie", "orders.ops.token"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One login."""
 
+    id: str
     client: Client
     key_id: str
-    expires_at: int
-    #: The cookie's value, signed.
+    #: By this process's clock, in seconds since the epoch.
+    expires_at: float
+    #: The cookie's value.
     cookie: str
-    #: Requests that change something must send this too: another site cannot read it.
-    token: str
 
-    @classmethod
-    def signed(cls, client: Client, secret_hash: str, payload: str) -> Self:
-        key_id, expires_at, _ = payload.split(".")
-        cookie = _signer(secret_hash, OF_COOKIES).sign(payload).decode()
-        token = _signer(secret_hash, OF_TOKENS).get_signature(payload).decode()
-        return cls(client, key_id, int(expires_at), cookie, token)
+    @property
+    def token(self) -> str:
+        """Requests that change something must send this too: another site cannot read it."""
+        return hashed(f"token of {self.cookie}")
 
 
-def log_in(clients: Clients, api_key: str, now_seconds: float) -> Session | None:
-    """A session of this key; None if the key is not valid. Raises Forbidden if it lacks the scope."""
-    client = clients.authenticate(api_key)
-    key_id = api_key.partition(".")[0]
-    known = clients.known_key(key_id) if client else None
-    if known is None:
-        return None
-    if SCOPE not in known.client.scopes:
-        raise Forbidden(f"It needs the scope {SCOPE}.")
-    payload = f"{key_id}.{int(now_seconds) + SECONDS}.{secrets.token_hex(16)}"
-    return Session.signed(known.client, known.secret_hash, payload)
+class Sessions(Transactional[SessionRepository]):
+    """Raises StorageUnavailable from every method while the database does not answer."""
 
+    _repository = SessionRepository
 
-def resume(
-    known_key: Callable[[str], ValidKey | None], cookie: str, now_seconds: float
-) -> Session | None:
-    """The session of a cookie; None if it is invalid or has ended. ``known_key`` finds a key by its id."""
-    payload, _, _ = cookie.rpartition(".")
-    key_id, _, rest = payload.partition(".")
-    expires_at = rest.partition(".")[0]
-    if not (is_uuid(key_id) and expires_at.isascii() and expires_at.isdecimal()):
-        return None
-    known = known_key(key_id)
-    if known is None or SCOPE not in known.client.scopes:
-        return None
-    try:
-        _signer(known.secret_hash, OF_COOKIES).unsign(cookie)
-    except BadSignature:
-        return None
-    if now_seconds >= int(expires_at):
-        return None
-    return Session.signed(known.client, known.secret_hash, payload)
+    def __init__(self, engine: sa.Engine, clients: Clients) -> None:
+        super().__init__(engine)
+        self._clients = clients
+        self._cached = Credentials[StoredSession](self._valid_ids)
 
+    def log_in(self, client: Client, key_id: str) -> Session | None:
+        """A session of this client's key; None if it was revoked meanwhile. Raises Forbidden."""
+        if SCOPE not in client.scopes:
+            raise Forbidden(f"It needs the scope {SCOPE}.")
+        token = secrets.token_urlsafe(32)
+        with self._writing() as repository:
+            session_id = repository.add(key_id, hashed(token), 1000 * SECONDS)
+        return None if session_id is None else self.resume(f"{session_id}.{token}")
 
-def _signer(secret_hash: str, purpose: str) -> Signer:
-    return Signer(secret_hash, purpose, key_derivation="hmac", digest_method=hashlib.sha256)
+    def knows(self, cookie: str) -> bool:
+        """Whether the session that a cookie names exists, whoever sent it."""
+        return self._cached.knows(cookie.partition(".")[0])
+
+    def resume(self, cookie: str, *, stale: bool = False) -> Session | None:
+        """The session of a cookie; None if there is none.
+
+        With ``stale``, an expired cache entry is good enough while the database does not answer.
+        """
+        session_id, _, token = cookie.partition(".")
+        if not is_uuid(session_id):
+            return None
+        found = self._cached.find(session_id, self._read, stale=stale)
+        if found is None or not is_secret(token, found.secret_hash):
+            return None
+        key = self._clients.known_key(found.key_id, stale=stale)
+        if key is None or SCOPE not in key.client.scopes or time.time() >= found.expires_at:
+            return None
+        return Session(session_id, key.client, found.key_id, found.expires_at, cookie)
+
+    def log_out(self, session: Session) -> None:
+        """End a session: here at once, elsewhere within `CACHE_SECONDS`."""
+        with self._autocommit() as repository:
+            repository.end(session.id)
+        self._cached.forget(session.id)
+
+    def _read(self, session_id: str) -> StoredSession | None:
+        with self._reading() as repository:
+            return repository.session(session_id)
+
+    def _valid_ids(self) -> frozenset[str]:
+        with self._reading() as repository:
+            return repository.valid_ids(MOST_IDS)

@@ -186,6 +186,13 @@ def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: 
     twice = webhook.replace("tx-2", "tx-3")
     assert '"outcome":"refund_due"' in paste(twice, ID=paid, ENDPOINT=path, SECRET=new)
 
+    unread = webhook.replace('"reference":"tx-2"', '"reference":"tx 2"')
+    assert '"outcome":"waiting"' in paste(unread, ID=paid, ENDPOINT=path, SECRET=new)
+    inbox, replay, dismiss = the_block("sh", "providers inbox", PAYMENTS).strip().splitlines()
+    waiting = bash(inbox, service.env).splitlines()[1].split()[0]
+    assert "waiting" in bash(replay.replace("ID", waiting), service.env)
+    assert "dismissed" in bash(dismiss.replace("ID", waiting), service.env)
+
     due, refund = re.split(r"\n\n", the_block("sh", "refund_due", PAYMENTS).strip())
     [payment] = json.loads(paste(due))["data"]
     assert '"status":"refunded"' in paste(refund, ID=payment["id"])

@@ -219,7 +219,7 @@ def _endings(history: History) -> Iterable[Violation]:
     for event in history.events:
         if event.type in TERMINAL:
             endings[event.order_id].append(TERMINAL[event.type])
-    applied = Counter(row.order_id for row in history.payments if row.status == "applied")
+    applied = Counter(row.order_id for row in history.payments if not row.reason)
     for order in history.orders.values():
         expected = [] if order.status == "unpaid" else [order.status]
         if endings[order.id] != expected:
@@ -246,18 +246,19 @@ def _told(history: History) -> Iterable[Violation]:
 
 def _refunds(history: History) -> Iterable[Violation]:
     """Money is noted as due and as sent back once each, and what customers were told is so."""
-    events = Counter(
-        (event.type, event.data.get("payment_id"))
-        for event in history.events
-        if event.type.startswith("payment.")
-    )
+    due: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
+    for event in history.events:
+        if event.type == "payment.refund_due":
+            due[event.data["payment_id"]] += 1
+        if event.type in ("payment.refunded", "order.refunded"):
+            sent[event.data["payment_id"]] += event.data["refund_amount_minor"]
     statuses = {}
     for row in history.payments:
         statuses[row.id] = row.status
-        noted = tuple(events[f"payment.{kind}", row.id] for kind in ("refund_due", "refunded"))
-        expected = {"applied": (0, 0), "refund_due": (1, 0), "refunded": (1, 1)}[row.status]
+        noted, expected = (due[row.id], sent[row.id]), (bool(row.reason), row.refunded_minor)
         if noted != expected:
-            yield Violation("S1", f"payment {row.id} is {row.status}, due and sent {noted} times")
+            yield Violation("S1", f"payment {row.id}: due and sent {noted}, not {expected}")
     for response in history.responses:
         if response.request in ("pay", "refund") and response.status < HTTPStatus.MULTIPLE_CHOICES:
             told = response.body

@@ -293,6 +293,7 @@ class Site:
             keys.lost_claims,
             keys.alone,
             keys.claims,
+            keys.waiting,
             keys.spared,
             keys.resumed,
             REDIS_CLOCK_OFFSET,

@@ -174,7 +174,8 @@ def test_money_sent_back_twice_or_without_a_word_is_reported(site: Site) -> None
         connection.execute(sa.delete(order_events).where(*twice))
     assert check(site) == set()
     with site.services.engine.begin() as connection:
-        connection.execute(sa.update(payments).values(status="refunded"))
+        all_of_it = {"status": "refunded", "refunded_minor": payments.c.amount_minor}
+        connection.execute(sa.update(payments).values(all_of_it))
     assert check(site) == {"S1"}
 
 

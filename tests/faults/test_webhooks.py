@@ -1,7 +1,9 @@
 """Webhooks with a real worker, which is killed, and with a Redis that forgets or is away."""
 
+import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,15 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import Process, wait_until
 from devtools.valkey import Valkey
-from orders.sql.expressions import later
-from orders.sql.tables import webhook_deliveries
+from orders.sql.expressions import later, now
+from orders.sql.tables import api_clients, order_events, webhook_deliveries
+from tests.clock import bound
 from tests.conftest import Api, serving
 from tests.receiver import Received, Receiver, receiving
 
 StartWorker = Callable[..., Process]
+#: Of the test below: how many messages a second, and how many for each of ten endpoints.
+PER_SECOND, ROUNDS = 100, 1000
 #: No sweep comes before the test is over.
 NO_SWEEP = {"SWEEP_SECONDS": "3600", "LOOKAHEAD_SECONDS": "3600"}
 
@@ -59,6 +64,38 @@ class Place:
 
     def wait_until_delivered(self, count: int) -> None:
         wait_until(lambda: self.statuses() == ["delivered"] * count, f"{count} deliveries")
+
+    def subscribe(self, client: str, url: str) -> str:
+        """A subscription of a client to an event that never happens by itself."""
+        self.api.keys.setdefault(client, self.api.services.clients.create_key(client, ["orders"]))
+        body = {"url": url, "events": ["payment.refunded"]}
+        made: Any = self.api.send("POST", "/v1/webhooks", body, key=client).get_json()
+        basket, headers = {"items": [{"sku": "tea", "quantity": 1}]}, {"Idempotency-Key": "one"}
+        self.api.send("POST", "/v1/orders", basket, key=client, headers=headers)
+        return str(made["id"])
+
+    def deliver(self, client: str, subscriptions: Sequence[str], each: int) -> None:
+        """Let so many deliveries to each of a client's subscriptions become due, as its events do."""
+        column = order_events.c
+        event = sa.select(column.order_id, column.id.label("event_id"), column.type).where(
+            column.client_id
+            == sa.select(api_clients.c.id).where(api_clients.c.name == client).scalar_subquery()
+        )
+        with self.api.services.engine.begin() as connection:
+            row = connection.execute(event).mappings().one()
+            rows = [{**row, "subscription_id": one} for one in subscriptions for _ in range(each)]
+            written = sa.insert(webhook_deliveries).values(created_at=now(), due_at=now())
+            ids = [*connection.scalars(written.returning(webhook_deliveries.c.id), rows)]
+        for delivery_id in ids:
+            self.api.services.webhook_scheduler.schedule(delivery_id, delay_ms=0)
+
+    def seconds_late(self, subscriptions: Sequence[str]) -> list[float]:
+        """How long the messages to these subscriptions took that arrived, shortest first."""
+        column = webhook_deliveries.c
+        took = sa.extract("epoch", column.delivered_at - column.created_at)
+        wanted = (column.subscription_id.in_(subscriptions), column.status == "delivered")
+        with self.api.services.engine.connect() as connection:
+            return sorted(map(float, connection.scalars(sa.select(took).where(*wanted))))
 
     def end_leases(self) -> None:
         """Let an hour pass for deliveries."""
@@ -126,6 +163,22 @@ def test_a_worker_killed_while_it_sends_is_succeeded_by_another(place: Place) ->
     assert len({*ids}) == 1, "a receiver knows it by its id"
 
 
+def test_a_worker_that_is_stopped_waits_for_an_answer(place: Place) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    def hold(_: Received) -> None:
+        reached.set()
+        release.wait(60)
+
+    place.receiver.before = hold
+    worker = place.start_worker()
+    place.order()
+    assert reached.wait(60)
+    threading.Timer(2.0, release.set).start()  # longer than a process takes to end
+    assert worker.stop() == 0
+    assert place.statuses() == ["delivered"]
+
+
 @pytest.mark.slow
 def test_a_flush_of_redis_loses_no_event(place: Place, redis_client: redis.Redis) -> None:
     for number in range(3):
@@ -176,3 +229,29 @@ def test_endpoints_that_hang_delay_no_cancellation(place: Place) -> None:
     finally:
         release.set()
     place.wait_until_delivered(8)
+
+
+@pytest.fixture
+def tarpit() -> Iterator[str]:
+    """The URL of an endpoint that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+
+@pytest.mark.slow
+def test_endpoints_that_hang_delay_no_healthy_one(place: Place, tarpit: str) -> None:
+    """10,000 messages each: of one client's ten endpoints that hang, and of others that answer."""
+    hanging = [place.subscribe("hanging", tarpit) for _ in range(10)]
+    healthy = {name: place.subscribe(name, place.receiver.url) for name in "abcdefghij"}
+    place.start_worker(WEBHOOK_TIMEOUT_SECONDS="5")
+    place.deliver("hanging", hanging, 1000)
+    for _ in range(ROUNDS):
+        began = time.monotonic()
+        for client, subscription in healthy.items():
+            place.deliver(client, [subscription], 1)
+        time.sleep(max(0.0, began + len(healthy) / PER_SECOND - time.monotonic()))
+    ids = [*healthy.values()]
+    wait_until(lambda: len(place.seconds_late(ids)) == 10 * ROUNDS, "healthy", seconds=60)
+    late = place.seconds_late(ids)
+    assert place.seconds_late(hanging) == []
+    assert late[len(late) * 99 // 100] <= bound(1.0)

@@ -14,8 +14,9 @@ COUNT = int(os.environ.get("ORDERS", "20000"))
 GROWING = (
     *("provider_endpoints", "provider_secrets"),
     *("orders", "unpaid_orders", "order_items", "order_events", "payments", "seats"),
+    *("payment_entries", "provider_messages"),
     *("stock_items", "stock_adjustments"),
-    *("webhook_subscriptions", "webhook_interests", "webhook_deliveries"),
+    *("webhook_subscriptions", "webhook_secrets", "webhook_interests", "webhook_deliveries"),
 )
 
 

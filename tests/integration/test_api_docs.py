@@ -54,6 +54,15 @@ def test_the_document_names_no_host_that_a_request_named(api: Api) -> None:
     assert "servers" not in json.loads(document.get_data())
 
 
+def test_the_document_is_serialized_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = api.send("GET", "/openapi.json", key=None)
+    monkeypatch.setattr(api.app.json, "dumps", pytest.fail)
+    again = api.send("GET", "/openapi.json", key=None)
+    assert again.get_data() == first.get_data()
+    same = {"If-None-Match": again.headers["ETag"]}
+    assert api.send("GET", "/openapi.json", key=None, headers=same).status_code == 304
+
+
 def test_every_route_but_health_names_its_security(document: Any) -> None:
     [scheme] = document["components"]["securitySchemes"].items()
     name, definition = scheme

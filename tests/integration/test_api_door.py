@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
@@ -12,9 +13,13 @@ from structlog.testing import capture_logs
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
 from orders.clients.rate_limits import WRONG_KEYS_BURST
+from orders.order.bulkhead import Bulkhead
 from orders.sql.tables import stock_items
 from tests.conftest import Api, serving
+from tests.integration.test_providers import Provider
 
+#: The origin of requests of the operators' page.
+HERE = {"Origin": "http://localhost"}
 UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -101,20 +106,19 @@ def test_limits_do_not_depend_on_redis(migrated_url: str) -> None:
 def test_guessing_keys_ends_in_refusals_that_cost_no_query(
     migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However busy the machine: guessing is faster than what is left grows, and a key stays cached.
+    # However busy the machine: guessing is faster than what is left grows.
     monkeypatch.setattr("orders.clients.rate_limits.WRONG_KEYS_PER_SECOND", 1)
-    monkeypatch.setattr("orders.caches.CACHE_SECONDS", 600.0)
     with serving(migrated_url, valkey.url, trusted_proxies=1) as api:
         assert api.send("GET", "/v1/orders").status_code == 200
         asked = 0
-        look_up = api.services.clients._look_up
+        read = api.services.clients._read
 
         def counted(key_id: str) -> object:
             nonlocal asked
             asked += 1
-            return look_up(key_id)
+            return read(key_id)
 
-        monkeypatch.setattr(api.services.clients, "_look_up", counted)
+        monkeypatch.setattr(api.services.clients, "_read", counted)
 
         def guess(address: str) -> int:
             # What stands before the proxy's own entry is the guesser's.
@@ -128,9 +132,18 @@ def test_guessing_keys_ends_in_refusals_that_cost_no_query(
         assert {*answers} == {401, 429}
         assert asked == answers.count(401)
         assert guess("192.0.2.2") == 401
-        # A key that is in use works from there all the same.
-        known = api.send("GET", "/v1/orders", headers={"X-Forwarded-For": "192.0.2.1"})
-        assert known.status_code == 200
+        # A valid key works from there all the same, whether this process has seen it or not, and
+        # wrong secrets of one cost no query while it is cached.
+        from_there = {"X-Forwarded-For": "192.0.2.1"}
+        for key in ("customer", "other"):
+            api.services.clients._cached._entries.clear()
+            assert api.send("GET", "/v1/orders", key=key, headers=from_there).status_code == 200
+        asked = 0
+        stolen = api.keys["other"].partition(".")[0]
+        wrong = {**from_there, "Authorization": f"Bearer {stolen}.x"}
+        for _ in range(9):
+            assert api.send("GET", "/v1/orders", key=None, headers=wrong).status_code == 401
+        assert asked == 0
 
 
 @pytest.mark.usefixtures("frozen_limits")
@@ -164,3 +177,22 @@ def test_one_locked_sku_takes_half_of_the_threads(migrated_url: str, valkey: Val
         answers = [each.result().status_code for each in waiting]
         assert sorted(answers) == [201] * 3 + [503] * 9
         assert api.place().status_code == 201
+
+
+@pytest.mark.parametrize("full", ["receiving", "receiving_signed", "receiving_logins"])
+def test_slow_senders_of_one_kind_refuse_no_other(api: Api, full: str) -> None:
+    """Requests with a key, signed reports, logins: strangers can send the last ones as slowly as they like."""
+    provider = Provider(api)
+    order_id = (api.place().json or {})["id"]
+    bulkhead: Bulkhead = getattr(api.services, full)
+    with ExitStack() as slow:
+        for _ in range(bulkhead._most):
+            slow.enter_context(bulkhead.enter(["body"]))
+        login = api.http.post("/ops/session", json={"key": api.keys["ops"]}, headers=HERE)
+        statuses = {
+            "receiving": api.place().status_code,
+            "receiving_signed": provider.paid(order_id).status_code,
+            "receiving_logins": login.status_code,
+        }
+    fine = {"receiving": 201, "receiving_signed": 200, "receiving_logins": 200}
+    assert statuses == {**fine, full: 503}

@@ -61,6 +61,7 @@ MAKERS: dict[str, Callable[[Api, str], str]] = {
 }
 #: What is different from the example in the bodies of some operations, to be valid now.
 BODIES: dict[str, Callable[[], dict[str, Any]]] = {
+    "refund_payment": lambda: {"amount_minor": 1},
     "extend_order": lambda: {"expires_at": rfc3339(datetime.now(UTC) + timedelta(hours=1))},
 }
 #: The operations that take a signature in place of a key.

@@ -115,7 +115,7 @@ def site(database_url: str, valkey: Valkey, tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.slow
 def test_processes_are_added_up_whichever_is_asked(site: Site) -> None:
     site.start()
-    assert site.put_stock() == 200
+    assert site.put_stock() == 201
     for n in range(20):
         assert site.place(str(n)) == 201
     assert {site.value("orders_created_total") for _ in range(10)} == {20}
@@ -160,7 +160,7 @@ def test_metrics_and_pages_are_on_ports_of_their_own(site: Site) -> None:
 @pytest.mark.slow
 def test_a_killed_process_leaves_its_counts_and_nothing_else(site: Site) -> None:
     site.start()
-    assert site.put_stock() == 200
+    assert site.put_stock() == 201
     for n in range(20):
         site.place(str(n))
     victim, _ = before = sorted(site.pids())

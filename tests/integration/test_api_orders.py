@@ -327,6 +327,7 @@ def test_ops_reads_an_order_its_events_and_its_payments(api: Api) -> None:
     [
         "status=paid",
         "created_after=2020-01-01T00:00:00Z",
+        "created_before=9999-01-01T00:00:00Z",
         "expires_before=9999-01-01T00:00:00Z",
         "client_reference=A",
     ],
@@ -337,6 +338,23 @@ def test_a_list_of_all_clients_cannot_be_narrowed_down(api: Api, filters: str) -
     their_order(api)
     page = api.send("GET", f"/v1/orders?{filters}&client=other", key="ops")
     assert len(content(page)["data"]) == (filters[:2] in ("cr", "ex"))
+
+
+def test_an_integer_is_what_json_schema_says(api: Api) -> None:
+    """144.0 is one; a repeated request may write it as 144."""
+    key = {"Idempotency-Key": "whole"}
+    bodies = (
+        f'{{"items":[{{"sku":"tea","quantity":{n}}}],"timeout_seconds":{s},"metadata":{{"x":1.0}}}}'
+        for n, s in (("2.0", "144.0"), ("2", "144"), ("2e0", "1.44e2"))
+    )
+    placed = [
+        api.send("POST", "/v1/orders", headers=key, data=body, content_type="application/json")
+        for body in bodies
+    ]
+    assert [each.status_code for each in placed] == [201] * 3
+    assert len({each.get_data() for each in placed}) == 1
+    assert content(placed[0])["items"][0]["quantity"] == 2
+    assert content(placed[0])["metadata"] == {"x": 1.0}
 
 
 def test_only_ops_names_a_client(api: Api) -> None:

@@ -2,10 +2,14 @@
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -16,6 +20,7 @@ from werkzeug.test import TestResponse
 from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
+from orders.bootstrap import READY_SECONDS
 from orders.queues import QUEUE
 from tests.clock import bound
 from tests.conftest import Api, serving, upgrade
@@ -35,6 +40,8 @@ def private_valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 def ready(api: Api) -> tuple[int, Any]:
+    """What it says now, not a second ago."""
+    api.services.readiness.forget()
     response = api.send("GET", "/readyz", key=None)
     return response.status_code, json.loads(response.get_data())
 
@@ -59,6 +66,31 @@ def lives_without_redis(api: Api) -> None:
     assert timed(lambda: api.send("POST", f"/v1/orders/{other}/cancel")).status_code == 200
     status, report = ready(api)
     assert (status, report["status"], report["redis"]) == (200, "degraded", "unavailable")
+
+
+def test_many_who_ask_whether_it_is_ready_cost_one_look(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Redis that hangs, 30 callers would otherwise occupy every thread."""
+    now, ends = [100.0], threading.Event()
+    ping = Mock(side_effect=partial(ends.wait, 10))
+    monkeypatch.setattr("orders.caches.monotonic", lambda: now[0])
+
+    def ask(_: object = None) -> int:
+        return api.app.test_client().get("/readyz").status_code
+
+    assert ask() == 200
+    monkeypatch.setattr(api.services.redis, "ping", ping)
+    assert {*map(ask, range(9))} == {200}
+    assert not ping.called
+    now[0] += READY_SECONDS
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(ask)
+        wait_until(lambda: ping.called, "one request to look")
+        assert {*map(ask, range(30))} == {200}
+        ends.set()
+        assert looking.result() == 200
+    assert ping.call_count == 1
 
 
 @pytest.mark.clock

@@ -119,10 +119,23 @@ def test_dead_letters_are_paged_newest_first(api: Api, queue: DelayQueue) -> Non
     assert sizes == [70, 70, 70, 20]
 
 
+def test_no_letter_is_skipped_when_others_come_and_go(api: Api, queue: DelayQueue) -> None:
+    bury(queue, *(f"a-{n}" for n in range(30)), "\u8336" * MAX_TASK_ID, "b\udc80", "c")
+    first = listed(api, "&limit=3")
+    assert [len(each) for each in ids(first)] == [1, 2, MAX_TASK_ID]
+    for n in range(5):
+        assert requeue(api, f"a-{2 * n + 20}").status_code == 204
+        assert delete(api, f"a-{2 * n + 21}").status_code == 204
+    bury(queue, *(f"new-{n}" for n in range(40)))
+    rest = listed(api, f"&limit=100&cursor={first['next_cursor']}")
+    assert (ids(rest), rest["next_cursor"]) == ([f"a-{n}" for n in reversed(range(20))], None)
+
+
 def test_a_cursor_of_another_list_is_refused(api: Api, queue: DelayQueue) -> None:
     bury(queue, "a", "b")
     cursor = listed(api, "&limit=1")["next_cursor"]
-    others = [encoded(f"{QUEUE} {passed}") for passed in ("-1", "x", "", "1" * 10)]
+    ends = ("-1", "x", "", "10", "1 ", " a", f"1 {'a' * (MAX_TASK_ID + 1)}", "1" * 16 + " a")
+    others = [encoded(f"{QUEUE} {end}") for end in ends]
     queries = [f"queue={WEBHOOK_QUEUE}&cursor={cursor}"]
     queries += [f"queue={QUEUE}&cursor={each}" for each in (*others, "x")]
     queries += ["", "queue=other", f"queue={QUEUE}&limit=101", f"queue={QUEUE}&more=1"]

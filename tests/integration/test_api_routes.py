@@ -29,6 +29,7 @@ ORDER_KEYS = [
     "paid_at",
     "cancelled_at",
     "cancel_reason",
+    "refunded_minor",
     "metadata",
     "version",
 ]
@@ -42,6 +43,7 @@ PAYMENT_KEYS = [
     "status",
     "reason",
     "created_at",
+    "refunded_minor",
     "refunded_at",
     "refund_reference",
 ]
@@ -108,6 +110,7 @@ def test_an_order_is_created_located_shown_and_scheduled(
         "paid_at": None,
         "cancelled_at": None,
         "cancel_reason": None,
+        "refunded_minor": 0,
         "metadata": None,
         "version": 1,
     }
@@ -235,6 +238,7 @@ def test_a_payment_is_applied_and_its_check_leaves_the_queue(
         "status": "applied",
         "reason": None,
         "created_at": "",
+        "refunded_minor": 0,
         "refunded_at": None,
         "refund_reference": None,
     }
@@ -331,14 +335,20 @@ SCOPES: dict[tuple[str, str], set[str]] = {
     ("GET", "/v1/orders/<uuid:order_id>"): {"orders", "ops"},
     ("PATCH", "/v1/orders/<uuid:order_id>"): {"orders"},
     ("GET", "/v1/orders/<uuid:order_id>/events"): {"orders", "ops"},
+    ("GET", "/v1/events"): {"orders"},
     ("POST", "/v1/orders/<uuid:order_id>/cancel"): {"orders"},
     ("POST", "/v1/orders/<uuid:order_id>/payments"): {"payments"},
     ("GET", "/v1/orders/<uuid:order_id>/payments"): {"orders", "payments", "ops"},
     ("GET", "/v1/payments"): {"payments"},
+    ("GET", "/v1/payments/<uuid:payment_id>"): {"payments"},
     ("POST", "/v1/payments/<uuid:payment_id>/refund"): {"payments"},
+    ("GET", "/v1/providers/messages"): {"ops"},
+    ("POST", "/v1/providers/messages/<uuid:message_id>/replay"): {"ops"},
+    ("POST", "/v1/providers/messages/<uuid:message_id>/dismiss"): {"ops"},
     ("GET", "/v1/stock"): {"orders", "payments", "ops"},
     ("GET", "/v1/stock/<sku>"): {"orders", "payments", "ops"},
     ("PUT", "/v1/stock/<sku>"): {"ops"},
+    ("DELETE", "/v1/stock/<sku>"): {"ops"},
     ("GET", "/v1/stock/<sku>/adjustments"): {"ops"},
     ("POST", "/v1/stock/<sku>/adjustments"): {"ops"},
     ("GET", "/v1/queue"): {"ops"},
@@ -351,6 +361,8 @@ SCOPES: dict[tuple[str, str], set[str]] = {
     ("PATCH", "/v1/webhooks/<uuid:webhook_id>"): {"orders", "ops"},
     ("DELETE", "/v1/webhooks/<uuid:webhook_id>"): {"orders", "ops"},
     ("POST", "/v1/webhooks/<uuid:webhook_id>/rotate-secret"): {"orders", "ops"},
+    ("POST", "/v1/webhooks/<uuid:webhook_id>/ping"): {"orders", "ops"},
+    ("GET", "/v1/webhooks/deliveries/<uuid:delivery_id>"): {"orders", "ops"},
     ("GET", "/v1/webhooks/<uuid:webhook_id>/deliveries"): {"orders", "ops"},
     ("POST", "/v1/webhooks/deliveries/<uuid:delivery_id>/redeliver"): {"orders", "ops"},
 }
@@ -502,12 +514,62 @@ def test_money_that_is_due_back_is_listed_and_refunded_once(api: Api) -> None:
     problem(api.send(*refund, {"reference": "a b"}), 422, "unprocessable_entity")
 
 
-def test_money_that_an_order_took_is_not_refunded(api: Api) -> None:
+def test_a_paid_order_says_what_was_sent_back(api: Api) -> None:
     order_id = content(api.place())["id"]
     payment_id = content(api.pay(order_id))["id"]
-    refused = api.send("POST", f"/v1/payments/{payment_id}/refund", {"reference": "re-1"})
-    problem(refused, 409, "not_refundable")
-    assert content(api.send("GET", f"/v1/orders/{order_id}"))["status"] == "paid"
+    path = f"/v1/orders/{order_id}"
+    before = api.send("GET", path)
+    refund = ("POST", f"/v1/payments/{payment_id}/refund")
+    problem(api.send(*refund, {"reference": "r", "amount_minor": 251}), 409, "refund_too_large")
+    problem(api.send(*refund, {"reference": "r", "currency": "USD"}), 409, "wrong_currency")
+    part = {"reference": "re-1", "amount_minor": 100, "currency": "EUR"}
+    told = content(api.send(*refund, part))
+    assert (told["status"], told["refunded_minor"]) == ("applied", 100)
+    assert content(api.send("GET", f"/v1/payments/{payment_id}")) == told
+    after = api.send("GET", path, headers={"If-None-Match": before.headers["ETag"]})
+    assert content(after) == {**content(before), "refunded_minor": 100}
+    assert (
+        api.send("GET", path, headers={"If-None-Match": after.headers["ETag"]}).status_code == 304
+    )
+
+    match = {"If-Match": after.headers["ETag"]}
+    named = api.send("PATCH", path, {"client_reference": "A-1"}, headers=match)
+    assert content(named) == {**content(after), "client_reference": "A-1", "version": 3}
+    assert named.headers["ETag"] == '"3-100"'
+
+    told = content(api.send(*refund, {"reference": "re-2"}))
+    assert (told["status"], told["refunded_minor"]) == ("refunded", 250)
+    assert content(api.send("GET", path))["status"] == "paid"
+    assert content(api.send("GET", "/v1/payments?status=refunded"))["data"] == [told]
+    again = api.pay(order_id)
+    assert (again.status_code, content(again)) == (201, told), "it was applied"
+
+
+def test_a_payment_is_found_by_provider_and_reference(api: Api) -> None:
+    payment = content(api.pay(content(api.place())["id"], "r-1"))
+    found = content(api.send("GET", "/v1/payments?provider=BANK&reference=r-1"))
+    assert found == {"data": [payment], "next_cursor": None}
+    for query, key in (
+        ("provider=bank&reference=R-1", "customer"),
+        ("provider=bank&reference=r-1", "other"),
+    ):
+        assert content(api.send("GET", f"/v1/payments?{query}", key=key))["data"] == []
+    for query in ("provider=bank", "reference=r-1", "status=applied&provider=bank&reference=r-1"):
+        problem(api.send("GET", f"/v1/payments?{query}"), 400, "bad_request")
+
+
+def test_a_provider_is_the_same_in_upper_case_and_registered(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    first = content(api.pay(order_id, provider="Bank"))
+    assert first["provider"] == "bank"
+    assert content(api.pay(order_id, provider="BANK")) == first
+    api.services.providers.add("customer", "card")
+    problem(api.pay(order_id, "r-2"), 422, "unknown_provider")
+    assert content(api.pay(order_id)) == first, "what is known is replayed"
+    endpoint, _ = api.services.providers.add("customer", "bank")
+    assert api.pay(order_id, "r-2").status_code == 202
+    api.services.providers.revoke(endpoint.id)
+    problem(api.pay(order_id, "r-3"), 422, "unknown_provider")
 
 
 def test_a_replay_is_only_for_whose_key_it_was(api: Api) -> None:

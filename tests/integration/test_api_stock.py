@@ -53,14 +53,17 @@ def on_hand(api: Api) -> int:
 
 def test_stock_is_set_and_shown(api: Api) -> None:
     response = put(api, 7, sku="A.b_c-9", price_minor=0, currency="JPY")
-    assert response.status_code == 200
+    assert (response.status_code, response.headers["Location"]) == (201, "/v1/stock/A.b_c-9")
     item = content(response)
+    again = put(api, 7, sku="A.b_c-9", price_minor=0, currency="JPY")
+    assert (again.status_code, content(again), again.headers.get("Location")) == (200, item, None)
     assert [*item.items()] == [
         ("sku", "A.b_c-9"),
         ("on_hand", 7),
         ("reserved", 0),
         ("price_minor", 0),
         ("currency", "JPY"),
+        ("retired_at", None),
     ]
     for key in ("ops", "customer"):
         assert content(api.send("GET", "/v1/stock/A.b_c-9", key=key)) == item
@@ -68,6 +71,32 @@ def test_stock_is_set_and_shown(api: Api) -> None:
     problem(put(api, 0, ANY), 409, "stock_reserved")
     assert content(get(api))["reserved"] == 1
     problem(get(api, "coffee"), 404, "sku_not_found")
+
+
+def test_a_retired_sku_is_not_sold_and_what_is_held_stays_held(api: Api) -> None:
+    held = [content(api.place())["id"] for _ in range(2)]
+    tag = get(api).headers["ETag"]
+
+    def retire(key: str = "ops", sku: str = "tea") -> TestResponse:
+        return api.send("DELETE", f"/v1/stock/{sku}", key=key)
+
+    problem(retire("customer"), 403, "forbidden")
+    problem(retire(sku="coffee"), 404, "sku_not_found")
+    assert [retire().status_code, retire().status_code] == [204, 204]
+    problem(api.place(), 422, "unknown_sku")
+    assert content(api.send("GET", "/v1/stock"))["data"] == []
+    retired = get(api)
+    assert content(retired)["retired_at"]
+    assert retired.headers["ETag"] != tag
+    assert api.pay(held[0]).status_code == 201
+    assert api.send("POST", f"/v1/orders/{held[1]}/cancel").status_code == 200
+    assert (on_hand(api), content(get(api))["reserved"]) == (99, 0)
+    # Neither who repeats what it was nor who has its old version brings it back.
+    problem(put(api, 99), 428, "precondition_required")
+    problem(put(api, 99, {"If-Match": tag}), 412, "precondition_failed")
+    back = put(api, 99, {"If-Match": get(api).headers["ETag"]})
+    assert (back.status_code, content(back)["retired_at"]) == (200, None)
+    assert api.place().status_code == 201
 
 
 def test_its_version_changes_when_set_or_sold_not_when_held(api: Api) -> None:
@@ -150,8 +179,8 @@ def test_only_one_of_two_equal_changes_of_a_version_succeeds(api: Api) -> None:
 
 
 def test_a_new_sku_needs_no_version_and_is_known_to_be_new(api: Api) -> None:
-    assert put(api, 5, sku="cup").status_code == 200
-    assert put(api, 5, NEW, sku="jug").status_code == 200
+    assert put(api, 5, sku="cup").status_code == 201
+    assert put(api, 5, NEW, sku="jug").status_code == 201
     for sku in ("cup", "jug"):
         problem(put(api, 5, NEW, sku=sku), 412, "precondition_failed")
         problem(put(api, 6, NEW, sku=sku), 412, "precondition_failed")
@@ -293,7 +322,7 @@ def test_a_key_is_the_clients_own(api: Api) -> None:
     ]
 
 
-NOT_A_DELTA: list[Any] = [0, -0, True, 1.0, "1", None, [], {}, 10**400, 2**31, -(2**31), 2**63]
+NOT_A_DELTA: list[Any] = [0, -0, True, 0.0, 1.5, "1", None, [], {}, 10**400, 2**31, -(2**31), 2**63]
 NOT_A_REASON: list[Any] = ["", "x" * 201, "a\nb", "a\0", "\x7f", "\x9b1m", "\u2028", "\u202e"]
 NOT_A_REASON += ["\ud800", 1, None, [], {}, True]
 BAD: list[Any] = [

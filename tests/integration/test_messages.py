@@ -117,7 +117,9 @@ ROWS = [
         "'ID' is not a key's id: keys list shows them",
         status=2,
     ),
-    Row("flask --app orders.app providers rotate ID", "'ID' is not an endpoint's id", status=2),
+    Row(
+        "flask --app orders.app providers rotate ID", "'ID' is not an id: providers list", status=2
+    ),
     # Examples
     Row("examples remindr", "there is no example remindr: did you mean reminder?", status=2),
     Row("examples", "python -m examples NAME --help describes one", status=2),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from devtools.processes import ROOT, run
+from devtools.processes import ROOT, run, wait_until
 from orders.sql.tables import SCHEMA_VERSION, metadata
 
 
@@ -102,6 +103,35 @@ def test_several_migrators_at_once_migrate_once(database_url: str) -> None:
         "ix_unpaid_orders_client_expires",
         "ix_unpaid_orders_reference",
     }
+
+
+def test_who_reads_a_table_holds_up_nobody_behind_a_migration(
+    engine: sa.Engine, config: Config, tmp_path: Path
+) -> None:
+    """A reader that stays, a migration that wants to alter the table, and others that read it."""
+    command.upgrade(config, "head")
+    (tmp_path / "0002_more.py").write_text(
+        "from alembic import op\nimport sqlalchemy as sa\n"
+        f"revision, down_revision = '0002_more', '{SCHEMA_VERSION}'\n"
+        "def upgrade(): op.add_column('orders', sa.Column('more', sa.Integer()))\n"
+    )
+    config.set_main_option("version_path_separator", "os")
+    config.set_main_option("version_locations", f"{ROOT}/migrations/versions:{tmp_path}")
+    config.set_main_option("lock_timeout_ms", "100")
+    look = sa.text("SELECT count(*) FROM orders")
+    waits = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL")
+    with ThreadPoolExecutor(1) as migrator, engine.connect() as reader, engine.connect() as other:
+        reader.execute(look)
+        migrating = migrator.submit(command.upgrade, config, "head")
+        with engine.connect() as watcher:
+            wait_until(lambda: watcher.scalar(waits), "the migration to wait")
+        other.execute(sa.text("SET statement_timeout = 5000"))
+        other.execute(look)  # behind the migration, but not for as long as the reader stays
+        other.rollback()
+        assert not migrating.done()
+        reader.rollback()
+        migrating.result()
+    assert "more" in {each["name"] for each in sa.inspect(engine).get_columns("orders")}
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:

@@ -120,11 +120,11 @@ def test_a_key_without_a_known_scope_is_not_made(bare: Api) -> None:
     assert run(bare, "keys", "create", "shop", "--scope", "root").exit_code == 2
 
 
-def ping(api: Api, path: str, secret: str) -> int:
+def ping(api: Api, path: str, secret: str, body: bytes = b'{"type":"ping"}') -> int:
     """The status that a message to a provider's endpoint gets."""
-    headers = signed("m-1", b'{"type":"ping"}', [secret], now_seconds=time.time())
+    headers = signed("m-1", body, [secret], now_seconds=time.time())
     return api.http.post(
-        path, data=b'{"type":"ping"}', headers=headers, content_type="application/json"
+        path, data=body, headers=headers, content_type="application/json"
     ).status_code
 
 
@@ -153,6 +153,23 @@ def test_a_provider_is_added_listed_rotated_and_revoked(bare: Api) -> None:
     assert (refused.exit_code, "is revoked" in refused.stderr) == (1, True)
 
 
+def test_a_message_that_waits_is_listed_replayed_and_dismissed(bare: Api) -> None:
+    create(bare, "--scope", "orders")
+    path, secret = run(bare, "providers", "add", "shop", "bank").stdout.splitlines()
+    assert ping(bare, path, secret, b"{") == 202
+    head, row = run(bare, "providers", "inbox").stdout.splitlines()
+    assert head.split() == ["ID", "CLIENT", "PROVIDER", "RECEIVED", "STATUS", "NOTE"]
+    assert row.endswith("waiting  The body is not JSON: line 1, column 2.")
+    [line] = run(bare, "providers", "inbox", "--json").stdout.splitlines()
+    message = json.loads(line)
+    assert (message["client"], message["provider"], message["body"]) == ("shop", "bank", "{")
+    assert run(bare, "providers", "replay", message["id"]).stdout.splitlines()[-2:] == [head, row]
+    assert "settled  dismissed" in run(bare, "providers", "dismiss", message["id"]).stdout
+    assert run(bare, "providers", "inbox").stdout == f"{'  '.join(head.split())}\n"
+    refused = run(bare, "providers", "replay", str(uuid4()))
+    assert (refused.exit_code, "no such message" in refused.stderr) == (1, True)
+
+
 def test_a_provider_needs_a_client_and_a_valid_name(bare: Api) -> None:
     refused = run(bare, "providers", "add", "nobody", "bank")
     assert (refused.exit_code, refused.stdout) == (1, "")
@@ -165,7 +182,7 @@ def test_a_provider_needs_a_client_and_a_valid_name(bare: Api) -> None:
     assert "There is no such endpoint" in refused.stderr
     pasted = run(bare, "providers", "rotate", "ID")
     assert pasted.exit_code == 2
-    assert "'ID' is not an endpoint's id: providers list shows them" in pasted.stderr
+    assert "'ID' is not an id: providers list and inbox show them" in pasted.stderr
     assert len(run(bare, "providers", "list").stdout.splitlines()) == 1
 
 

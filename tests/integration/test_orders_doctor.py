@@ -18,6 +18,8 @@ from devtools.processes import ROOT
 from devtools.valkey import Valkey
 from orders.config import Settings
 from orders.errors import StorageUnavailable
+from orders.providers.domain import Sender
+from orders.providers.service import Providers
 from orders.sql.database import create_engine, writing
 from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, unpaid_orders
 from orders.watch.doctor import Doctor
@@ -47,7 +49,8 @@ def busy(shop: Shop) -> Shop:
     shop.stock("cup", 10)
     shop.place(tea=3, cup=1)
     paid, cancelled, expired = shop.place(tea=2), shop.place(cup=1), shop.place(tea=1)
-    shop.pay(paid)
+    applied = shop.pay(paid).payment
+    shop.service.refund(shop.client, applied.id, reference="re-0", amount_minor=1)
     shop.pay(paid)
     shop.service.cancel(shop.client, cancelled.id)
     late = shop.pay(cancelled).payment
@@ -79,6 +82,7 @@ def test_all_is_well(busy: Shop) -> None:
         "orders.stock",
         "orders.history",
         "orders.webhooks",
+        "orders.inbox",
     ]
 
 
@@ -200,7 +204,9 @@ def test_beyond_what_is_read_only_too_little_reserved_is_told(
             "its events, payments and row in unpaid_orders differ",
         ),
         (
-            sa.update(payments).where(payments.c.status == "applied").values(status="refund_due"),
+            sa.update(payments)
+            .where(payments.c.status == "applied")
+            .values(status="refund_due", reason="already_paid"),
             "its events, payments and row in unpaid_orders differ, its refunds and events differ",
         ),
         (
@@ -210,8 +216,10 @@ def test_beyond_what_is_read_only_too_little_reserved_is_told(
             "it was cancelled before its deadline",
         ),
         (sa.text("DELETE FROM order_events WHERE type = 'payment.refunded'"), "its refunds"),
+        (sa.text("DELETE FROM order_events WHERE type = 'order.refunded'"), "its refunds"),
+        (sa.text("UPDATE payments SET refunded_minor = 2 WHERE refunded_minor = 1"), "its refunds"),
     ],
-    ids=["no ending", "a row and an ending", "another ending", "a payment", "early", "a refund"],
+    ids=["no ending", "a row and an ending", "another ending", "a payment", "early", "a refund", "a part", "a sum"],
 )  # fmt: skip
 def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> None:
     with writing(busy.engine) as connection:
@@ -219,6 +227,18 @@ def test_an_order_that_contradicts_itself(busy: Shop, wrong: Any, text: str) -> 
     finding = found(busy.engine)["orders.history"]
     assert finding.level == "failure"
     assert text in finding.summary
+
+
+def test_messages_of_providers_that_wait(busy: Shop) -> None:
+    providers = Providers(busy.engine)
+    endpoint, _ = providers.add("customer", "bank")
+    sender = Sender(endpoint.id, busy.client, "bank")
+    providers.keep(sender, "m-1", b"{}", "applied")
+    assert found(busy.engine) == {}
+    providers.keep(sender, "m-2", b"{", "The body is not JSON.", waits=True)
+    finding = found(busy.engine)["orders.inbox"]
+    assert finding.level == "warning"
+    assert "The body is not JSON." in finding.summary
 
 
 def test_a_statement_that_takes_too_long(busy: Shop) -> None:

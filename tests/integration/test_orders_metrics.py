@@ -143,6 +143,7 @@ def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> No
             "amount_minor": amount,
             "currency": currency,
             "status": "refund_due",
+            "reason": "already_paid",
             "created_at": order.created_at,
         }
         for amount in amounts

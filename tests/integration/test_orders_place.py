@@ -233,6 +233,13 @@ def test_orders_are_listed_newest_first_and_filtered(shop: Shop) -> None:
     assert ids(status="paid") == [paid.id]
     assert ids(created_after=cancelled.created_at) == []
     assert ids(created_after=unpaid.created_at - timedelta(milliseconds=1)) == ids()
+    ends = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+    for bound in (*ends, unpaid.created_at, cancelled.created_at):
+        found = [each.id for each in (cancelled, paid, unpaid) if each.created_at < bound]
+        assert ids(created_before=bound) == found
+    just_after = unpaid.created_at + timedelta(microseconds=1)
+    assert unpaid.id in ids(created_before=just_after, created_after=just_after - timedelta(1))
+    assert ids(status="paid", created_before=paid.created_at) == []
     assert ids(expires_before=unpaid.created_at) == [unpaid.id]
     assert ids(expires_before=unpaid.created_at, status="cancelled") == []
 

@@ -15,9 +15,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from devtools.processes import wait_until
-from orders.errors import AlreadyPaid, KeyInFlight, OutOfStock, StorageUnavailable
+from orders.errors import (
+    AlreadyPaid,
+    KeyInFlight,
+    OutOfStock,
+    ReferenceReused,
+    RefundTooLarge,
+    StorageUnavailable,
+)
 from orders.order import operations
-from orders.order.domain import Order
+from orders.order.domain import Entry, Order
 from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.database import reading
@@ -147,6 +154,67 @@ def test_one_reference_sent_by_many_is_one_payment(shop: Shop) -> None:
     assert sorted(payment.replayed for payment in paid) == [False] + [True] * 7
     assert len({payment.payment for payment in paid}) == 1
     shop.check(tea=100)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["paid", "due back"])
+def test_refunds_at_once_never_exceed_the_payment(shop: Shop, late: bool) -> None:  # noqa: FBT001
+    """Of each three that claim 100 of 250, two are recorded; the same one twice is one."""
+    shop.stock("tea", 100)
+    placed = place_overdue(shop, [{"tea": 1}] * 20)
+    payments = []
+    for order in placed:
+        if late:
+            shop.service.cancel(shop.client, order.id)
+        payments.append(shop.pay(order, f"tx {order.id}").payment)
+
+    def refund(name: str) -> list[str]:
+        answers = []
+        for payment in payments:
+            entry = Entry(f"{name} {payment.id}", 100)
+            try:
+                done = shop.service.enter(shop.client, payment.id, entry)
+                answers.append("replayed" if done.replayed else "recorded")
+            except RefundTooLarge:
+                answers.append("refused")
+        return answers
+
+    a, twin, b, c = together(*[partial(refund, name) for name in ("a", "a", "b", "c")])
+    for each in zip(a, twin, b, c, strict=True):
+        new = [answer for answer in each if answer == "recorded"]
+        assert (len(new), each.count("refused") in (1, 2)) == (2, True)
+        assert each[0] != each[1] or each[:2] == ("refused", "refused")
+    for payment in payments:
+        after = shop.service.payment(shop.client, payment.id)
+        assert (after.refunded_minor, after.status) == (200, payment.status)
+        events = [each for each in shop.events(placed[0]) if each.endswith(".refunded")]
+        assert events == 2 * ["payment.refunded" if late else "order.refunded"]
+    with pytest.raises(RefundTooLarge):
+        shop.service.enter(shop.client, payments[0].id, Entry("d", 51))
+    shop.check(tea=100)
+
+
+def test_one_refund_reference_is_for_one_of_two_payments(shop: Shop) -> None:
+    shop.stock("tea", 100)
+    pairs = [
+        [shop.pay(order).payment for order in place_overdue(shop, [{"tea": 1}] * 2)]
+        for _ in range(20)
+    ]
+
+    def refund(side: int) -> list[bool]:
+        won = []
+        for number, pair in enumerate(pairs):
+            try:
+                shop.service.enter(shop.client, pair[side].id, Entry(f"re-{number}", 1))
+                won.append(True)
+            except ReferenceReused:
+                won.append(False)
+        return won
+
+    assert all(
+        sum(each) == 1
+        for each in zip(*together(*[partial(refund, n) for n in (0, 1)]), strict=True)
+    )
+    assert len(shop.tables()["payment_entries"]) == len(pairs)
 
 
 def test_overlapping_batches_do_not_deadlock(shop: Shop) -> None:

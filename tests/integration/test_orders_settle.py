@@ -1,5 +1,6 @@
 """How an order ends: paid, cancelled on request, or cancelled by the clock. Once."""
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -10,12 +11,13 @@ import sqlalchemy as sa
 from orders.errors import (
     AlreadyPaid,
     AlreadyRefunded,
-    NotRefundable,
     OrderNotFound,
     PaymentNotFound,
     ReferenceReused,
+    RefundTooLarge,
+    WrongCurrency,
 )
-from orders.order.domain import CancelledOrder, Order, OrderStatus, Payment
+from orders.order.domain import CancelledOrder, Entry, Order, OrderStatus, Payment
 from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository
 from orders.sql.database import reading
@@ -24,7 +26,6 @@ from orders.sql.statements import Position
 from orders.sql.tables import order_events, unpaid_orders
 from tests.conftest import Shop
 from tests.expiring import expire_now, swept
-from tests.races import together
 
 MINUTE_MS = 60_000
 
@@ -209,10 +210,10 @@ def test_a_refund_is_noted_once_with_its_reference_and_an_event(shop: Shop) -> N
     assert (refunded.replayed, told.status, told.refund_reference) == (False, "refunded", "re-1")
     assert told.refunded_at is not None
     assert told.refunded_at >= payment.created_at
-    assert told.reason == "order_cancelled"
+    assert (told.reason, told.refunded_minor) == ("order_cancelled", told.amount_minor)
     *_, event = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
     assert (event.type, event.at) == ("payment.refunded", told.refunded_at)
-    assert event.data == {**money(payment), "refund_reference": "re-1"}
+    assert event.data == {**money(payment), **back("re-1", 250, 250)}
     before = shop.tables()
     again = shop.service.refund(shop.client, payment.id, reference="re-1")
     assert again == (told, True)
@@ -221,16 +222,101 @@ def test_a_refund_is_noted_once_with_its_reference_and_an_event(shop: Shop) -> N
     assert shop.tables() == before
 
 
-def test_only_money_that_is_due_back_is_refunded(shop: Shop) -> None:
-    shop.stock()
-    applied = shop.pay(shop.place()).payment
+def back(reference: str, amount_minor: int, refunded_minor: int) -> dict[str, Any]:
+    """What an event says of a refund, and of the payment's refunds so far."""
+    return {
+        "refund_reference": reference,
+        "refund_amount_minor": amount_minor,
+        "refunded_minor": refunded_minor,
+    }
+
+
+@pytest.mark.parametrize("kind", ["order.refunded", "payment.refunded"])
+def test_refunds_of_parts_add_up_to_the_payment(shop: Shop, kind: str) -> None:
+    if kind == "order.refunded":
+        shop.stock()
+        payment = shop.pay(shop.place()).payment
+    else:
+        payment = due(shop)
+    refund = partial(shop.service.refund, shop.client, payment.id)
+    one = refund(reference="re-1", amount_minor=1, currency="EUR").payment
+    assert one == replace(
+        payment, refunded_minor=1, refunded_at=one.refunded_at, refund_reference="re-1"
+    ), "its status is the same as before"
+    order = shop.service.order(shop.client, payment.order_id)
+    assert order.refunded_minor == (1 if kind == "order.refunded" else 0)
+    shop.service.refund(shop.client, payment.id, reference="re-2", amount_minor=200)
+    last = refund(reference="re-3").payment
+    assert (last.status, last.refunded_minor, last.reason) == ("refunded", 250, payment.reason)
+
+    [*_, first, second, third] = shop.service.events(
+        shop.client, payment.order_id, after_id=0, page_size=9
+    )
+    assert {event.type for event in (first, second, third)} == {kind}
+    assert [event.data for event in (first, second, third)] == [
+        {**money(payment), **back("re-1", 1, 1)},
+        {**money(payment), **back("re-2", 200, 201)},
+        {**money(payment), **back("re-3", 49, 250)},
+    ]
     before = shop.tables()
-    with pytest.raises(NotRefundable):
-        shop.service.refund(shop.client, applied.id, reference="re-1")
+    for reference, amount in (("re-1", 1), ("re-2", None), ("re-3", 49)):
+        assert refund(reference=reference, amount_minor=amount) == (last, True)
+    assert shop.tables() == before
+    after = shop.service.order(shop.client, payment.order_id)
+    paid = kind == "order.refunded"
+    assert (after.status, after.version) == (order.status, order.version)
+    assert after.refunded_minor == (250 if paid else 0)
+    listed = {order.id: order for order in shop.service.orders(shop.client, page_size=9)}
+    assert listed[order.id] == after
+
+
+@pytest.mark.parametrize(
+    ("refund", "error"),
+    [
+        ({"amount_minor": 251}, RefundTooLarge),
+        ({"amount_minor": 2**53 - 1}, RefundTooLarge),
+        ({"amount_minor": 150}, RefundTooLarge),
+        ({"amount_minor": 100, "currency": "USD"}, WrongCurrency),
+        ({"reference": "re-1", "amount_minor": 99}, ReferenceReused),
+        ({"reference": "re-1", "currency": "USD"}, ReferenceReused),
+    ],
+)
+def test_a_refund_that_cannot_be_is_refused(
+    shop: Shop, refund: dict[str, Any], error: type[Exception]
+) -> None:
+    """More than was paid or than is left, in another currency, or under a reference that is known."""
+    payment = due(shop)
+    shop.service.refund(shop.client, payment.id, reference="re-1", amount_minor=101)
+    before = shop.tables()
+    with pytest.raises(error):
+        shop.service.refund(shop.client, payment.id, **{"reference": "re-2", **refund})
+    assert shop.tables() == before
+
+
+def test_a_dispute_is_kept_as_an_event_and_changes_no_money(shop: Shop) -> None:
+    shop.stock()
+    payment = shop.pay(shop.place(), "tx").payment
+    kinds = ("opened", "opened", "lost")
+    for kind, replayed in zip(kinds, (False, True, False), strict=True):
+        entry = Entry("dp-1", 200, kind=kind)
+        of = (shop.client, "bank", "tx")
+        assert shop.service.enter_by_reference(*of, entry) == (payment, replayed)
+    [_, _, *events] = shop.service.events(shop.client, payment.order_id, after_id=0, page_size=9)
+    facts = {**money(payment), "dispute_reference": "dp-1", "dispute_amount_minor": 200}
+    assert [(event.type, event.data) for event in events] == [
+        ("payment.disputed", {**facts, "dispute": kind}) for kind in ("opened", "lost")
+    ]
+    refunded = shop.service.refund(shop.client, payment.id, reference="dp-1", amount_minor=200)
+    assert refunded.payment.refunded_minor == 200, "whose money is gone is reported as refunded"
+
+
+def test_what_another_client_was_paid_is_not_refunded(shop: Shop) -> None:
     for payment_id in (due(shop).id, new_id()):
         with pytest.raises(PaymentNotFound):
             shop.service.refund(shop.other, payment_id, reference="re-1")
-    assert [row for row in shop.tables()["payments"] if row[0] == applied.id] == before["payments"]
+        with pytest.raises(PaymentNotFound):
+            shop.service.payment(shop.other, payment_id)
+    assert shop.tables()["payment_entries"] == []
 
 
 def test_one_refund_is_for_one_payment(shop: Shop) -> None:
@@ -240,28 +326,6 @@ def test_one_refund_is_for_one_payment(shop: Shop) -> None:
     with pytest.raises(ReferenceReused):
         shop.service.refund(shop.client, second.id, reference="re-1")
     assert shop.tables() == before
-
-
-def test_of_two_refunds_at_once_one_is_noted(shop: Shop) -> None:
-    payments = [due(shop, f"late-{n}") for n in range(20)]
-
-    def refund_as(reference: str) -> list[bool]:
-        noted = []
-        for payment in payments:
-            try:
-                done = shop.service.refund(
-                    shop.client, payment.id, reference=f"{reference}-{payment.reference}"
-                )
-            except AlreadyRefunded:
-                noted.append(False)
-            else:
-                noted.append(not done.replayed)
-        return noted
-
-    answers = together(*[partial(refund_as, f"re-{n}") for n in range(3)])
-    assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 20
-    kinds = [row[3] for row in shop.tables()["order_events"]]
-    assert kinds.count("payment.refunded") == 20
 
 
 def test_payments_are_listed_by_status_and_by_order_oldest_first(shop: Shop) -> None:

@@ -20,9 +20,10 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
-from orders.order.domain import Order
+from orders.order.domain import Entry, Order
+from orders.order.payments import Paid
 from orders.order.repository import OrderRepository
-from orders.order.service import Paid, Placed
+from orders.order.service import Placed
 from orders.sql.expressions import clock
 from orders.sql.tables import order_events, orders, stock_items, unpaid_orders
 from tests.conftest import Shop
@@ -199,6 +200,12 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
         pay(other, shop, order, "r-1")
     assert (found[0].payment.reason, found[0].replayed) == ("already_paid", False)
 
+    good = shop.place()
+    with waiting(shop, lambda: shop.pay(good, "r-5")) as (other, found):
+        pay(other, shop, replace(good, total_minor=1), "too little")
+    assert found[0].payment.status == "applied"
+    assert found[0].payment.created_at >= found[1], "it is dated when the order is locked"
+
     same = shop.place()
     with waiting(shop, lambda: shop.pay(same, "r-3")) as (other, found):
         payment = pay(other, shop, same, "r-3")
@@ -208,7 +215,7 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     with waiting(shop, lambda: shop.service.cancel(shop.client, kept.id)) as (other, found):
         pay(other, shop, kept, "r-4")
     assert isinstance(found[0], AlreadyPaid)
-    assert shop.shelf() == (97, 0)
+    assert shop.shelf() == (96, 0)
 
 
 def test_who_waited_for_an_ending_does_not_end_it_again(shop: Shop) -> None:
@@ -277,7 +284,7 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
         first = pay(other, shop, order, "r-1")
     second = found[0].payment
     with waiting(shop, lambda: shop.pay(order, "r-3")) as (other, _):
-        OrderRepository(other).refund(first.id, shop.client, "re-1")
+        OrderRepository(other).enter(Entry("re-1"), first.id, shop.client)
     refund = partial(shop.service.refund, shop.client, second.id, reference="re-2")
     with waiting(shop, refund) as (other, _):
         pay(other, shop, order, "r-4")
@@ -291,6 +298,29 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
         ("payment.refunded", "r-2"),
     ]
     assert [event.at for event in told] == sorted(event.at for event in told)
+
+
+@pytest.mark.parametrize("name", ["cancel", "expire", "expire_in_detail"])
+def test_an_ending_is_dated_when_its_order_is_locked(shop: Shop, name: str) -> None:
+    """Not when its statement began: an order's events do not run backwards in time."""
+    run = operation(shop, name)
+    [order] = shop.service.orders(shop.client, page_size=9)
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;"
+            "CREATE TRIGGER wait BEFORE DELETE ON unpaid_orders EXECUTE FUNCTION wait()"
+        )
+    with ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as other:
+            other.execute(sa.text("SELECT pg_advisory_xact_lock(1)"))
+            task = pool.submit(run)
+            wait_until(lambda: blocked(shop), "the statement to wait before it locks anything")
+            pay(other, shop, replace(order, total_minor=1), "too little")
+        task.result()
+    [_, due, last] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)
+    assert (due.type, last.type) == ("payment.refund_due", "order.cancelled")
+    assert last.at >= due.at
 
 
 def test_a_twin_does_not_wait_for_the_order_that_is_paid(shop: Shop) -> None:

@@ -19,8 +19,8 @@ from orders.app import MAX_BODY_BYTES
 from orders.caches import CACHE_SECONDS
 from orders.clients.rate_limits import WRONG_KEYS_BURST
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
-from orders.providers.service import Providers
-from orders.sql.tables import metadata, provider_secrets
+from orders.providers.service import KEPT, Providers
+from orders.sql.tables import metadata, provider_messages, provider_secrets
 from orders.webhooks.signatures import TOLERANCE_SECONDS, new_secret, signed
 from tests.conftest import Api, serving, upgrade
 from tests.races import together
@@ -63,9 +63,10 @@ class Provider:
         money = {"amount_minor": 250, "currency": "EUR", **data}
         return self.report("payment.succeeded", order_id=order_id, reference=reference, **money)
 
-    def refunded(self, payment_reference: str, reference: str = "re-1") -> TestResponse:
-        references = {"payment_reference": payment_reference, "reference": reference}
-        return self.report("refund.succeeded", **references)
+    def refunded(
+        self, payment: str, reference: str = "re-1", kind: str = "refund.succeeded", **data: Any
+    ) -> TestResponse:
+        return self.report(kind, payment_reference=payment, reference=reference, **data)
 
 
 @pytest.fixture
@@ -104,6 +105,11 @@ def outcome(response: TestResponse) -> str:
     return str(json.loads(response.get_data())["outcome"])
 
 
+def waits(response: TestResponse) -> bool:
+    assert response.status_code == 202, response.get_data()
+    return bool(json.loads(response.get_data()) == {"outcome": "waiting", "payment_id": None})
+
+
 def problem(response: TestResponse) -> tuple[int, str]:
     assert response.content_type == "application/problem+json"
     return response.status_code, json.loads(response.get_data())["code"]
@@ -127,6 +133,22 @@ def tables(api: Api) -> dict[str, list[Any]]:
         }
 
 
+def inbox(api: Api, status: str = "waiting") -> list[Any]:
+    page = api.send("GET", f"/v1/providers/messages?status={status}", key="ops")
+    return list(json.loads(page.get_data())["data"])
+
+
+def settle(api: Api, how: str, message_id: str) -> tuple[str, str]:
+    """Replay or dismiss a message; what became of it."""
+    path = f"/v1/providers/messages/{message_id}/{how}"
+    message = json.loads(api.send("POST", path, key="ops").get_data())
+    return message["status"], message["note"]
+
+
+def but_the_inbox(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: rows for name, rows in found.items() if name != "provider_messages"}
+
+
 # -- what is reported ----------------------------------------------------------------------
 
 
@@ -148,8 +170,9 @@ def test_a_report_that_comes_again_changes_nothing(
     again = provider.paid(order_id)
     assert outcome(again) == "replayed"
     assert again.headers["Idempotent-Replayed"] == "true"
-    assert outcome(provider.deliver(message(order_id), message_id="m-2")) == "replayed"
     assert tables(api) == before
+    assert outcome(provider.deliver(message(order_id), message_id="m-2")) == "replayed"
+    assert but_the_inbox(tables(api)) == but_the_inbox(before)
 
 
 def test_fifty_deliveries_of_one_message_at_once_are_one_payment(
@@ -196,37 +219,58 @@ def test_money_that_an_order_cannot_take_is_refunded(
     assert tables(api) == before
 
 
+def test_a_provider_refunds_parts_of_what_paid_an_order(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert outcome(provider.paid(order_id)) == "applied"
+    cent: dict[str, Any] = {"amount_minor": 1, "currency": "EUR"}
+    assert outcome(provider.refunded("tx-1", **cent)) == "refunded"
+    assert outcome(provider.refunded("tx-1", **cent)) == "replayed"
+    assert waits(provider.refunded("tx-1", "re-2", currency="USD"))
+    assert order(api, order_id)["refunded_minor"] == 1
+    assert outcome(provider.refunded("tx-1", "dp-1", "dispute.opened")) == "disputed"
+    assert outcome(provider.refunded("tx-1", "dp-1", "dispute.opened")) == "replayed"
+    assert outcome(provider.refunded("tx-1", "dp-1", "dispute.lost")) == "disputed"
+    assert outcome(provider.refunded("tx-1", "re-2")) == "refunded"
+    assert waits(provider.refunded("tx-1", "re-3"))
+    after = order(api, order_id)
+    assert (after["status"], after["refunded_minor"]) == ("paid", 250)
+    [payment] = payments(api, order_id)
+    assert (payment["status"], payment["refunded_minor"]) == ("refunded", 250)
+    page = json.loads(api.send("GET", f"/v1/orders/{order_id}/events").get_data())["data"]
+    assert [event["type"] for event in page[2:]] == [
+        *("order.refunded", "payment.disputed", "payment.disputed", "order.refunded"),
+    ]
+
+
 def test_a_refund_before_its_payment_is_taken_when_it_returns(
     api: Api, provider: Provider, order_id: str
 ) -> None:
     api.send("POST", f"/v1/orders/{order_id}/cancel")
     assert problem(provider.refunded("tx-1")) == (404, "payment_not_found")
+    assert [each["note"] for each in inbox(api)] == ["There is no such payment."], "until then"
     assert outcome(provider.paid(order_id)) == "refund_due"
     assert outcome(provider.refunded("tx-1")) == "refunded"
+    assert inbox(api) == []
 
 
-def test_an_unknown_type_is_acknowledged_and_logged_once(
-    api: Api, provider: Provider, order_id: str
-) -> None:
-    before = tables(api)
-    with capture_logs() as logs:
-        for message_id in ("m-1", "m-2"):
-            response = provider.report("payment.failed", message_id, order_id=order_id)
-            assert json.loads(response.get_data()) == {"outcome": "ignored", "payment_id": None}
-        assert outcome(provider.deliver(b'{"type": "ping"}')) == "ignored"
-    ignored = [(line["type"], line["webhook_id"]) for line in logs if "ignored" in line["event"]]
-    assert ignored == [("payment.failed", "m-1"), ("ping", "m-1")]
-    assert tables(api) == before
-
-
-def test_types_without_end_are_not_remembered_without_end(
-    provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orders.providers.service.MAX_TYPES", 3)
-    with capture_logs() as logs:
-        for number in range(5):
-            assert outcome(provider.report(f"type.{number}")) == "ignored"
-    assert len(logs) == 3
+def test_the_first_of_each_unknown_type_waits(api: Api, provider: Provider, order_id: str) -> None:
+    """A provider sends types without end, and one of them may be about money."""
+    stranger = Provider(api, "other")
+    before = but_the_inbox(tables(api))
+    for message_id in ("m-1", "m-2", "m-1"):
+        response = provider.report("payment.failed", message_id, order_id=order_id)
+        assert json.loads(response.get_data()) == {"outcome": "ignored", "payment_id": None}
+    assert outcome(provider.deliver(b'{"type": "ping"}')) == "ignored"
+    assert outcome(stranger.deliver(b'{"type": "ping"}')) == "ignored"
+    first, ping, theirs = inbox(api)
+    assert (first["webhook_id"], first["note"]) == ("m-1", "unknown type payment.failed")
+    assert (ping["client"], theirs["client"]) == ("customer", "other")
+    assert settle(api, "replay", ping["id"]) == ("waiting", "unknown type ping")
+    assert settle(api, "dismiss", ping["id"]) == ("settled", "dismissed")
+    assert outcome(provider.deliver(b'{"type":"ping"}')) == "ignored"
+    assert inbox(api) == [first, theirs]
+    assert but_the_inbox(tables(api)) == before
 
 
 def test_fields_that_a_provider_adds_are_ignored(provider: Provider, order_id: str) -> None:
@@ -240,81 +284,130 @@ def test_what_contradicts_what_is_known_is_refused_and_logged(
     second = place(api)
     before = tables(api)
     with capture_logs() as logs:
-        assert problem(provider.paid(second)) == (409, "reference_reused")
-        assert problem(provider.paid(order_id, amount_minor=1)) == (409, "reference_reused")
-        assert problem(provider.refunded("tx-1")) == (409, "not_refundable")
+        assert waits(provider.paid(second))
+        assert waits(provider.paid(order_id, amount_minor=1))
+        assert waits(provider.refunded("tx-1", amount_minor=251))
     refused = [line for line in logs if line["event"] == "webhook refused"]
-    assert [line["error"] for line in refused] == 2 * ["ReferenceReused"] + ["NotRefundable"]
+    assert [line["error"] for line in refused] == 2 * ["ReferenceReused"] + ["RefundTooLarge"]
     assert {line["webhook_id"] for line in refused} == {"m-1"}
     assert provider.secret not in repr(logs)
-    assert tables(api) == before
+    assert but_the_inbox(tables(api)) == but_the_inbox(before)
+    assert [each["note"].split(".")[0] for each in inbox(api)] == [
+        *2 * ["This reference was already used for a different order, amount, currency or refund"],
+        "That is more than is left of this payment",
+    ]
 
 
-# -- what is malformed ---------------------------------------------------------------------
+# -- what cannot be read ------------------------------------------------------------------
+
+
+def test_what_can_mean_one_thing_only_is_read(api: Api, provider: Provider, order_id: str) -> None:
+    response = provider.paid(f" {order_id.upper()}", " tx-1 ", currency="eur ", amount_minor=250.0)
+    assert outcome(response) == "applied"
+    assert outcome(provider.paid(order_id)) == "replayed"
+    assert outcome(provider.refunded("tx-1 ", " re-1", currency="Eur")) == "refunded"
+    assert inbox(api) == []
+    assert [each["note"] for each in inbox(api, "settled")] == ["applied", "replayed", "refunded"]
+
+
+MONEY: dict[str, Any] = {"reference": "tx-1", "amount_minor": 250, "currency": "EUR"}
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[]", b"null", b'{"type": "a", "type": "b"}', b'{"type": NaN}', b'{"\xff": 1}'],
-)
-def test_a_signed_body_that_is_not_one_json_object_is_malformed(
-    provider: Provider, body: bytes
-) -> None:
-    assert problem(provider.deliver(body)) == (400, "bad_request")
-
-
-@pytest.mark.parametrize(
-    "changed",
+    ("body", "note"),
     [
-        {"order_id": "1"},
-        {"order_id": "0" * 36},
-        {"order_id": None},
-        {"reference": ""},
-        {"reference": "a b"},
-        {"amount_minor": 0},
-        {"amount_minor": "250"},
-        {"amount_minor": 250.0},
-        {"amount_minor": True},
-        {"amount_minor": 2**53},
-        {"currency": "eur"},
+        (b"", "The body is not JSON: line 1, column 1."),
+        (b"{", "The body is not JSON: line 1, column 2."),
+        (b"[]", "The body is not a JSON object."),
+        (b"null", "The body is not a JSON object."),
+        (b'{"type": "a", "type": "b"}', "The body is not JSON: an object has the same key twice."),
+        (b'{"type": NaN}', "The body is not JSON: NaN is not a JSON number."),
+        (b'{"\xff": 1}', "The body is not UTF-8: byte 2."),
+        ({}, "other.type: "),
+        ({"type": 1}, "other.type: "),
+        ({"type": ["payment.succeeded"]}, "other.type: "),
+        ({"type": ""}, "other.type: "),
+        ({"type": "a\nb"}, "other.type: "),
+        ({"type": "x" * 101}, "other.type: "),
+        ({"type": "payment.succeeded"}, "payment.succeeded.data: "),
+        ({"type": "payment.succeeded", "data": []}, "payment.succeeded.data: "),
+        ({"type": "refund.succeeded", "data": {"reference": "re-1"}}, "entry.data.payment_referen"),
+        *(
+            ({"type": "payment.succeeded", "data": {**MONEY, **changed}}, next(iter(changed)))
+            for changed in (
+                *({"order_id": "1"}, {"order_id": "0" * 36}, {"order_id": None}),
+                *({"reference": ""}, {"reference": "a b"}, {"reference": None}),
+                *({"amount_minor": 0}, {"amount_minor": "250"}, {"amount_minor": 250.5}),
+                *({"amount_minor": True}, {"amount_minor": 2**53}, {"currency": "EURO"}),
+            )
+        ),
     ],
 )
-def test_a_payment_that_does_not_validate_is_refused_by_field(
-    api: Api, provider: Provider, order_id: str, changed: dict[str, Any]
+def test_what_cannot_be_read_is_kept_as_it_came(
+    api: Api, provider: Provider, order_id: str, body: bytes | dict[str, Any], note: str
 ) -> None:
+    if isinstance(body, dict):
+        if "data" in body and "payment" in body["type"] and body["data"]:
+            body = {**body, "data": {"order_id": order_id, **body["data"]}}
+        body = json.dumps(body).encode()
+    before = but_the_inbox(tables(api))
+    for _ in range(2):
+        assert waits(provider.deliver(body, content_type="text/plain"))
+    assert but_the_inbox(tables(api)) == before
+    [kept] = inbox(api)
+    assert note in kept["note"]
+    assert kept["body"] == body.decode(errors="replace")
+    assert (kept["client"], kept["provider"], kept["webhook_id"]) == ("customer", "bank", "m-1")
+    assert settle(api, "replay", kept["id"]) == ("waiting", kept["note"])
+    with api.services.engine.begin() as connection:
+        assert [*connection.scalars(sa.select(provider_messages.c.body))] == [body]
+
+
+def test_a_message_that_waits_is_replayed_or_dismissed(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    other = api.services.providers.add("customer", "card")[0]
+    assert api.services.providers._look_up(provider.endpoint.id)  # so that it is cached
+    Providers(api.services.engine).revoke(provider.endpoint.id)
+    assert waits(provider.paid(order_id)), "its provider is registered no more"
+    [kept] = inbox(api)
+    assert settle(api, "replay", kept["id"]) == ("waiting", kept["note"])
+    api.services.providers.revoke(other.id)
+    assert settle(api, "replay", kept["id"]) == ("settled", "applied")
+    assert order(api, order_id)["status"] == "paid"
     before = tables(api)
-    response = provider.paid(**{"order_id": order_id, **changed})
-    assert problem(response) == (422, "unprocessable_entity")
-    [field] = json.loads(response.get_data())["errors"]
-    assert field == f"payment.succeeded.data.{next(iter(changed))}"
+    for how in ("replay", "dismiss"):
+        assert settle(api, how, kept["id"]) == ("settled", "applied")
     assert tables(api) == before
+    for how in ("replay", "dismiss"):
+        path = f"/v1/providers/messages/{uuid4()}/{how}"
+        assert problem(api.send("POST", path, key="ops")) == (404, "message_not_found")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"type": 1},
-        {"type": ["payment.succeeded"]},
-        {"type": ""},
-        {"type": "a\nb"},
-        {"type": "x" * 101},
-        {"type": "payment.succeeded"},
-        {"type": "payment.succeeded", "data": []},
-        {"type": "refund.succeeded", "data": {"reference": "re-1"}},
-    ],
-)
-def test_a_message_without_what_its_type_needs_is_refused(
-    provider: Provider, body: dict[str, Any]
+def test_what_is_not_foreseen_is_kept_all_the_same(
+    api: Api, provider: Provider, order_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    response = provider.deliver(json.dumps(body).encode())
-    assert problem(response) == (422, "unprocessable_entity")
+    api.app.testing = False
+    with monkeypatch.context() as patch:
+        patch.setattr(api.services.orders, "pay", lambda *_, **__: 1 / 0)
+        assert problem(provider.paid(order_id)) == (500, "internal_error")
+    [kept] = inbox(api)
+    assert kept["note"] == "ZeroDivisionError"
+    assert outcome(provider.paid(order_id)) == "applied", "when the provider sends it again"
+    assert inbox(api) == []
 
 
-def test_what_is_not_declared_as_json_is_refused(provider: Provider, order_id: str) -> None:
-    for content_type, status in (("text/plain", 415), ("application/json; charset=utf-8", 200)):
-        response = provider.deliver(message(order_id), content_type=content_type)
-        assert response.status_code == status
+def test_messages_that_are_settled_are_deleted_in_time(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    assert outcome(provider.paid(order_id)) == "applied"
+    assert waits(provider.deliver(b"{"))
+    with api.services.engine.begin() as connection:
+        old = provider_messages.c.created_at - KEPT - timedelta(minutes=1)
+        connection.execute(sa.update(provider_messages).values(created_at=old))
+    assert outcome(provider.refunded("tx-1")) == "refunded"
+    assert [each["note"] for each in inbox(api, "settled")] == ["refunded"]
+    assert len(inbox(api)) == 1, "what waits is never deleted"
 
 
 def test_a_body_over_the_limit_is_refused(provider: Provider) -> None:
@@ -412,10 +505,10 @@ def test_whatever_is_wrong_the_same_work_is_done(
 
 def test_an_endpoint_reports_on_its_own_clients_orders_only(api: Api, order_id: str) -> None:
     stranger = Provider(api, "other")
-    before = tables(api)
+    before = but_the_inbox(tables(api))
     assert problem(stranger.paid(order_id)) == (404, "order_not_found")
     assert problem(stranger.paid(str(uuid4()))) == (404, "order_not_found")
-    assert tables(api) == before
+    assert but_the_inbox(tables(api)) == before
     api.send("POST", f"/v1/orders/{order_id}/cancel")
     assert outcome(Provider(api).paid(order_id)) == "refund_due"
     assert problem(stranger.refunded("tx-1")) == (404, "payment_not_found")

@@ -56,7 +56,7 @@ class Site:
 
     def wait_until_ready(self) -> None:
         wait_until(
-            lambda: self.front.request("GET /readyz").status == 200,
+            lambda: self.front.request("GET /healthz").status == 200,
             "the API to serve",
             ignoring=(OSError, IndexError),
         )
@@ -117,7 +117,7 @@ def test_an_order_is_created_through_the_proxy(site: Site) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *("/metrics", "/metrics/x", "//metrics", "/%6detrics", "/METRICS"),
+        *("/metrics", "/metrics/x", "//metrics", "/%6detrics", "/METRICS", "/readyz"),
         *("/ops", "/ops/", "/ops/state", "/ops/static/main.js", "//ops", "/%6fps", "/v1/../ops"),
     ],
 )

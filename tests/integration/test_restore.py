@@ -46,6 +46,7 @@ def empty_url(postgres: Postgres) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow  # without a backup: faults/test_redis_fails.py, where Redis is empty, too
 def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     shop: Shop,
     empty_url: str,

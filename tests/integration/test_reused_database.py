@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from orders.sql.tables import metadata
 from tests.conftest import ReusedDatabase, opened
+from tests.length import quick_first
 
 
 @pytest.fixture
@@ -20,6 +21,10 @@ def run(url: str, *statements: str) -> None:
     with engine.begin() as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
+
+
+#: The announcement of an event takes a number before it: see `orders.sql.sequences`.
+FIRST = 2
 
 
 def first_event(url: str) -> int:
@@ -42,7 +47,7 @@ def test_rows_and_sequences_begin_anew(
     for _ in range(2):
         found.append(first_event(database.url))
         database.restore()
-    assert (found, database.url) == ([1, 1], before)
+    assert (found, database.url) == ([FIRST, FIRST], before)
     engine = sa.create_engine(database.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         for table in metadata.sorted_tables:
@@ -51,16 +56,18 @@ def test_rows_and_sequences_begin_anew(
 
 @pytest.mark.parametrize(
     "change",
-    [
-        "DROP INDEX ix_unpaid_orders_expires",
-        "ALTER TABLE orders ADD COLUMN note TEXT",
-        "ALTER TABLE orders RENAME TO elsewhere",
-        "ALTER TABLE orders SET (autovacuum_enabled = off)",
-        "CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        "UPDATE alembic_version SET version_num = 'another'",
-        "DROP TABLE alembic_version",
-        "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET lock_timeout = 1'; END $$",
-    ],
+    quick_first(
+        [
+            "DROP INDEX ix_unpaid_orders_expires",
+            "ALTER TABLE orders ADD COLUMN note TEXT",
+            "ALTER TABLE orders RENAME TO elsewhere",
+            "ALTER TABLE orders SET (autovacuum_enabled = off)",
+            "CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "UPDATE alembic_version SET version_num = 'another'",
+            "DROP TABLE alembic_version",
+            "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET lock_timeout = 1'; END $$",
+        ]
+    ),
     ids=lambda change: change[:30],
 )
 def test_a_change_of_the_schema_costs_a_new_one(database: ReusedDatabase, change: str) -> None:
@@ -68,7 +75,7 @@ def test_a_change_of_the_schema_costs_a_new_one(database: ReusedDatabase, change
     run(database.url, change)
     database.restore()
     assert database.url != before
-    assert first_event(database.url) == 1
+    assert first_event(database.url) == FIRST
 
 
 def test_whoever_is_connected_is_sent_away(database: ReusedDatabase) -> None:
@@ -79,3 +86,14 @@ def test_whoever_is_connected_is_sent_away(database: ReusedDatabase) -> None:
         with pytest.raises(sa.exc.OperationalError):
             left.exec_driver_sql("SELECT 1")
     engine.dispose()
+
+
+def test_what_listened_to_an_engine_is_forgotten(migrated_url: str) -> None:
+    heard = []
+    with opened(migrated_url) as shop:
+        sa.event.listen(shop.engine, "before_cursor_execute", lambda *sent: heard.append(sent[2]))
+        shop.stock("mug")
+    before = len(heard)
+    with opened(migrated_url) as shop:
+        shop.stock("mug")
+    assert before == len(heard) > 0

@@ -26,9 +26,11 @@ from orders.errors import (
     TimeoutOutOfRange,
 )
 from orders.ops.repository import SAMPLE, OpsRepository
-from orders.order.domain import CancelledOrder
+from orders.order.domain import CancelledOrder, Entry
+from orders.order.feed import Feed
 from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
+from orders.providers.domain import Sender
 from orders.providers.service import Providers
 from orders.sql.database import reading, writing
 from orders.sql.expressions import Instant, later, now
@@ -40,19 +42,22 @@ from orders.sql.tables import (
     order_events,
     order_items,
     orders,
+    payment_entries,
     payments,
     provider_endpoints,
+    provider_messages,
     provider_secrets,
     stock_adjustments,
     stock_items,
     unpaid_orders,
     webhook_deliveries,
     webhook_interests,
+    webhook_secrets,
     webhook_subscriptions,
 )
 from orders.stock.domain import Expected
 from orders.watch.doctor_repository import DoctorRepository
-from orders.webhooks.domain import Answer, Message
+from orders.webhooks.domain import Answer
 from orders.webhooks.service import WebhookPolicy, Webhooks
 from orders.webhooks.signatures import signed
 from tests.conftest import Shop, empty_database, opened, upgrade
@@ -146,6 +151,7 @@ def fill(shop: Shop) -> None:
             "status": "refunded",
             "reason": "order_cancelled",
             "created_at": row["expires_at"],
+            "refunded_minor": 750,
             "refunded_at": row["expires_at"],
             "refund_reference": row["order_id"],
         }
@@ -183,6 +189,21 @@ def fill(shop: Shop) -> None:
                 for each in endpoints
             ],
         )
+        connection.execute(
+            sa.insert(provider_messages),
+            [
+                {
+                    "id": new_id(),
+                    "endpoint_id": endpoints[0],
+                    "webhook_id": "m",
+                    "body": b"{}",
+                    "created_at": order["created_at"],
+                    "status": "settled",
+                    "note": "applied",
+                }
+                for order in placed
+            ],
+        )
         connection.execute(sa.insert(stock_items), stock)
         connection.execute(sa.insert(stock_adjustments), adjustments)
         connection.execute(sa.insert(orders), placed)
@@ -191,6 +212,12 @@ def fill(shop: Shop) -> None:
         connection.execute(sa.insert(order_events), events)
         connection.execute(sa.insert(order_events).values(version=2), endings)
         connection.execute(sa.insert(payments), late)
+        sent = sa.select(
+            *(payments.c[name] for name in ("client_id", "provider", "id", "amount_minor")),
+            *(payments.c.refund_reference, payments.c.refunded_at, sa.literal("refund")),
+        )
+        columns = ["client_id", "provider", "payment_id", "amount_minor", "reference", "at", "kind"]
+        connection.execute(sa.insert(payment_entries).from_select(columns, sent))
 
 
 class Pair(NamedTuple):
@@ -302,6 +329,9 @@ def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
         shop.service.payments_of_order(shop.client, cancelled.id, page_size=PAGE)
         shop.service.refund(shop.client, late.id, reference="re-1")
         shop.events(paid)
+        for order in (paid, shop.basket({"sku-000": 1})):
+            details = {"client_reference": "A-2", "metadata": {"a": 1}}
+            shop.service.describe(shop.client, order.id, details, versions=None)
 
     assert_alike(pair, use)
 
@@ -316,6 +346,16 @@ def test_providers_are_managed_without_statistics(pair: Pair) -> None:
         assert len(providers.list_endpoints("other")) == 1
         providers.rotate(endpoint.id)
         providers.revoke(endpoint.id)
+        sender = Sender(endpoint.id, shop.client, "bank")
+        providers.keep(sender, "m-1", b"{}", "no", waits=True)
+        for message_id in ("m-2", "m-3"):
+            providers.keep(sender, message_id, b"{}", "ping", waits=True, unknown_type="ping")
+        for status in ("waiting", "settled"):
+            for after in (None, Position(OLDEST, new_id())):
+                page = providers.messages(status, page_size=PAGE, after=after)
+        providers.dismiss(page[0].id)
+        with reading(shop.engine) as connection:
+            assert len(DoctorRepository(connection).waiting_messages()) == 2
         with pytest.raises(SignatureInvalid):
             providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
 
@@ -345,7 +385,9 @@ def test_a_refund_by_reference_needs_no_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         order = shop.basket({"sku-000": 1})
         shop.pay(order, "by-reference", amount_minor=1)
-        shop.service.refund_by_reference(shop.client, "bank", "by-reference", reference="re-9")
+        entry = Entry("re-9")
+        for _ in range(2):
+            shop.service.enter_by_reference(shop.client, "bank", "by-reference", entry)
 
     assert_alike(pair, use)
 
@@ -448,8 +490,9 @@ def hooked(pair: Pair) -> Iterator[dict[int, str]]:
     yield ids
     for shop in pair:
         with shop.engine.begin() as connection:
-            for table in (webhook_interests, webhook_deliveries, webhook_subscriptions):
+            for table in (webhook_interests, webhook_deliveries, webhook_secrets):
                 connection.execute(sa.delete(table))
+            connection.execute(sa.delete(webhook_subscriptions))
 
 
 def fill_deliveries(shop: Shop, subscription_id: str) -> None:
@@ -458,7 +501,7 @@ def fill_deliveries(shop: Shop, subscription_id: str) -> None:
     with shop.engine.begin() as connection:
         connection.execute(
             sa.insert(webhook_subscriptions).values(client_id=shop.other, created_at=NOW),
-            [{"id": each, "url": "https://b.example", "secret": ""} for each in others],
+            [{"id": each, "url": "https://b.example"} for each in others],
         )
         connection.execute(
             sa.insert(webhook_interests).values(event_type="order.paid", type="order.paid"),
@@ -522,23 +565,22 @@ def test_webhooks_are_written_with_events_without_statistics(
 
 def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
-        service = webhooks(shop)
-        pages = service.upcoming(None, 0.0, 64)
-        due = [each.id for page, _ in zip(pages, range(3), strict=False) for each in page]
-        assert len(due) == 3 * 64
-        for after, before in ((-1.0, 60.0), (0.0, 7200.0)):
-            next(iter(service.upcoming(after, before, 64)), None)
-        for delivery_id, status in zip(due, (200, 500, 410), strict=False):
-            message = service.claim(delivery_id)
-            assert isinstance(message, Message)
+        service, one = webhooks(shop), hooked[id(shop)]
+        for after, before in ((None, 0.0), (-7200.0, 60.0)):
+            assert [line.id for line in service.lines(after, before)] == [one]
+        assert service.lines(0.0, 7200.0) == []
+        sent = []
+        for status in (200, 500, 410):
+            message, more = service.claim(one, lambda _: "body")
+            assert message
+            assert more
+            sent.append(message.id)
             service.record(message, Answer(status, None, "thanks"))
-            service.claim(delivery_id)
-        service.resume(shop.client, hooked[id(shop)])
-        message = service.claim(due[3])
-        assert isinstance(message, Message)
-        service.put_off(message, 1000)
-        service.prune(hooked[id(shop)])
-        service.redeliver(None, due[0])
+        assert {line.id for line in service.find_lines([*sent, one])} == set(), "it is paused"
+        service.resume(shop.client, one)
+        assert {line.id for line in service.find_lines([*sent, one])} == {*sent[1:], one}
+        service.prune(one)
+        service.redeliver(None, sent[0])
 
     assert_alike(pair, use)
 
@@ -547,18 +589,19 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
     def use(shop: Shop) -> None:
         service, one = webhooks(shop), hooked[id(shop)]
         for status in (None, "pending", "delivered", "dead"):
-            after = None
+            before = None
             for _ in range(2):
                 page = service.deliveries(
-                    shop.client, one, status=status, page_size=PAGE, after=after
+                    shop.client, one, status=status, page_size=PAGE, before=before
                 )
                 assert len(page) == PAGE
-                after = Position(page[-1].created_at, page[-1].id)
+                before = Position(page[-1].created_at, page[-1].id)
         service.subscriptions(shop.client, page_size=PAGE)
         service.rotate_secret(shop.client, one)
         service.pause(shop.client, one)
         service.subscribe(shop.client, url="https://b.example", events=["order.expiring"])
         service.unsubscribe(shop.client, one)
+        assert service.claim(one, lambda _: "body") == (None, True)
 
     assert_alike(pair, use)
 
@@ -571,7 +614,6 @@ def test_the_doctor_reads_no_table_from_end_to_end(
     pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.watch.doctor_repository.MOST_UNPAID", 500)
-    monkeypatch.setattr("orders.watch.doctor_repository.MOST_PENDING", 500)
 
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
@@ -579,7 +621,7 @@ def test_the_doctor_reads_no_table_from_end_to_end(
             repository.wrong_stock()
             assert repository.wrong_orders()  # they were not placed by the service
             [failing] = repository.failing_webhooks()
-            assert (failing.subscription_id, failing.webhooks) == (hooked[id(shop)], 500)
+            assert (failing.subscription_id, failing.since) == (hooked[id(shop)], OLDEST)
 
     assert_alike(pair, use)
 
@@ -677,8 +719,9 @@ MOMENTS: dict[str, datetime | None] = {
     "now": NOW,
     "after all": NOW + timedelta(days=1),
 }
-#: What a page of 50 things may read, however many there are; of orders, each by its primary key.
-PAGES, ORDER_PAGES = 100, 400
+#: What a page of 50 things may read, however many there are; of orders, each by its primary key, and
+#: once there are refunds, each paid one's in their index.
+PAGES, ORDER_PAGES = 100, 310 + 2 * PAGE
 
 
 @pytest.mark.parametrize("after", MOMENTS)
@@ -731,6 +774,26 @@ def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
         assert shown == 2 * PAGE
         # Beside each order, its client's name.
         assert cost <= ORDER_PAGES + 2 * PAGE
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_page_between_two_moments_reads_no_more_than_it_shows(
+    pair: Pair, status: str | None
+) -> None:
+    bounds = {"created_after": MOMENTS["among the oldest"], "status": status}
+    for shop, before in product(pair, ["among the oldest", "in the middle", "after all"]):
+        cost, _ = pages(shop, client_id=shop.client, created_before=MOMENTS[before], **bounds)
+        assert cost <= ORDER_PAGES
+
+
+@pytest.mark.parametrize("after_id", [0, COUNT // 2, 10**9])
+def test_a_page_of_events_reads_no_more_than_it_shows(pair: Pair, after_id: int) -> None:
+    for shop, client in product(pair, ["client", "other"]):
+        with watched(shop.engine) as reads:
+            Feed(shop.engine).events(getattr(shop, client), after_id=after_id, page_size=PAGE)
+        assert [read for read in reads if read.faults] == []
+        # Beside each event its order with the items and the client, and its deliveries.
+        assert max(read.cost for read in reads) <= 12 * PAGE
 
 
 @pytest.mark.parametrize("reference", ["old", "unknown"])

@@ -52,7 +52,7 @@ def adjust(shop: Shop, delta: int, key: str = "", sku: str = "tea") -> Adjusted:
 def put(shop: Shop, on_hand: int, expected: Expected, sku: str = "tea") -> StockItem:
     return shop.stock_service.set(
         *(sku,), on_hand=on_hand, price_minor=250, currency="EUR", expected=expected
-    )
+    ).item
 
 
 def changes(shop: Shop, sku: str = "tea") -> list[tuple[int, int]]:

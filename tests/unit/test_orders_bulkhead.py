@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from devtools.processes import wait_until
+from orders.bootstrap import bootstrap
+from orders.config import Settings
 from orders.errors import StockBusy
 from orders.order.bulkhead import Bulkhead
 
@@ -130,3 +132,16 @@ def _enter_impatiently(bulkhead: Bulkhead) -> None:
 
     bulkhead._left.wait = refuse  # type: ignore[method-assign, assignment]
     _enter(bulkhead)
+
+
+@pytest.mark.parametrize("threads", [4, 5, 7, 8, 10, 40])
+def test_slow_senders_of_every_kind_leave_a_thread(threads: int) -> None:
+    services = bootstrap(
+        Settings(
+            database_url="postgresql+psycopg:///never-opened",
+            redis_url="redis://127.0.0.1:1",
+            database_pool_size=threads,
+        )
+    )
+    kinds = (services.receiving, services.receiving_signed, services.receiving_logins)
+    assert sum(kind._most for kind in kinds) < threads

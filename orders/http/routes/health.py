@@ -2,7 +2,6 @@
 
 from http import HTTPStatus
 
-import structlog
 from apiflask import APIBlueprint
 from flask.typing import ResponseReturnValue
 
@@ -11,7 +10,6 @@ from orders.http.auth import services
 from orders.http.contract import also
 from orders.http.schemas.health import HealthOut, ReadinessOut
 
-log = structlog.get_logger("orders")
 health = APIBlueprint(
     "health", __name__, tag={"name": "Health", "description": "For load balancers and monitoring."}
 )
@@ -39,16 +37,14 @@ def healthz() -> ResponseReturnValue:
 def readyz() -> ResponseReturnValue:
     """The database has the schema and accepts writes.
 
-    Without Redis the service works, degraded.
+    Without Redis the service works, degraded. The answer is up to a second old.
     """
-    redis = "ok" if services().redis_answers() else "unavailable"
-    try:
-        services().orders.check_ready()
-    except StorageUnavailable as error:
-        log.warning("not ready", error=str(error))
+    found = services().readiness.get()
+    redis = "ok" if found.redis else "unavailable"
+    if found.problem is not None:
         # Anybody may ask, so what a driver says of its server is only logged.
-        database = "unavailable" if type(error) is StorageUnavailable else str(error)
+        is_drivers = type(found.problem) is StorageUnavailable
+        database = "unavailable" if is_drivers else str(found.problem)
         report = {"status": "unavailable", "database": database, "redis": redis}
         return report, HTTPStatus.SERVICE_UNAVAILABLE
-    status = "ready" if redis == "ok" else "degraded"
-    return {"status": status, "database": "ok", "redis": redis}
+    return {"status": "ready" if found.redis else "degraded", "database": "ok", "redis": redis}

@@ -34,7 +34,10 @@ from orders.http.schemas.orders import (
     DeadlineIn,
     EventsOut,
     EventsQuery,
+    FeedOut,
+    FeedQuery,
     IdempotencyIn,
+    OrderChangeIn,
     OrderIn,
     OrderOut,
     OrdersOut,
@@ -133,12 +136,12 @@ def _listed(name: str | None) -> str | None:
 def get_order(order_id: object) -> Any:
     """One order."""
     order = services().orders.order(reader(), str(order_id))
-    return order, HTTPStatus.OK, etag(order.version)
+    return order, HTTPStatus.OK, etag(order.tag)
 
 
 @orders.patch("/orders/<uuid:order_id>")
 @orders.auth_required(auth, roles=["orders"])
-@orders.input(DeadlineIn, arg_name="body")
+@orders.input(OrderChangeIn, arg_name="body")
 @orders.output(OrderOut, example=EXTENDED)
 @raises(
     *(AlreadyPaid, OrderCancelled, OrderNotFound),
@@ -146,15 +149,22 @@ def get_order(order_id: object) -> Any:
 )
 @takes("If-Match")
 @sends("ETag")
-def extend_order(order_id: object, body: DeadlineIn) -> Any:
-    """Move the deadline of an unpaid order.
+def extend_order(order_id: object, body: OrderChangeIn) -> Any:
+    """Move an unpaid order's deadline, or change any order's metadata.
 
-    Later or earlier, within the bounds for timeouts. Send If-Match with the order's ETag.
+    The deadline moves later or earlier, within the bounds for timeouts. `client_reference` and `metadata`
+    change everywhere the order is shown, including as it was placed; null erases them. Send If-Match with
+    the order's ETag.
     """
-    order = services().orders.extend(
-        caller(), str(order_id), expires_at=body.expires_at, versions=expected_versions()
-    )
-    return order, HTTPStatus.OK, etag(order.version)
+    change, versions = body.root, expected_versions()
+    if isinstance(change, DeadlineIn):
+        order = services().orders.extend(
+            caller(), str(order_id), expires_at=change.expires_at, versions=versions
+        )
+    else:
+        given = change.model_dump(exclude_unset=True)
+        order = services().orders.describe(caller(), str(order_id), given, versions=versions)
+    return order, HTTPStatus.OK, etag(order.tag)
 
 
 @orders.get("/orders/<uuid:order_id>/events")
@@ -167,6 +177,21 @@ def list_events(order_id: object, query: EventsQuery) -> Any:
     found = services().orders.events(
         reader(), str(order_id), after_id=query.after_id, page_size=query.limit
     )
+    return page(found, query)
+
+
+@orders.get("/events")
+@orders.auth_required(auth, roles=["orders"])
+@orders.input(FeedQuery, location="query", arg_name="query")
+@orders.output(FeedOut)
+@raises()
+def list_all_events(query: FeedQuery) -> Any:
+    """All events of your orders.
+
+    In the order of `sequence`, and complete: no event is ever added before one that was listed. If you keep
+    the `sequence` of the last event that you read from this list, you miss none, even if webhooks were lost.
+    """
+    found = services().feed.events(caller(), after_id=query.after_id, page_size=query.limit)
     return page(found, query)
 
 

@@ -7,10 +7,12 @@ from apiflask import APIBlueprint
 
 from orders.errors import (
     AlreadyRefunded,
-    NotRefundable,
     OrderNotFound,
     PaymentNotFound,
     ReferenceReused,
+    RefundTooLarge,
+    UnknownProvider,
+    WrongCurrency,
 )
 from orders.http.auth import auth, caller, page, reader, replay_header, services
 from orders.http.contract import also, raises, sends
@@ -38,6 +40,7 @@ LATE = {"status": "refund_due", "reason": "order_cancelled"}
 REFUNDED = {
     **LATE,
     "status": "refunded",
+    "refunded_minor": 2500,
     "refunded_at": "2026-11-23T09:30:00.000Z",
     "refund_reference": "re-1",
 }
@@ -54,16 +57,17 @@ REFUNDED = {
         LATE,
     )
 )
-@raises(OrderNotFound, ReferenceReused)
+@raises(OrderNotFound, ReferenceReused, UnknownProvider)
 @sends("Idempotent-Replayed")
 def create_payment(order_id: object, body: PaymentIn) -> Any:
     """Report a payment.
 
-    Money that the order cannot take is kept and marked for refund. Repeating the request, with the same
-    provider and reference, returns the original response.
+    Money that the order cannot take is kept and marked for refund. Once you have registered providers, a
+    payment from any other is refused. Repeating the request, with the same provider and reference, returns
+    the original response.
     """
     paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
-    status = HTTPStatus.CREATED if paid.payment.status == "applied" else HTTPStatus.ACCEPTED
+    status = HTTPStatus.CREATED if paid.payment.reason is None else HTTPStatus.ACCEPTED
     return paid.payment, status, replay_header(paid.replayed)
 
 
@@ -85,26 +89,39 @@ def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any
 @payments.input(PaymentsQuery, location="query", arg_name="query")
 @payments.output(PaymentsOut)
 def list_payments(query: PaymentsQuery) -> Any:
-    """Your payments with one status, oldest first.
+    """Your payments with one status, or the one with a reference.
 
-    `refund_due` lists the money to send back.
+    Oldest first. `refund_due` lists the money to send back.
     """
-    found = services().orders.payments(
-        caller(), status=query.status, page_size=query.limit, after=query.after
+    orders = services().orders
+    if query.provider and query.reference:
+        found = orders.payments_with(caller(), query.provider, query.reference)
+        return {"data": found, "next_cursor": None}
+    found = orders.payments(
+        caller(), status=str(query.status), page_size=query.limit, after=query.after
     )
     return page(found, query)
+
+
+@payments.get("/payments/<uuid:payment_id>")
+@payments.auth_required(auth, roles=["payments"])
+@payments.output(PaymentOut)
+@raises(PaymentNotFound)
+def get_payment(payment_id: object) -> Any:
+    """One payment."""
+    return services().orders.payment(caller(), str(payment_id))
 
 
 @payments.post("/payments/<uuid:payment_id>/refund")
 @payments.auth_required(auth, roles=["payments"])
 @payments.input(RefundIn, arg_name="body")
 @payments.output(PaymentOut, example=REFUNDED)
-@raises(AlreadyRefunded, NotRefundable, PaymentNotFound, ReferenceReused)
+@raises(AlreadyRefunded, PaymentNotFound, ReferenceReused, RefundTooLarge, WrongCurrency)
 @sends("Idempotent-Replayed")
 def refund_payment(payment_id: object, body: RefundIn) -> Any:
-    """Record a refund that you have sent.
+    """Record a refund that you have sent, of all or some of the money.
 
-    Repeating the request changes nothing.
+    A paid order stays paid. Repeating the request changes nothing.
     """
     refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
     return refunded.payment, HTTPStatus.OK, replay_header(refunded.replayed)

@@ -4,36 +4,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from http import HTTPStatus
 from typing import Any, cast
 
-import structlog
 from apiflask import APIBlueprint
 from flask import request
 
 from orders.errors import (
-    AlreadyRefunded,
-    NotRefundable,
+    MessageNotFound,
     OrderNotFound,
     PaymentNotFound,
-    ReferenceReused,
     SignatureInvalid,
     StorageUnavailable,
     TooManyRequests,
 )
-from orders.http.auth import replay_header, services
-from orders.http.contract import raises, sends
+from orders.http import reports
+from orders.http.auth import auth, log_key, page, replay_header, services
+from orders.http.contract import also, raises, reads, sends
 from orders.http.schemas.providers import (
-    OtherMessage,
+    MessagesQuery,
     OutcomeOut,
-    PaymentSucceeded,
+    ProviderMessageOut,
+    ProviderMessagesOut,
     ReportIn,
     WebhookHeaders,
 )
 from orders.http.strict_json import StrictRequest
-from orders.order.service import Paid
-from orders.providers.service import Sender
+from orders.providers.domain import Sender
 
-log = structlog.get_logger("orders")
 providers = APIBlueprint(
     "providers",
     __name__,
@@ -60,8 +58,7 @@ def _limited(endpoint: str = "") -> Iterator[None]:
 def signed(view: Callable[..., Any]) -> Callable[..., Any]:
     """Verify a message's signature before anything else reads the message.
 
-    The view gets its sender. A signed message that the view refuses is logged: it may report money
-    that this service does not know of.
+    The view gets its sender and its body.
     """
 
     @wraps(view)
@@ -78,12 +75,7 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
             sender = services().providers.authenticate(
                 endpoint, headers, body, now_seconds=time.time()
             )
-        try:
-            return view(sender=sender, **arguments)
-        except Exception as error:
-            name, message = type(error).__name__, headers["webhook-id"]
-            log.warning("webhook refused", error=name, webhook_id=message, **sender._asdict())
-            raise
+        return view(sender=sender, body=body, **arguments)
 
     return authenticated
 
@@ -91,33 +83,61 @@ def signed(view: Callable[..., Any]) -> Callable[..., Any]:
 @providers.post("/providers/<uuid:endpoint_id>/webhook")
 @signed
 @providers.input(WebhookHeaders, location="headers", arg_name="header")
-@providers.input(ReportIn, arg_name="body")
 @providers.output(OutcomeOut)
-@raises(
-    *(AlreadyRefunded, NotRefundable, OrderNotFound, PaymentNotFound),
-    *(ReferenceReused, SignatureInvalid, StorageUnavailable, TooManyRequests),
+@providers.doc(
+    responses=also(
+        HTTPStatus.ACCEPTED,
+        "It cannot be recorded. It is kept for a person to look at, and need not be sent again.",
+        {"outcome": "waiting", "payment_id": None},
+    )
 )
+@reads(ReportIn)
+@raises(OrderNotFound, PaymentNotFound, SignatureInvalid, StorageUnavailable, TooManyRequests)
 @sends("Idempotent-Replayed")
-def receive_webhook(sender: Sender, header: WebhookHeaders, body: ReportIn) -> Any:
-    """Record a payment or a refund that its provider reports.
+def receive_webhook(sender: Sender, header: WebhookHeaders, body: bytes) -> Any:
+    """Record a payment, a refund or a dispute that its provider reports.
 
     The message is signed as Standard Webhooks specifies, and needs no API key. Reporting the same
     thing again changes nothing. A provider should retry after any status but 2xx.
     """
-    message = body.root
-    if isinstance(message, OtherMessage):
-        services().providers.ignore(sender, message.type, header.webhook_id)
-        return {"outcome": "ignored", "payment_id": None}
-    recorded = _record(sender, message)
-    outcome = "replayed" if recorded.replayed else recorded.payment.status
-    report = {"outcome": outcome, "payment_id": recorded.payment.id}
-    return report, 200, replay_header(recorded.replayed)
+    found = reports.receive(services(), sender, header.webhook_id, body)
+    status = HTTPStatus.ACCEPTED if found.outcome == "waiting" else HTTPStatus.OK
+    return found._asdict(), status, replay_header(found.outcome == "replayed")
 
 
-def _record(sender: Sender, message: Any) -> Paid:
-    orders, data = services().orders, message.data
-    if isinstance(message, PaymentSucceeded):
-        return orders.pay(sender.client_id, provider=sender.provider, **data.model_dump())
-    return orders.refund_by_reference(
-        sender.client_id, sender.provider, data.payment_reference, reference=data.reference
-    )
+@providers.get("/providers/messages")
+@providers.auth_required(auth, roles=["ops"])
+@providers.input(MessagesQuery, location="query", arg_name="query")
+@providers.output(ProviderMessagesOut)
+def list_provider_messages(query: MessagesQuery) -> Any:
+    """Messages from all clients' providers, oldest first.
+
+    `waiting` lists those that could not be recorded and need a person.
+    """
+    found = services().providers.messages(query.status, page_size=query.limit, after=query.after)
+    return page(found, query)
+
+
+@providers.post("/providers/messages/<uuid:message_id>/replay")
+@providers.auth_required(auth, roles=["ops"])
+@providers.output(ProviderMessageOut)
+@raises(MessageNotFound)
+def replay_provider_message(message_id: object) -> Any:
+    """Try again to record what a message reports.
+
+    Its status and note say what became of it. What is recorded already does not change.
+    """
+    replayed = reports.replay(services(), str(message_id))
+    log_key("replay", message=replayed.id, note=replayed.note)
+    return replayed
+
+
+@providers.post("/providers/messages/<uuid:message_id>/dismiss")
+@providers.auth_required(auth, roles=["ops"])
+@providers.output(ProviderMessageOut)
+@raises(MessageNotFound)
+def dismiss_provider_message(message_id: object) -> Any:
+    """Settle a message by hand: it is no longer listed as waiting."""
+    dismissed = services().providers.dismiss(str(message_id))
+    log_key("dismiss", message=dismissed.id)
+    return dismissed

@@ -7,7 +7,7 @@ from typing import Any
 from apiflask import APIBlueprint
 
 from orders.errors import DeadLetterNotFound, QueueUnavailable
-from orders.http.auth import auth, current_client, log_operator, services
+from orders.http.auth import auth, log_key, services
 from orders.http.contract import raises
 from orders.http.schemas.queue import DeadLetterQuery, DeadLettersOut, DeadLettersQuery, QueuesOut
 
@@ -40,11 +40,11 @@ def list_queues() -> Any:
 def list_dead_letters(query: DeadLettersQuery) -> Any:
     """A queue's dead letters, newest first.
 
-    A page may have fewer than `limit` and still not be the last. Pages shift when letters are added,
-    requeued or deleted; start again from the first page after that.
+    A page may have fewer than `limit` and still not be the last. No letter is skipped when others are
+    added, requeued or deleted meanwhile; some may be listed again.
     """
-    found, following = services().queues.dead_letters(query.queue, query.passed, most=query.limit)
-    return {"data": found, "next_cursor": query.cursor_from(following)}
+    found, end = services().queues.dead_letters(query.queue, query.after, most=query.limit)
+    return {"data": found, "next_cursor": query.cursor_from(end)}
 
 
 @queue.post("/queue/dead/<task_id>/requeue")
@@ -57,7 +57,8 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 
     Its counters are reset. A 404 after a 503 most likely means that the first request succeeded.
     """
-    services().queues.requeue_one(query.queue, task_id)
+    if not services().queues.requeue(query.queue, [task_id]):
+        raise DeadLetterNotFound
     _log("requeue", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 
@@ -72,11 +73,11 @@ def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
 
     Its order stays as it is. A 404 after a 503 most likely means that the first request succeeded.
     """
-    services().queues.purge_one(query.queue, task_id)
+    if not services().queues.purge(query.queue, [task_id]):
+        raise DeadLetterNotFound
     _log("purge", task_id, query)
     return "", HTTPStatus.NO_CONTENT
 
 
 def _log(action: str, task_id: str, query: DeadLetterQuery) -> None:
-    key_id, _, _ = auth.get_auth().token.partition(".")
-    log_operator(action, current_client(), key_id, queue=query.queue, task_id=task_id)
+    log_key(action, queue=query.queue, task_id=task_id)

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Any
 
 from apiflask import APIBlueprint
+from flask import url_for
 
 from orders.errors import (
     KeyReused,
@@ -14,7 +15,7 @@ from orders.errors import (
     StockTooLarge,
 )
 from orders.http.auth import auth, caller, page, replay_header, services
-from orders.http.contract import raises, sends, takes
+from orders.http.contract import also, raises, sends, takes
 from orders.http.routes.preconditions import etag, expected
 from orders.http.schemas.orders import IdempotencyIn
 from orders.http.schemas.stock import (
@@ -42,7 +43,7 @@ stock = APIBlueprint(
 @stock.input(StockQuery, location="query", arg_name="query")
 @stock.output(StocksOut)
 def list_stock(query: StockQuery) -> Any:
-    """All SKUs, in the byte order of their names."""
+    """All SKUs that are sold, in the byte order of their names."""
     return page(services().stock.items(page_size=query.limit, after=query.after), query)
 
 
@@ -64,19 +65,37 @@ def get_stock(sku: str) -> Any:
 @stock.auth_required(auth, roles=["ops"])
 @stock.input(StockIn, arg_name="body")
 @stock.output(StockOut)
+@stock.doc(responses=also(HTTPStatus.CREATED, "It is new. Location has its path.", {}))
 @raises(PreconditionFailed, PreconditionRequired, SkuNotFound, StockReserved)
 @takes("If-Match, if it exists", "If-None-Match: *")
-@sends("ETag")
+@sends("Location", "ETag")
 def put_stock(sku: str, body: StockIn) -> Any:
     """Set a SKU's stock and price.
 
     To change a SKU that exists, send If-Match with the ETag that you read. To create one only if
     it is new, send If-None-Match: *. Setting what is there already succeeds without either.
     """
-    item = services().stock.set(
+    item, created = services().stock.set(
         checked_sku(sku), **body.model_dump(), client_id=caller(), expected=expected()
     )
+    if created:
+        location = {"Location": url_for("stock.get_stock", sku=sku)}
+        return item, HTTPStatus.CREATED, etag(item.version) | location
     return item, HTTPStatus.OK, etag(item.version)
+
+
+@stock.delete("/stock/<sku>")
+@stock.auth_required(auth, roles=["ops"])
+@stock.output({}, HTTPStatus.NO_CONTENT, description="It is retired.")
+@raises(SkuNotFound)
+def retire_stock(sku: str) -> Any:
+    """Retire a SKU.
+
+    It can no longer be ordered, and is not listed. Orders keep what they hold. A PUT with If-Match brings
+    it back.
+    """
+    services().stock.retire(checked_sku(sku))
+    return "", HTTPStatus.NO_CONTENT
 
 
 @stock.post("/stock/<sku>/adjustments")

@@ -9,12 +9,14 @@ from flask import url_for
 
 from orders.errors import (
     DeliveryNotFound,
+    KeyReused,
     TooManyWebhooks,
     WebhookNotFound,
     WebhookUrlNotAllowed,
 )
-from orders.http.auth import auth, caller, may, page, services
+from orders.http.auth import auth, caller, page, reader, replay_header, services
 from orders.http.contract import raises, sends
+from orders.http.schemas.orders import OptionalKeyIn
 from orders.http.schemas.webhooks import (
     DeliveriesOut,
     DeliveriesQuery,
@@ -26,7 +28,7 @@ from orders.http.schemas.webhooks import (
     WebhooksQuery,
     WebhookWithSecretOut,
 )
-from orders.webhooks.domain import Subscription
+from orders.webhooks.domain import PING, Subscription
 
 webhooks = APIBlueprint(
     "webhooks",
@@ -35,6 +37,7 @@ webhooks = APIBlueprint(
     tag={"name": "Webhooks", "description": "Where events are sent to, and what became of each."},
 )
 ROLES = ["orders", "ops"]
+PINGED = {"order_id": None, "type": PING, "status": "pending", "attempts": 0}
 PAUSED = {"paused_at": "2026-11-22T09:45:00.000Z", "pause_reason": "requested"}
 
 
@@ -45,18 +48,23 @@ def _with_secret(found: tuple[Subscription, str]) -> dict[str, Any]:
 
 @webhooks.post("/webhooks")
 @webhooks.auth_required(auth, roles=ROLES)
+@webhooks.input(OptionalKeyIn, location="headers", arg_name="header")
 @webhooks.input(WebhookIn, arg_name="body")
 @webhooks.output(WebhookWithSecretOut, HTTPStatus.CREATED)
-@raises(TooManyWebhooks, WebhookUrlNotAllowed)
-@sends("Location")
-def create_webhook(body: WebhookIn) -> Any:
+@raises(KeyReused, TooManyWebhooks, WebhookUrlNotAllowed)
+@sends("Location", "Idempotent-Replayed")
+def create_webhook(header: OptionalKeyIn, body: WebhookIn) -> Any:
     """Subscribe a URL to your events.
 
-    The secret that signs them is shown only now.
+    The secret that signs them is shown only now, and to whoever repeats the request with the same
+    Idempotency-Key.
     """
-    made = services().webhooks.subscribe(caller(), url=body.url, events=body.events)
-    location = url_for("webhooks.get_webhook", webhook_id=made[0].id)
-    return _with_secret(made), HTTPStatus.CREATED, {"Location": location}
+    made, secret, replayed = services().webhooks.subscribe(
+        caller(), url=body.url, events=body.events, key=header.idempotency_key
+    )
+    location = {"Location": url_for("webhooks.get_webhook", webhook_id=made.id)}
+    headers = location | replay_header(replayed)
+    return _with_secret((made, secret)), HTTPStatus.CREATED, headers
 
 
 @webhooks.get("/webhooks")
@@ -74,22 +82,32 @@ def list_webhooks(query: WebhooksQuery) -> Any:
 @webhooks.output(WebhookOut)
 @raises(WebhookNotFound)
 def get_webhook(webhook_id: object) -> Any:
-    """One webhook subscription."""
-    return services().webhooks.subscription(caller(), str(webhook_id))
+    """One webhook subscription.
+
+    With the scope `ops`, any client's.
+    """
+    return services().webhooks.subscription(reader(), str(webhook_id))
 
 
 @webhooks.patch("/webhooks/<uuid:webhook_id>")
 @webhooks.auth_required(auth, roles=ROLES)
 @webhooks.input(WebhookChangeIn, arg_name="body")
 @webhooks.output(WebhookOut, example=PAUSED)
-@raises(WebhookNotFound)
+@raises(WebhookNotFound, WebhookUrlNotAllowed)
 def change_webhook(webhook_id: object, body: WebhookChangeIn) -> Any:
-    """Pause a webhook subscription or resume it.
+    """Change a webhook subscription, pause it or resume it.
 
-    While it is paused its deliveries are kept.
+    While it is paused its deliveries are kept; a new URL gets those, too. With the scope `ops`, any
+    client's can be paused and resumed.
     """
-    change = services().webhooks.pause if body.paused else services().webhooks.resume
-    return change(caller(), str(webhook_id))
+    subscriptions, one = services().webhooks, str(webhook_id)
+    changes = body.model_dump(include={"url", "events"}, exclude_unset=True)
+    if changes:
+        subscriptions.change(caller(), one, changes)
+    owner = caller() if changes else reader()
+    if body.paused is None:
+        return subscriptions.subscription(owner, one)
+    return (subscriptions.pause if body.paused else subscriptions.resume)(owner, one)
 
 
 @webhooks.delete("/webhooks/<uuid:webhook_id>")
@@ -112,7 +130,7 @@ def delete_webhook(webhook_id: object) -> Any:
 def rotate_webhook_secret(webhook_id: object) -> Any:
     """Make another secret, shown only now.
 
-    For a day messages are signed with both.
+    For a day, messages are also signed with the previous ones.
     """
     return _with_secret(services().webhooks.rotate_secret(caller(), str(webhook_id)))
 
@@ -123,14 +141,46 @@ def rotate_webhook_secret(webhook_id: object) -> Any:
 @webhooks.output(DeliveriesOut)
 @raises(WebhookNotFound)
 def list_deliveries(webhook_id: object, query: DeliveriesQuery) -> Any:
-    """A subscription's deliveries, oldest first.
+    """A subscription's deliveries, newest first.
 
-    `status=dead` lists those that were given up.
+    `status=dead` lists those that were given up. With the scope `ops`, any client's.
     """
     found = services().webhooks.deliveries(
-        caller(), str(webhook_id), status=query.status, page_size=query.limit, after=query.after
+        reader(),
+        str(webhook_id),
+        status=query.status,
+        page_size=query.limit,
+        after=query.created_after,
+        before=query.before,
     )
     return page(found, query)
+
+
+@webhooks.post("/webhooks/<uuid:webhook_id>/ping")
+@webhooks.auth_required(auth, roles=ROLES)
+@webhooks.output(DeliveryOut, HTTPStatus.ACCEPTED, example=PINGED)
+@raises(WebhookNotFound)
+@sends("Location")
+def ping_webhook(webhook_id: object) -> Any:
+    """Send a test message.
+
+    Its type is `webhook.ping`. The delivery shows what the endpoint answers.
+    """
+    made = services().webhooks.ping(caller(), str(webhook_id))
+    location = url_for("webhooks.get_delivery", delivery_id=made.id)
+    return made, HTTPStatus.ACCEPTED, {"Location": location}
+
+
+@webhooks.get("/webhooks/deliveries/<uuid:delivery_id>")
+@webhooks.auth_required(auth, roles=ROLES)
+@webhooks.output(DeliveryOut)
+@raises(DeliveryNotFound)
+def get_delivery(delivery_id: object) -> Any:
+    """One delivery.
+
+    With the scope `ops`, any client's.
+    """
+    return services().webhooks.delivery(reader(), str(delivery_id))
 
 
 @webhooks.post("/webhooks/deliveries/<uuid:delivery_id>/redeliver")
@@ -142,5 +192,4 @@ def redeliver(delivery_id: object) -> Any:
 
     With the scope `ops`, any client's.
     """
-    owner = None if may("ops") else caller()
-    return services().webhooks.redeliver(owner, str(delivery_id))
+    return services().webhooks.redeliver(reader(), str(delivery_id))

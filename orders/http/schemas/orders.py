@@ -7,17 +7,32 @@ from operator import itemgetter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    RootModel,
     StringConstraints,
+    Tag,
     field_validator,
     model_validator,
 )
 from werkzeug.exceptions import BadRequest
 
-from orders.http.schemas.paging import Instant, NextCursor, Page, Query, cursor, decoded, encoded
+from orders.http.schemas.paging import (
+    Instant,
+    NextCursor,
+    Page,
+    Query,
+    cursor,
+    decoded,
+    encoded,
+    like,
+)
 from orders.http.schemas.types import (
+    WHOLE,
+    ChangeIn,
     CurrencyOut,
     Deadline,
     Id,
@@ -27,12 +42,14 @@ from orders.http.schemas.types import (
     PriceOut,
     Quantity,
     QuantityOut,
+    Sequence,
     Shown,
     Sku,
     SkuOut,
     Version,
 )
 from orders.order.domain import CancelReason, Order, OrderEvent, OrderStatus
+from orders.order.feed import FeedEvent
 from orders.sql.statements import Position
 from orders.stock.domain import MAX_INT
 
@@ -59,6 +76,25 @@ Metadata = Field(
 )
 
 
+def _can_be_stored(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError("it has a surrogate without its other half") from error
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"it has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}")
+    if any("\0" in each for each in _texts(metadata)):
+        raise ValueError("it has a NUL character")
+    return metadata
+
+
+MetadataIn = Annotated[dict[str, Any] | None, Metadata, AfterValidator(_can_be_stored)]
+ReferenceIn = Annotated[
+    ClientReference | None, Field(examples=["A-17"], description="Your own name for the order.")
+]
+
+
 def _timeout_bounds(schema: dict[str, Any]) -> None:
     """Documents what any server may accept; each server's settings have its own bounds."""
     schema["anyOf"][0] |= {"minimum": 1, "maximum": MAX_INT}
@@ -74,36 +110,17 @@ class LineIn(In):
 class OrderIn(In):
     """An order to place. Prices and the total are the server's."""
 
-    items: Annotated[
-        list[LineIn],
-        Field(min_length=1, max_length=MAX_ITEMS, description="What is ordered, each SKU once."),
-    ]
-    timeout_seconds: Annotated[
-        int | None,
-        Field(
-            description="How long it may stay unpaid, within the server's bounds. Default: the server's.",
-            examples=[1800],
-            json_schema_extra=_timeout_bounds,
-        ),
-    ] = None
-    client_reference: Annotated[
-        ClientReference | None, Field(examples=["A-17"], description="Your own name for the order.")
-    ] = None
-    metadata: Annotated[dict[str, Any] | None, Metadata] = None
-
-    @field_validator("metadata")
-    @classmethod
-    def _can_be_stored(cls, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-        text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise ValueError("it has a surrogate without its other half") from error
-        if size > MAX_METADATA_BYTES:
-            raise ValueError(f"it has {size} bytes as JSON, and may have {MAX_METADATA_BYTES}")
-        if any("\0" in each for each in _texts(metadata)):
-            raise ValueError("it has a NUL character")
-        return metadata
+    items: list[LineIn] = Field(
+        min_length=1, max_length=MAX_ITEMS, description="What is ordered, each SKU once."
+    )
+    timeout_seconds: Annotated[int, WHOLE] | None = Field(
+        default=None,
+        description="How long it may stay unpaid, within the server's bounds. Default: the server's.",
+        examples=[1800],
+        json_schema_extra=_timeout_bounds,
+    )
+    client_reference: ReferenceIn = None
+    metadata: MetadataIn = None
 
     @field_validator("items")
     @classmethod
@@ -142,9 +159,44 @@ class DeadlineIn(In):
     expires_at: Deadline
 
 
+class DetailsIn(ChangeIn):
+    """Your own names for an order, in any state; null erases one."""
+
+    client_reference: ReferenceIn = None
+    metadata: MetadataIn = None
+
+
+def _tag(change: Any) -> str:
+    return "deadline" if isinstance(change, dict) and "expires_at" in change else "details"
+
+
+class OrderChangeIn(
+    RootModel[
+        Annotated[
+            Annotated[DeadlineIn, Tag("deadline")] | Annotated[DetailsIn, Tag("details")],
+            Discriminator(_tag),
+        ]
+    ]
+):
+    """A change of an order: of its deadline, or of your own names for it."""
+
+
 #: Printable ASCII but for the comma: two headers of one name reach us as one, joined by it. No space
 #: at its ends, which HTTP strips.
 IDEMPOTENCY_KEY = r"^[!-+\--~]([ -+\--~]*[!-+\--~])?$"
+
+
+IdempotencyKey = Annotated[
+    str,
+    Field(
+        description="Your own name for this request: repeating it with the same key returns "
+        "the original response and does nothing a second time; another body gets 422 `key_reused`. "
+        "It never expires, so do not use a counter that may restart: add a date or a random part. "
+        "Printable ASCII, no comma.",
+        examples=["cart-4711"],
+    ),
+    StringConstraints(min_length=1, max_length=255, pattern=IDEMPOTENCY_KEY),
+]
 
 
 class IdempotencyIn(BaseModel):
@@ -152,53 +204,52 @@ class IdempotencyIn(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    idempotency_key: Annotated[
-        str,
-        Field(
-            alias="Idempotency-Key",
-            description="Your own name for this request: repeating it with the same key returns "
-            "the original response and does nothing a second time. Printable ASCII, no comma.",
-            examples=["cart-4711"],
-        ),
-        StringConstraints(min_length=1, max_length=255, pattern=IDEMPOTENCY_KEY),
-    ]
+    idempotency_key: Annotated[IdempotencyKey, Field(alias="Idempotency-Key")]
+
+
+class OptionalKeyIn(BaseModel):
+    """An Idempotency-Key that may be left out."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    idempotency_key: Annotated[IdempotencyKey | None, Field(alias="Idempotency-Key")] = None
 
 
 class OrdersQuery(Query):
     """Which of a client's orders."""
 
-    status: Annotated[
-        OrderStatus | None,
-        Field(description="Only those with this status.", examples=["unpaid"]),
-    ] = None
-    created_after: Annotated[
-        Instant | None, Field(description="Only those placed after this moment.")
-    ] = None
-    expires_before: Annotated[
-        Instant | None,
-        Field(
-            description="Only those whose deadline is before this moment. Not with client_reference."
-        ),
-    ] = None
-    client_reference: Annotated[
-        ClientReference | None, Field(description="Only those with this reference.")
-    ] = None
-    client: Annotated[
-        ClientName | None,
-        Field(description="Only the orders of the client with this name. Needs the scope ops."),
-    ] = None
+    status: OrderStatus | None = Field(
+        default=None, description="Only those with this status.", examples=["unpaid"]
+    )
+    created_after: Instant | None = Field(
+        default=None, description="Only those placed after this moment."
+    )
+    created_before: Instant | None = Field(
+        default=None, description="Only those placed before this moment. Not with expires_before."
+    )
+    expires_before: Instant | None = Field(
+        default=None,
+        description="Only those whose deadline is before this moment. Not with client_reference or created_before.",
+    )
+    client_reference: ClientReference | None = Field(
+        default=None, description="Only those with this reference."
+    )
+    client: ClientName | None = Field(
+        default=None,
+        description="Only the orders of the client with this name. Needs the scope ops.",
+    )
 
     @model_validator(mode="after")
     def _one_order_of_the_list(self) -> Self:
-        if self.client_reference is not None and self.expires_before is not None:
-            raise ValueError("client_reference and expires_before do not go together")
+        for name in ("client_reference", "created_before"):
+            if self.expires_before is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name} and expires_before do not go together")
         return self
 
     @property
     def filters(self) -> dict[str, Any]:
         """The filters on one client's orders."""
-        names = {"status", "created_after", "expires_before", "client_reference"}
-        return self.model_dump(include=names, exclude_none=True)
+        return self.model_dump(exclude={"limit", "cursor", "client"}, exclude_none=True)
 
     @property
     def sorted_by(self) -> Literal["created_at", "expires_at"]:
@@ -231,6 +282,30 @@ class EventsQuery(Query):
         return encoded(event.id)
 
 
+class FeedQuery(Query):
+    """Which of a client's events."""
+
+    after_sequence: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10**18 - 1,
+            description="Only those after this one. To continue, send the sequence of the last event that you read from this list.",
+            examples=[4711],
+        ),
+        like("[0-9]{1,18}", "a whole number"),
+    ] = 0
+
+    @property
+    def after_id(self) -> int:
+        """Where the page before ended. Raises BadRequest."""
+        return max(self.after_sequence, int(self.name("event", "[0-9]{1,18}") or 0))
+
+    def cursor_after(self, event: FeedEvent) -> str:
+        """The cursor of the page that follows this event."""
+        return encoded(f"event {event.sequence}")
+
+
 class LineOut(Out):
     """A quantity of one SKU, at its price when the order was placed."""
 
@@ -244,31 +319,26 @@ class OrderOut(Out):
 
     id: Id
     client: Annotated[str, Shown(ClientName)]
-    client_reference: Annotated[
-        Annotated[str, Shown(ClientReference)] | None,
-        Field(description="Your own name for it.", examples=["A-17"]),
-    ]
+    client_reference: Annotated[str, Shown(ClientReference)] | None = Field(
+        description="Your own name for it.", examples=["A-17"]
+    )
     status: OrderStatus
     currency: CurrencyOut
-    total_minor: Annotated[PriceOut, Field(description="In minor units.", examples=[2500])]
-    items: Annotated[
-        list[LineOut],
-        Field(
-            description="What was ordered, sorted by SKU.",
-            json_schema_extra={"minItems": 1, "maxItems": MAX_ITEMS},
-        ),
-    ]
-    created_at: Annotated[Moment, Field(description="When it was placed.")]
-    expires_at: Annotated[
-        Moment,
-        Field(
-            description="When it is cancelled unless it is paid.",
-            examples=["2026-11-22T10:00:00.000Z"],
-        ),
-    ]
-    paid_at: Annotated[Moment | None, Field(description="When it was paid.")]
-    cancelled_at: Annotated[Moment | None, Field(description="When it was cancelled.")]
+    total_minor: PriceOut = Field(description="In minor units.", examples=[2500])
+    items: list[LineOut] = Field(
+        description="What was ordered, sorted by SKU.",
+        json_schema_extra={"minItems": 1, "maxItems": MAX_ITEMS},
+    )
+    created_at: Moment = Field(description="When it was placed.")
+    expires_at: Moment = Field(
+        description="When it is cancelled unless it is paid.", examples=["2026-11-22T10:00:00.000Z"]
+    )
+    paid_at: Moment | None = Field(description="When it was paid.")
+    cancelled_at: Moment | None = Field(description="When it was cancelled.")
     cancel_reason: CancelReason | None
+    refunded_minor: PriceOut = Field(
+        description="How much of the money that paid it was sent back.", examples=[0]
+    )
     metadata: Annotated[dict[str, Any] | None, Metadata]
     version: Version
 
@@ -283,28 +353,41 @@ class OrdersOut(Out):
 class EventOut(Out):
     """Something that happened to an order."""
 
-    type: Annotated[
-        str,
-        Field(
-            description="order.created, order.extended, order.paid, order.cancelled, "
-            "payment.refund_due or payment.refunded. More types may come: ignore those that you do not know.",
-            examples=["order.cancelled"],
-            json_schema_extra={"pattern": "^[a-z]+\\.[a-z_]+$", "maxLength": 30},
-        ),
-    ]
-    at: Annotated[Moment, Field(description="When it happened.")]
-    data: Annotated[
-        OrderOut | dict[str, Any],
-        Field(
-            description="For order.created, the order as it was placed; for the others, details "
-            "such as the payment or the reason.",
-            examples=[{"reason": "expired"}],
-        ),
-    ]
+    type: str = Field(
+        description="order.created, order.extended, order.paid, order.cancelled, order.refunded, "
+        "payment.refund_due, payment.refunded or payment.disputed. More types may come: ignore those "
+        "that you do not know.",
+        examples=["order.cancelled"],
+        json_schema_extra={"pattern": "^[a-z]+\\.[a-z_]+$", "maxLength": 30},
+    )
+    at: Moment = Field(description="When it happened.")
+    data: OrderOut | dict[str, Any] = Field(
+        description="For order.created, the order as it was placed; for the others, details "
+        "such as the payment or the reason.",
+        examples=[{"reason": "expired"}],
+    )
 
 
 class EventsOut(Out):
     """A page of events, oldest first."""
 
     data: Page[EventOut]
+    next_cursor: NextCursor
+
+
+class FeedEventOut(EventOut):
+    """Something that happened to one of your orders."""
+
+    sequence: Sequence
+    order_id: Id = Field(description="The id of the order.")
+    webhook_ids: list[Id] = Field(
+        description="The webhook-id of each message about it, as long as deliveries are kept.",
+        json_schema_extra={"maxItems": 100},
+    )
+
+
+class FeedOut(Out):
+    """A page of events, in their sequence."""
+
+    data: Page[FeedEventOut]
     next_cursor: NextCursor

@@ -31,7 +31,7 @@ MAX_CURSOR = 200
 MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 
 
-def _like(pattern: str, what: str) -> BeforeValidator:
+def like(pattern: str, what: str) -> BeforeValidator:
     """Accepts only text of this form. Pydantic alone takes "1_0" and " 10" for 10, and 0.5 for a time."""
     known = re.compile(pattern)
 
@@ -46,19 +46,26 @@ def _like(pattern: str, what: str) -> BeforeValidator:
 Limit = Annotated[
     int,
     Field(ge=1, le=MAX_PAGE_SIZE, description="How many to return at most.", examples=[20]),
-    _like("[0-9]{1,3}", "a whole number"),
+    like("[0-9]{1,3}", "a whole number"),
 ]
 Instant = Annotated[
     AwareDatetime,
-    _like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "an RFC 3339 time"),
+    like("[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+", "an RFC 3339 time"),
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-22T09:30:00Z"]}),
 ]
-Cursor = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=MAX_CURSOR, pattern="^[A-Za-z0-9_-]+$"),
+
+
+def opaque(most: int) -> tuple[Any, ...]:
+    """What a cursor of that length is, to pydantic and in the document."""
+    description = "The next_cursor of the previous page, with the same filters. Opaque: anything else gets 400."
     # Without an example, because the documentation page would send it.
-    Field(description="The next_cursor of the previous page. Opaque: do not parse it."),
-]
+    return (
+        StringConstraints(min_length=1, max_length=most, pattern="^[A-Za-z0-9_-]+$"),
+        Field(description=description),
+    )
+
+
+Cursor = Annotated[str, *opaque(MAX_CURSOR)]
 #: What a list returns.
 Page = Annotated[
     list[T], Field(description="The page.", json_schema_extra={"maxItems": MAX_PAGE_SIZE})
@@ -122,12 +129,14 @@ def cursor(of: str, at: datetime, last_id: str) -> str:
 
 def encoded(position: str | int) -> str:
     """A cursor: opaque, so that no client relies on its content."""
-    return base64.urlsafe_b64encode(str(position).encode()).decode().rstrip("=")
+    raw = str(position).encode(errors="surrogateescape")
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def decoded(cursor: str) -> str:
     """What `encoded` was given. Raises BadRequest."""
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
+        return raw.decode(errors="surrogateescape")
     except ValueError as error:
         raise BadRequest("This cursor is not one of ours.") from error

@@ -1,8 +1,8 @@
 """Payments and refunds."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, model_validator
 
 from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
 from orders.http.schemas.types import (
@@ -14,6 +14,7 @@ from orders.http.schemas.types import (
     In,
     Moment,
     Out,
+    PriceOut,
     Provider,
     ProviderOut,
     Reference,
@@ -22,6 +23,12 @@ from orders.http.schemas.types import (
 from orders.order.domain import PaymentStatus
 
 RefundReference = Field(description="The provider's own name for the refund.", examples=["re-1"])
+
+REFUND_AMOUNT = Field(
+    description="How much, in minor units. Default: all that is left of the payment.",
+    examples=[2500],
+)
+REFUND_CURRENCY = Field(description="The payment's.", examples=["EUR"])
 
 RefundReason = WithJsonSchema(
     {
@@ -45,6 +52,8 @@ class RefundIn(In):
     """Money that a provider sent back."""
 
     reference: Annotated[Reference, RefundReference]
+    amount_minor: Annotated[Amount | None, REFUND_AMOUNT] = None
+    currency: Annotated[Currency | None, REFUND_CURRENCY] = None
 
 
 class PaymentsOfOrderQuery(CreatedQuery):
@@ -54,28 +63,45 @@ class PaymentsOfOrderQuery(CreatedQuery):
 
 
 class PaymentsQuery(PaymentsOfOrderQuery):
-    """Which of a client's payments."""
+    """Which of a client's payments: those with a status, or the one with a provider's reference."""
 
-    status: Annotated[
-        PaymentStatus,
-        Field(description="Only those with this status.", examples=["refund_due"]),
-    ]
+    status: PaymentStatus | None = Field(
+        default=None, description="Only those with this status.", examples=["refund_due"]
+    )
+    provider: Provider | None = Field(
+        default=None, description="Only the one that this provider took. With reference."
+    )
+    reference: Reference | None = Field(
+        default=None, description="The provider's own name for it. With provider."
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        given = (self.status is None, self.provider is None, self.reference is None)
+        if given not in ((False, True, True), (True, False, False)):
+            raise ValueError("send status, or provider and reference")
+        return self
 
 
 class PaymentOut(Out):
     """A payment, and whether it was applied to the order."""
 
     id: Id
-    order_id: Annotated[Id, Field(description="The id of its order.")]
+    order_id: Id = Field(description="The id of its order.")
     provider: ProviderOut
     reference: ReferenceOut
     amount_minor: AmountOut
     currency: CurrencyOut
     status: PaymentStatus
     reason: Annotated[str, RefundReason] | None
-    created_at: Annotated[Moment, Field(description="When it was reported.")]
-    refunded_at: Annotated[Moment | None, Field(description="When its refund was recorded.")]
-    refund_reference: Annotated[ReferenceOut | None, RefundReference]
+    created_at: Moment = Field(description="When it was reported.")
+    refunded_minor: PriceOut = Field(
+        description="How much was sent back, in minor units.", examples=[0]
+    )
+    refunded_at: Moment | None = Field(description="When its latest refund was recorded.")
+    refund_reference: ReferenceOut | None = Field(
+        description="The provider's own name for the latest refund.", examples=["re-1"]
+    )
 
 
 class PaymentsOut(Out):

@@ -1,9 +1,10 @@
 """Webhooks of payment providers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -12,12 +13,26 @@ from pydantic import (
     Tag,
 )
 
-from orders.http.schemas.payments import RefundReference
-from orders.http.schemas.types import Amount, Currency, Id, Out, Reference
+from orders.http.schemas.orders import ClientName
+from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
+from orders.http.schemas.payments import REFUND_AMOUNT, REFUND_CURRENCY
+from orders.http.schemas.types import (
+    Amount,
+    Id,
+    Moment,
+    Out,
+    ProviderOut,
+    Reference,
+    Shown,
+)
+from orders.providers.domain import MessageStatus
 from orders.sql.ids import UUID
 
-PAYMENT, REFUND = "payment.succeeded", "refund.succeeded"
-OTHER = "other"
+PAYMENT, OTHER = "payment.succeeded", "other"
+#: By the type of a message, the kind of the entry that it reports.
+ENTRIES = {"refund.succeeded": "refund"} | {
+    f"dispute.{kind}": kind for kind in ("opened", "won", "lost")
+}
 
 
 Kind = Field(description="What happened.")
@@ -37,34 +52,36 @@ class WebhookHeaders(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    webhook_id: Annotated[
-        str,
-        Field(
-            alias="webhook-id",
-            description="The message's id, the same for every attempt.",
-            examples=["msg-1"],
-            json_schema_extra={"maxLength": 255},
-        ),
-    ]
-    webhook_timestamp: Annotated[
-        str,
-        Field(
-            alias="webhook-timestamp",
-            description="Seconds since the epoch, at most five minutes from now.",
-            examples=["1795339800"],
-            json_schema_extra={"maxLength": 15, "pattern": "^[0-9]+$"},
-        ),
-    ]
-    webhook_signature: Annotated[
-        str,
-        Field(
-            alias="webhook-signature",
-            description="v1, and the base64 of an HMAC-SHA256 of id.timestamp.body; several, "
-            "separated by spaces, during a rotation.",
-            examples=["v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="],
-            json_schema_extra={"maxLength": 600},
-        ),
-    ]
+    webhook_id: str = Field(
+        alias="webhook-id",
+        description="The message's id, the same for every attempt.",
+        examples=["msg-1"],
+        json_schema_extra={"maxLength": 255},
+    )
+    webhook_timestamp: str = Field(
+        alias="webhook-timestamp",
+        description="Seconds since the epoch, at most five minutes from now.",
+        examples=["1795339800"],
+        json_schema_extra={"maxLength": 15, "pattern": "^[0-9]+$"},
+    )
+    webhook_signature: str = Field(
+        alias="webhook-signature",
+        description="v1, and the base64 of an HMAC-SHA256 of id.timestamp.body; several, "
+        "separated by spaces, during a rotation.",
+        examples=["v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="],
+        json_schema_extra={"maxLength": 600},
+    )
+
+
+#: Read in any case, and with spaces around it, which cannot mean anything else.
+TRIMMED = StringConstraints(strip_whitespace=True)
+ANY_UUID = UUID.pattern.replace("a-f", "a-fA-F")
+AnyReference = Annotated[Reference, TRIMMED]
+AnyCurrency = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z]{3}$", max_length=3, strip_whitespace=True, to_upper=True),
+    Field(description="ISO 4217, in lower or upper case.", examples=["EUR"]),
+]
 
 
 class PaymentReport(Report):
@@ -72,25 +89,27 @@ class PaymentReport(Report):
 
     order_id: Annotated[
         str,
-        StringConstraints(pattern=f"^{UUID.pattern}$"),
+        StringConstraints(pattern=f"^{ANY_UUID}$", strip_whitespace=True, to_lower=True),
         Field(
             description="The id of the order that it is for.",
             examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
             json_schema_extra={"format": "uuid"},
         ),
     ]
-    reference: Reference
+    reference: AnyReference
     amount_minor: Amount
-    currency: Currency
+    currency: AnyCurrency
 
 
-class RefundReport(Report):
-    """Money that the provider sent back."""
+class EntryReport(Report):
+    """Money that the provider sent back, or that its payer claims back."""
 
-    payment_reference: Annotated[
-        Reference, Field(description="The provider's own name for the payment.")
-    ]
-    reference: Annotated[Reference, RefundReference]
+    payment_reference: AnyReference = Field(description="The provider's own name for the payment.")
+    reference: AnyReference = Field(
+        description="The provider's own name for the refund or dispute.", examples=["re-1"]
+    )
+    amount_minor: Annotated[Amount | None, REFUND_AMOUNT] = None
+    currency: Annotated[AnyCurrency | None, REFUND_CURRENCY] = None
 
 
 class PaymentSucceeded(Report):
@@ -100,11 +119,13 @@ class PaymentSucceeded(Report):
     data: PaymentReport
 
 
-class RefundSucceeded(Report):
-    """A payment was sent back."""
+class EntryReported(Report):
+    """All or some of a payment was sent back, or its payer disputes it."""
 
-    type: Annotated[Literal["refund.succeeded"], Kind]
-    data: RefundReport
+    type: Annotated[
+        Literal["refund.succeeded", "dispute.opened", "dispute.won", "dispute.lost"], Kind
+    ]
+    data: EntryReport
 
 
 class OtherMessage(Report):
@@ -116,21 +137,23 @@ class OtherMessage(Report):
         Field(
             description="Any other.",
             examples=["payment.created"],
-            json_schema_extra={"not": {"enum": [PAYMENT, REFUND]}},
+            json_schema_extra={"not": {"enum": [PAYMENT, *ENTRIES]}},
         ),
     ]
 
 
 def _tag(message: Any) -> str:
     kind = message.get("type") if isinstance(message, dict) else None
-    return kind if kind in (PAYMENT, REFUND) else OTHER
+    if kind == PAYMENT:
+        return PAYMENT
+    return "entry" if isinstance(kind, str) and kind in ENTRIES else OTHER
 
 
 class ReportIn(
     RootModel[
         Annotated[
             Annotated[PaymentSucceeded, Tag(PAYMENT)]
-            | Annotated[RefundSucceeded, Tag(REFUND)]
+            | Annotated[EntryReported, Tag("entry")]
             | Annotated[OtherMessage, Tag(OTHER)],
             Discriminator(_tag),
         ]
@@ -142,10 +165,54 @@ class ReportIn(
 class OutcomeOut(Out):
     """What became of a message, and which payment it was about. It need not be sent again."""
 
-    outcome: Annotated[
-        Literal["applied", "refund_due", "refunded", "replayed", "ignored"],
-        Field(description="Replayed: it was recorded before."),
-    ]
-    payment_id: Annotated[
-        Id | None, Field(description="The payment's id; null if the message is ignored.")
-    ]
+    outcome: Literal[
+        "applied", "refund_due", "refunded", "disputed", "replayed", "ignored", "waiting"
+    ] = Field(
+        description="Replayed: it was recorded before. Waiting: it is kept for a person to look at, "
+        "because it cannot be recorded."
+    )
+    payment_id: Id | None = Field(description="The payment's id; null if it is ignored or waits.")
+
+
+class MessagesQuery(CreatedQuery):
+    """Which of the messages that providers sent."""
+
+    list_name: ClassVar[str] = "messages"
+
+    status: MessageStatus = Field(
+        default=MessageStatus.WAITING,
+        description="Only those with this status.",
+        examples=["waiting"],
+    )
+
+
+class ProviderMessageOut(Out):
+    """A signed message, as it came."""
+
+    id: Id
+    client: Annotated[str, Shown(ClientName)]
+    provider: ProviderOut
+    webhook_id: str = Field(
+        description="Its header of this name.",
+        examples=["msg-1"],
+        json_schema_extra={"maxLength": 255},
+    )
+    body: Annotated[str, BeforeValidator(lambda body: body.decode(errors="replace"))] = Field(
+        description="Bytes that are not UTF-8 are replaced.",
+        examples=['{"type": "payment.paid"}'],
+        json_schema_extra={"maxLength": 16_384},
+    )
+    created_at: Moment = Field(description="When it was first received.")
+    status: MessageStatus
+    note: str = Field(
+        description="What became of it, or why it waits.",
+        examples=["unknown type payment.paid"],
+        json_schema_extra={"maxLength": 500},
+    )
+
+
+class ProviderMessagesOut(Out):
+    """A page of messages, oldest first."""
+
+    data: Page[ProviderMessageOut]
+    next_cursor: NextCursor

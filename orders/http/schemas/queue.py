@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from orders.http.schemas.paging import NextCursor, Page, Query, encoded
+from orders.http.schemas.paging import Page, Query, encoded, opaque
 from orders.http.schemas.types import Moment, Out, Shown
-from orders.queues import QUEUE, QueueName
+from orders.queues import QUEUE, DeadPosition, QueueName
 
 MAX_TASK_ID = 1000
 #: More than any clock of Redis shows, or any queue holds.
@@ -40,6 +40,11 @@ def _readable(value: Any) -> Any:
 
 #: Without lone surrogates, which UTF-8 cannot encode: ids that other programs wrote and errors may contain them.
 Readable = BeforeValidator(_readable)
+Text = Annotated[str, Readable, Field(json_schema_extra={"maxLength": MAX_TEXT})]
+
+
+#: It has the id of a task, of which each character may take up four bytes.
+LongCursor = Annotated[str, *opaque(6 * MAX_TASK_ID)]
 
 
 class DeadLetterQuery(BaseModel):
@@ -55,14 +60,18 @@ class DeadLettersQuery(Query):
 
     queue: OfQueue
 
-    @property
-    def passed(self) -> int:
-        """How many entries of the queue's list the previous pages passed. Raises BadRequest."""
-        return int(self.name(self.queue, "[0-9]{1,9}") or 0)
+    cursor: LongCursor | None = None
 
-    def cursor_from(self, passed: int | None) -> str | None:
-        """The cursor of the page that begins at this entry."""
-        return None if passed is None else encoded(f"{self.queue} {passed}")
+    @property
+    def after(self) -> DeadPosition | None:
+        """Where the page before ended. Raises BadRequest."""
+        found = self.name(self.queue, f"(?s)[0-9]{{1,15}} .{{1,{MAX_TASK_ID}}}")
+        at, _, task_id = (found or "").partition(" ")
+        return DeadPosition(int(at), task_id) if found else None
+
+    def cursor_from(self, end: DeadPosition | None) -> str | None:
+        """The cursor of the page that follows one that ended here."""
+        return end and encoded(f"{self.queue} {end.died_at_ms} {end.id}")
 
 
 def _number(description: str, example: int = 0) -> Any:
@@ -74,61 +83,45 @@ class QueueOut(Out):
     """How many of a queue's tasks are in each place."""
 
     queue: OfQueue
-    scheduled: Annotated[int, _number("How many tasks are waiting, due or not.", 12)]
-    due: Annotated[int, _number("How many of these are due.")]
-    leased: Annotated[int, _number("How many tasks workers hold.")]
-    dead: Annotated[int, _number("How many dead letters there are.", 1)]
-    paused: Annotated[bool, Field(description="Whether it is paused.", examples=[False])]
-    next_due_in_ms: Annotated[
-        Annotated[int, _number("How long until the next task is due.")] | None,
-        Field(
-            description="How long until the next task is due; null if none is waiting.",
-            examples=[1250],
-        ),
-    ]
-    oldest_due_age_ms: Annotated[
-        int, _number("How long the oldest task has been due; 0 if none is.")
-    ]
-    oldest_dead_age_ms: Annotated[
-        int, _number("The age of the oldest dead letter; 0 if there is none.", 60_000)
-    ]
+    scheduled: int = _number("How many tasks are waiting, due or not.", 12)
+    due: int = _number("How many of these are due.")
+    leased: int = _number("How many tasks workers hold.")
+    dead: int = _number("How many dead letters there are.", 1)
+    paused: bool = Field(description="Whether it is paused.", examples=[False])
+    next_due_in_ms: Annotated[int, _number("How long until the next task is due.")] | None = Field(
+        description="How long until the next task is due; null if none is waiting.", examples=[1250]
+    )
+    oldest_due_age_ms: int = _number("How long the oldest task has been due; 0 if none is.")
+    oldest_dead_age_ms: int = _number(
+        "The age of the oldest dead letter; 0 if there is none.", 60_000
+    )
 
 
 class QueuesOut(Out):
     """The service's queues."""
 
-    data: Annotated[
-        list[QueueOut], Field(description="All of them.", json_schema_extra={"maxItems": 10})
-    ]
+    data: list[QueueOut] = Field(description="All of them.", json_schema_extra={"maxItems": 10})
 
 
 class DeadLetterOut(Out):
     """A dead letter: a task that is not tried again, and why."""
 
     id: Annotated[str, Readable, Shown(TaskId)]
-    reason: Annotated[
-        str,
-        Readable,
-        Field(
-            description="Why it is not tried again.",
-            examples=["failed too often"],
-            json_schema_extra={"maxLength": MAX_TEXT},
-        ),
-    ]
-    error: Annotated[
-        Annotated[str, Readable, Field(json_schema_extra={"maxLength": MAX_TEXT})] | None,
-        Field(
-            description="The last error; null if none was raised.",
-            examples=["ValueError: no such order"],
-        ),
-    ]
-    failures: Annotated[int, _number("How often it failed.", 10)]
-    deliveries: Annotated[int, _number("How often its lease expired.")]
-    died_at: Annotated[Moment, Field(description="When it died, by the clock of Redis.")]
+    reason: Text = Field(description="Why it is not tried again.", examples=["failed too often"])
+    error: Text | None = Field(
+        description="The last error; null if none was raised.",
+        examples=["ValueError: no such order"],
+    )
+    failures: int = _number("How often it failed.", 10)
+    deliveries: int = _number("How often its lease expired.")
+    died_at: Moment = Field(description="When it died, by the clock of Redis.")
 
 
 class DeadLettersOut(Out):
     """A page of dead letters, newest first."""
 
     data: Page[DeadLetterOut]
-    next_cursor: NextCursor
+    next_cursor: Annotated[
+        Annotated[str, Shown(LongCursor)] | None,
+        Field(description="The cursor of the page that follows; null on the last one."),
+    ]

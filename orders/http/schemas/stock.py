@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from orders.http.schemas.paging import NextCursor, Page, Query, encoded
 from orders.http.schemas.types import (
     SKU_PATTERN,
+    WHOLE,
     Count,
     CountOut,
     CurrencyOut,
@@ -53,6 +54,7 @@ Delta = Annotated[
         json_schema_extra={"not": {"const": 0}},
     ),
     AfterValidator(_not_zero),
+    WHOLE,
 ]
 Reason = Annotated[
     str,
@@ -100,13 +102,14 @@ class StockOut(Out):
 
     sku: SkuOut
     on_hand: Annotated[CountOut, OnHand]
-    reserved: Annotated[CountOut, Field(description="How many of these pieces unpaid orders hold.")]
+    reserved: CountOut = Field(description="How many of these pieces unpaid orders hold.")
     price_minor: PriceOut
     currency: CurrencyOut
+    retired_at: Moment | None = Field(description="Since when it is not sold, if so.")
 
 
 class StocksOut(Out):
-    """A page of SKUs, in byte order."""
+    """A page of SKUs that are sold, in byte order."""
 
     data: Page[StockOut]
     next_cursor: NextCursor
@@ -115,23 +118,19 @@ class StocksOut(Out):
 class AdjustmentOut(Out):
     """A change of a SKU's stock on hand that no order made."""
 
-    id: Annotated[
-        int,
-        Field(
-            description="Its number, greater than any earlier one.",
-            examples=[17],
-            json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
-        ),
-    ]
+    id: int = Field(
+        description="Its number, greater than any earlier one.",
+        examples=[17],
+        json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
+    )
     sku: SkuOut
-    client: Annotated[
-        Annotated[str, Field(json_schema_extra={"maxLength": 100})] | None,
-        Field(description="Whose key it was; null when it came from the command line."),
-    ]
+    client: Annotated[str, Field(json_schema_extra={"maxLength": 100})] | None = Field(
+        description="Whose key it was; null when it came from the command line."
+    )
     delta: Annotated[int, Shown(Delta)]
     reason: Annotated[str, Shown(Reason)]
-    on_hand: Annotated[CountOut, Field(description="How many there were afterwards.", examples=[7])]
-    at: Annotated[Moment, Field(description="When it was made.")]
+    on_hand: CountOut = Field(description="How many there were afterwards.", examples=[7])
+    at: Moment = Field(description="When it was made.")
 
 
 class AdjustmentsOut(Out):

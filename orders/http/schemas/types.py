@@ -7,7 +7,7 @@ is shown even if the bounds are narrower now.
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import CoreSchema
 
@@ -46,8 +47,18 @@ Sku = Annotated[
     Field(description="The shop's own name for what it sells.", examples=["mug"]),
 ]
 SKU = TypeAdapter(Sku)
-Quantity = Annotated[int, Field(ge=1, le=MAX_INT, description="How many pieces.", examples=[2])]
-Count = Annotated[int, Field(ge=0, le=MAX_INT, description="How many pieces.", examples=[0])]
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: For an integer as JSON Schema has it: 144.0 is one. It stands after the bounds.
+WHOLE = BeforeValidator(_whole)
+Quantity = Annotated[
+    int, Field(ge=1, le=MAX_INT, description="How many pieces.", examples=[2]), WHOLE
+]
+Count = Annotated[int, Field(ge=0, le=MAX_INT, description="How many pieces.", examples=[0]), WHOLE]
 Amount = Annotated[
     int,
     Field(
@@ -56,6 +67,7 @@ Amount = Annotated[
         description="In the currency's minor units: 2500 is EUR 25.00.",
         examples=[2500],
     ),
+    WHOLE,
 ]
 Price = Annotated[
     int,
@@ -65,6 +77,7 @@ Price = Annotated[
         description="In the currency's minor units: 1250 is EUR 12.50.",
         examples=[1250],
     ),
+    WHOLE,
 ]
 Currency = Annotated[
     str,
@@ -85,8 +98,8 @@ PriceCurrency = Annotated[
 ]
 Provider = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=50, pattern=r"^[A-Za-z0-9._-]+$"),
-    Field(description="Who took the money.", examples=["bank"]),
+    StringConstraints(min_length=1, max_length=50, pattern=r"^[A-Za-z0-9._-]+$", to_lower=True),
+    Field(description="Who took the money, in lower or upper case.", examples=["bank"]),
 ]
 Reference = Annotated[
     str,
@@ -130,11 +143,20 @@ Id = Annotated[
         }
     ),
 ]
+Sequence = Annotated[
+    int,
+    Field(
+        description="The event's number: the later of two events of an order has the greater one. The "
+        "webhook messages about an event and the list of all events have the same.",
+        examples=[4711],
+        json_schema_extra={"minimum": 1, "maximum": 2**63 - 1},
+    ),
+]
 Version = Annotated[
     int,
     Field(
         json_schema_extra={"minimum": 1, "maximum": MAX_INT},
-        description="Increases by one with each change.",
+        description="Increases by one with each change; refunds do not count.",
         examples=[1],
     ),
 ]
@@ -144,6 +166,18 @@ class In(BaseModel):
     """Accepts JSON's own types only, and no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ChangeIn(In):
+    """What to change of something: one thing or more."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("it changes nothing")
+        return self
 
 
 class Out(BaseModel):

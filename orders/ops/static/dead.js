@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { confirm } from "./dialog.js";
-import { $, h, setHidden, setText } from "./dom.js";
+import { $, explain, h, setHidden, setText } from "./dom.js";
 import { ago, number, plural, shortId } from "./format.js";
 
 /** Of one request: the server limits its body to 16 KiB, and ids that other programs wrote may be long. */
@@ -10,8 +10,8 @@ const MOST_IDS = 200;
 const MOST_BYTES = 12_000;
 
 let shown = [];
-/** How many entries of the list were read; null at its end. */
-let passed = null;
+/** Where the list goes on; null at its end. */
+let next = null;
 let lastCounts = "";
 /** The number of the last load: an answer to an earlier one is dropped. */
 let lastLoad = 0;
@@ -63,7 +63,7 @@ async function reload(isWelcome) {
     clear();
     add(page);
   } catch (error) {
-    if (current === lastLoad) showError(error);
+    if (current === lastLoad) explain($("no-letters"), error.message);
   }
 }
 
@@ -79,16 +79,16 @@ export function notice(state) {
 async function showMore() {
   const current = lastLoad;
   try {
-    const page = await get("letters", { queue: queueName(), text: filter(), passed });
+    const page = await get("letters", { queue: queueName(), text: filter(), cursor: next });
     if (current === lastLoad) add(page);
   } catch (error) {
-    showError(error);
+    explain($("no-letters"), error.message);
   }
 }
 
 function clear() {
   shown = [];
-  passed = null;
+  next = null;
   $("letters").replaceChildren();
   setHidden($("more-letters"), true);
   showSelection();
@@ -98,18 +98,12 @@ function add(page) {
   const known = new Set(shown.map((letter) => letter.id));
   const added = page.letters.filter((letter) => !known.has(letter.id));
   shown.push(...added);
-  passed = page.passed;
+  next = page.next_cursor;
   $("letters").append(...added.map(row));
-  setHidden($("more-letters"), passed === null);
-  const none = passed !== null ? "No matches so far. Show more to keep searching." : filter() ? "No dead letters match." : "No dead letters.";
-  setText($("no-letters"), none);
-  setHidden($("no-letters"), shown.length > 0);
+  setHidden($("more-letters"), next === null);
+  const none = next !== null ? "No matches so far. Show more to keep searching." : filter() ? "No dead letters match." : "No dead letters.";
+  explain($("no-letters"), shown.length ? "" : none);
   showSelection();
-}
-
-function showError(error) {
-  setText($("no-letters"), error.message);
-  setHidden($("no-letters"), false);
 }
 
 function row(letter) {
@@ -154,7 +148,7 @@ function showSelection() {
     $(verb).disabled = !count;
     setText($(verb), count ? `${name} ${number(count)} selected` : `${name} selected`);
     setText($(`${verb}-all`), filter() ? `${name} all that match…` : `${name} all…`);
-    setHidden($(`${verb}-all`), !shown.length && passed === null);
+    setHidden($(`${verb}-all`), !shown.length && next === null);
   }
   $("dead-all").checked = count > 0 && count === shown.length;
   $("dead-all").indeterminate = count > 0 && count < shown.length;
@@ -203,10 +197,10 @@ function changeAll(verb) {
 /** The ids of all that match; null if the operator stopped. */
 async function idsOf(queue, text, progress) {
   const ids = new Set();
-  for (let at = 0; at !== null; ) {
-    const page = await get("letters", { queue, text, passed: at, ids: "1" });
+  for (let at = {}; at; ) {
+    const page = await get("letters", { queue, text, ...at, ids: "1" });
     page.letters.forEach((id) => ids.add(id));
-    at = page.passed;
+    at = page.next_cursor && { cursor: page.next_cursor };
     if (!progress(0, 0)) return null;
   }
   return [...ids];

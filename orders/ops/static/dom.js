@@ -33,6 +33,12 @@ export function setHidden(element, hidden) {
   if (element.hidden !== hidden) element.hidden = hidden;
 }
 
+/** Show why a list is empty; "" hides it. */
+export function explain(element, text) {
+  setText(element, text);
+  setHidden(element, !text);
+}
+
 /**
  * Show these items in a table body. The row of an item stays the same element.
  *

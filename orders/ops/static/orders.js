@@ -1,7 +1,7 @@
 // Search for orders, and show everything about one.
 
 import { get } from "./api.js";
-import { $, h, setHidden, setItems, setRows, setText } from "./dom.js";
+import { $, explain, h, setItems, setRows, setText } from "./dom.js";
 import { countdown, dateTime, duration, money, number, plural, shortId } from "./format.js";
 
 const STATE = { unpaid: "", paid: "good", cancelled: "warn" };
@@ -14,8 +14,7 @@ export async function find(text) {
   const here = location.hash;
   setText($("find-heading"), `Orders “${text}”`);
   $("found").replaceChildren();
-  setText($("not-found"), "Searching…");
-  setHidden($("not-found"), false);
+  explain($("not-found"), "Searching…");
   try {
     const { orders } = await get("search", { text });
     if (location.hash !== here) return;
@@ -30,10 +29,9 @@ export async function find(text) {
       { text: order.status, class: STATE[order.status] },
       { text: money(order.total_minor, order.currency), class: "number" },
     ]);
-    setText($("not-found"), "No order has this id or reference. Enter it in full; references are case-sensitive.");
-    setHidden($("not-found"), orders.length > 0);
+    explain($("not-found"), orders.length ? "" : "No order has this id or reference. Enter it in full; references are case-sensitive.");
   } catch (error) {
-    if (location.hash === here) setText($("not-found"), error.message);
+    if (location.hash === here) explain($("not-found"), error.message);
   }
 }
 
@@ -101,7 +99,7 @@ function stepsOf({ order, events, payments, deliveries }) {
     const amount = money(payment.amount_minor, payment.currency);
     steps.push({ at: payment.created_at, kind: "payment", title: `payment ${payment.status.replace("_", " ")}`, text: `${amount} by ${payment.provider}, ${payment.reference}` });
     if (payment.refunded_at) {
-      steps.push({ at: payment.refunded_at, kind: "payment", title: "payment refunded", text: `${amount}, ${payment.refund_reference}` });
+      steps.push({ at: payment.refunded_at, kind: "payment", title: "payment refunded", text: `${money(payment.refunded_minor, payment.currency)}, ${payment.refund_reference}` });
     }
   }
   for (const delivery of deliveries) {

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { confirm } from "./dialog.js";
-import { $, h, setHidden, setText } from "./dom.js";
+import { $, explain, h, setHidden } from "./dom.js";
 import { dateTime, duration, money, shortId } from "./format.js";
 
 const WHY = { order_cancelled: "the order was cancelled", already_paid: "the order was already paid", wrong_amount: "wrong amount" };
@@ -38,7 +38,7 @@ async function show(cursor) {
     const page = await get("refunds", cursor ? { cursor } : {});
     if (current === lastRequest) add(page, cursor);
   } catch (error) {
-    if (current === lastRequest) showError(error);
+    if (current === lastRequest) explain($("no-refunds"), error.message);
   }
 }
 
@@ -47,13 +47,7 @@ function add(page, cursor) {
   next = page.next_cursor;
   $("refund-rows").append(...page.refunds.map(row));
   setHidden($("more-refunds"), next === null);
-  setText($("no-refunds"), "No refunds are due.");
-  setHidden($("no-refunds"), $("refund-rows").children.length > 0);
-}
-
-function showError(error) {
-  setText($("no-refunds"), error.message);
-  setHidden($("no-refunds"), false);
+  explain($("no-refunds"), $("refund-rows").children.length ? "" : "No refunds are due.");
 }
 
 function row(refund) {

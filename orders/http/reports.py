@@ -1,0 +1,88 @@
+"""What becomes of a provider's signed message: it is recorded, or waits for a person. None is lost."""
+
+from contextlib import suppress
+from typing import NamedTuple
+
+import structlog
+from pydantic import ValidationError
+from werkzeug.exceptions import BadRequest
+
+from orders.bootstrap import Services
+from orders.errors import OrderError, OrderNotFound, PaymentNotFound, StorageUnavailable
+from orders.http.schemas.providers import ENTRIES, OtherMessage, PaymentSucceeded, ReportIn
+from orders.http.strict_json import parse_object
+from orders.order.domain import Entry
+from orders.providers.domain import ProviderMessage, Sender
+
+log = structlog.get_logger("orders")
+
+
+class Outcome(NamedTuple):
+    """What became of a message, and which payment it was about."""
+
+    outcome: str
+    payment_id: str | None = None
+    #: Of a type that is ignored.
+    unknown_type: str | None = None
+
+
+def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) -> Outcome:
+    """Record what a signed message reports, and keep the message.
+
+    What cannot be recorded waits. Keeps the message, then raises, where a retry may succeed: OrderNotFound
+    and PaymentNotFound, as a refund may overtake its payment, and unexpected errors. Raises
+    StorageUnavailable without keeping it.
+    """
+    keep = services.providers.keep
+    try:
+        found = _recorded(services, sender, body)
+    except StorageUnavailable:
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        log.warning("webhook refused", error=name, webhook_id=webhook_id, **sender._asdict())
+        keep(sender, webhook_id, body, _reason(error), waits=True)
+        if isinstance(error, OrderNotFound | PaymentNotFound) or not isinstance(
+            error, OrderError | BadRequest | ValidationError
+        ):
+            raise
+        return Outcome("waiting")
+    kind = found.unknown_type
+    note = f"unknown type {kind}" if kind else found.outcome
+    keep(sender, webhook_id, body, note, waits=kind is not None, unknown_type=kind)
+    return found
+
+
+def replay(services: Services, message_id: str) -> ProviderMessage:
+    """Try again to record what a message reports. Raises MessageNotFound."""
+    message = services.providers.message(message_id)
+    with suppress(OrderNotFound, PaymentNotFound):
+        receive(services, message.sender, message.webhook_id, message.body)
+    return services.providers.message(message_id)
+
+
+def _recorded(services: Services, sender: Sender, body: bytes) -> Outcome:
+    message = ReportIn.model_validate(parse_object(body)).root
+    if isinstance(message, OtherMessage):
+        return Outcome("ignored", unknown_type=message.type)
+    orders, data = services.orders, message.data.model_dump()
+    if isinstance(message, PaymentSucceeded):
+        paid = orders.pay(sender.client_id, provider=sender.provider, **data)
+        outcome = str(paid.payment.status)
+    else:
+        of = (sender.client_id, sender.provider, data.pop("payment_reference"))
+        entry = Entry(**data, kind=ENTRIES[message.type])
+        paid = orders.enter_by_reference(*of, entry)
+        outcome = "refunded" if entry.kind == "refund" else "disputed"
+    return Outcome("replayed" if paid.replayed else outcome, paid.payment.id)
+
+
+def _reason(error: Exception) -> str:
+    """Why a message waits, in one line."""
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+        )
+    if isinstance(error, BadRequest):
+        return str(error.description)
+    return str(error) if isinstance(error, OrderError) else type(error).__name__
