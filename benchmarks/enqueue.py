@@ -21,8 +21,8 @@ from benchmarks.report import Report
 from benchmarks.scene import EARLIER, SKUS, Scene, epoch_ms, scene
 from orders.bootstrap import bootstrap
 from orders.config import Settings
-from orders.order.domain import NewOrder
-from orders.order.service import OrderService, Timeouts
+from orders.order.domain import NewOrder, Timeouts
+from orders.order.service import OrderService
 from worker.queue.formats import SLICE
 
 #: Creates in one turn.

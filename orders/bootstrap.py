@@ -15,11 +15,12 @@ from orders.clients.service import Clients
 from orders.config import Settings
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavailable
 from orders.order.bulkhead import Bulkhead
+from orders.order.domain import Timeouts
 from orders.order.feed import Feed
 from orders.order.holdings import HoldingLimits
 from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
-from orders.order.service import OrderService, Timeouts
+from orders.order.service import OrderService
 from orders.providers.service import Providers
 from orders.queues import QUEUE, WEBHOOK_QUEUE, Queues
 from orders.sql.database import create_engine, create_watching_engine
@@ -109,7 +110,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         webhook_scheduler=webhook_scheduler,
         orders=orders,
         feed=Feed(engine),
-        stock=StockService(engine),
+        stock=StockService(engine, _timeouts(settings).ms),
         clients=Clients(engine),
         providers=Providers(engine),
         rate_limits=RateLimits(settings.rate_limit_per_second, settings.rate_limit_burst),

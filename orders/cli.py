@@ -17,6 +17,7 @@ from orders.http.schemas.stock import StockIn
 from orders.http.schemas.types import SKU, Provider
 from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
+from orders.stock.domain import MAX_INT
 
 #: The length of the column.
 MAX_NAME = 100
@@ -227,14 +228,24 @@ def revoke_provider(endpoint_id: str) -> None:
 @click.option("--on-hand", type=click.IntRange(min=0), required=True)
 @click.option("--price-minor", type=click.IntRange(min=0), required=True)
 @click.option("--currency", required=True, help="ISO 4217, like EUR")
-def set_stock(sku: str, on_hand: int, price_minor: int, currency: str) -> None:
-    """Set a SKU's stock and price."""
+@click.option(
+    "--timeout-seconds",
+    type=click.IntRange(min=0, max=MAX_INT),
+    help="Of orders for it that ask for none; 0: the service's default. It stays as it is without.",
+)
+def set_stock(
+    sku: str, on_hand: int, price_minor: int, currency: str, timeout_seconds: int | None
+) -> None:
+    """Set a SKU's stock, price and timeout."""
+    timeout = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds or None}
     try:
-        body = StockIn(on_hand=on_hand, price_minor=price_minor, currency=currency)
+        body = StockIn.model_validate(
+            {"on_hand": on_hand, "price_minor": price_minor, "currency": currency, **timeout}
+        )
         SKU.validate_python(sku)
     except ValidationError as error:
         [wrong, *_] = error.errors()
         field = ".".join(map(str, wrong["loc"])) or "sku"
         raise click.ClickException(f"{field} {wrong['input']!r}: {wrong['msg']}") from error
-    item, _ = services().stock.set(sku, **body.model_dump())
+    item, _ = services().stock.set(sku, **body.model_dump(exclude_unset=True))
     click.echo(f"{item.sku}: {item.on_hand} on hand, {item.reserved} reserved")

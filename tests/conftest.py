@@ -34,9 +34,9 @@ from orders.bootstrap import Services, bootstrap
 from orders.clients.service import Clients
 from orders.config import Settings
 from orders.ops.routes import Tools
-from orders.order.domain import NewOrder, Order
+from orders.order.domain import NewOrder, Order, Timeouts
 from orders.order.payments import Paid
-from orders.order.service import OrderService, Timeouts
+from orders.order.service import OrderService
 from orders.sql.database import create_engine
 from orders.sql.expressions import later, now
 from orders.sql.tables import metadata, order_items, orders, stock_items, unpaid_orders

@@ -127,6 +127,7 @@ def _stock() -> None:
         sa.Column("price_minor", sa.BigInteger(), nullable=False),
         sa.Column("currency", sa.CHAR(3), nullable=False),
         sa.Column("retired_at", INSTANT),
+        sa.Column("timeout_seconds", sa.Integer()),
         sa.CheckConstraint(
             "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
         ),

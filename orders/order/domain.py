@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orders.errors import TimeoutOutOfRange
 from orders.order.origin import Origin
 
 
@@ -50,6 +51,30 @@ class EventType(StrEnum):
     DISPUTED = "payment.disputed"
 
 
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for."""
+
+    default_seconds: float
+    min_seconds: float
+    max_seconds: float
+
+    def ms(self, asked_seconds: float | None) -> int:
+        """Raises TimeoutOutOfRange."""
+        seconds = self.default_seconds if asked_seconds is None else asked_seconds
+        if not self.min_seconds <= seconds <= self.max_seconds:
+            raise TimeoutOutOfRange(f"It must be {self.bounds}.")
+        return round(seconds * 1000)
+
+    @property
+    def bounds(self) -> str:
+        return f"{self.min_seconds:g} to {self.max_seconds:g} s"
+
+    @property
+    def bounds_ms(self) -> tuple[int, int]:
+        return round(self.min_seconds * 1000), round(self.max_seconds * 1000)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOrder:
     """An order that a client wants to place."""
@@ -60,7 +85,7 @@ class NewOrder:
     fingerprint: str
     #: By SKU.
     quantities: Mapping[str, int]
-    #: How long it may stay unpaid; None is the service's default.
+    #: How long it may stay unpaid; None is the shortest of its SKUs', or the service's default.
     timeout_seconds: float | None = None
     client_reference: str | None = None
     metadata: Mapping[str, Any] | None = None

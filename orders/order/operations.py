@@ -275,6 +275,15 @@ REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 # -- the operations ------------------------------------------------------------------------
 
 
+def _timeout_ms() -> sa.ColumnElement[int]:
+    """How long a SKU may be held: what was asked for; or without, its own timeout or the default."""
+    least, most = p("for_min_ms", type_=sa.BigInteger), p("for_max_ms", type_=sa.BigInteger)
+    own = sa.cast(stock_items.c.timeout_seconds, sa.BigInteger) * sa.literal_column("1000")
+    bounded = sa.func.greatest(sa.func.least(own, most), least)
+    is_asked = most.is_(None) | stock_items.c.timeout_seconds.is_(None)
+    return sa.case((is_asked, p("for_ms", type_=sa.BigInteger)), else_=bounded)
+
+
 @Operation
 def place(step: Step) -> sa.Select[Any]:
     """Insert an order and hold its stock if all of that is available, and if its key is new.
@@ -297,6 +306,7 @@ def place(step: Step) -> sa.Select[Any]:
             (stock_items.c.on_hand - stock_items.c.reserved - quantity).label("spare"),
             # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
             (sa.cast(wanted.c.value, sa.Double) * stock_items.c.price_minor).label("amount"),
+            _timeout_ms().label("timeout_ms"),
         )
         .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
         .where(
@@ -325,6 +335,7 @@ def place(step: Step) -> sa.Select[Any]:
             currency.label("currency"),
             total.label("total"),
             sa.func.sum(lines.c.quantity).label("pieces"),
+            sa.func.min(lines.c.timeout_ms).label("timeout_ms"),
             clock().label("moment"),  # when the stock is locked, however long that took
         ),
     )
@@ -334,7 +345,7 @@ def place(step: Step) -> sa.Select[Any]:
         "currency": basket.c.currency,
         "total_minor": sa.cast(basket.c.total, sa.BigInteger),
         "created_at": basket.c.moment,
-        "timeout_ms": "for_ms",
+        "timeout_ms": basket.c.timeout_ms,
         "idempotency_key": "for_key",
         "fingerprint": "for_fingerprint",
         "client_reference": "for_reference",
@@ -350,6 +361,7 @@ def place(step: Step) -> sa.Select[Any]:
             orders.c.client_id,
             orders.c.created_at,
             orders.c.client_reference,
+            orders.c.timeout_ms,
             later(orders.c.created_at, orders.c.timeout_ms).label("expires_at"),
             (orders.c.total_minor == zero).label("is_free"),
         ),
@@ -394,6 +406,7 @@ def place(step: Step) -> sa.Select[Any]:
         basket.c.total,
         placed.c.order_id,
         placed.c.created_at,
+        placed.c.timeout_ms,
         client_of(p("for_client", type_=Id)),
         ids_of(deliveries),
     ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))

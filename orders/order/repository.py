@@ -240,8 +240,12 @@ class OrderRepository(Statements):
 
     # -- orders --
 
-    def place(self, new: NewOrder, timeout_ms: int) -> Order:
+    def place(
+        self, new: NewOrder, timeout_ms: int, bounds_ms: tuple[int, int] | None = None
+    ) -> Order:
         """Place an order.
+
+        With bounds, the timeout is only the default: the shortest of its SKUs' timeouts counts.
 
         Raises KeyReused when its key was used before; UnknownSku, OutOfStock, MixedCurrencies and
         TotalTooLarge whether or not it was; KeyInFlight when another request is still using it.
@@ -254,6 +258,8 @@ class OrderRepository(Statements):
                 for_key=new.key,
                 for_fingerprint=new.fingerprint,
                 for_ms=timeout_ms,
+                for_min_ms=bounds_ms and bounds_ms[0],
+                for_max_ms=bounds_ms and bounds_ms[1],
                 for_reference=new.client_reference,
                 for_metadata=new.metadata,
                 for_origin=str(new.origin) or None,
@@ -276,7 +282,7 @@ class OrderRepository(Statements):
             total_minor=int(placed.total),
             items=tuple(Item(sku, n, prices[sku]) for sku, n in sorted(new.quantities.items())),
             created_at=placed.created_at,
-            expires_at=placed.created_at + timedelta(milliseconds=timeout_ms),
+            expires_at=placed.created_at + timedelta(milliseconds=placed.timeout_ms),
             client=placed.client,
             client_reference=new.client_reference,
             metadata=new.metadata,

@@ -6,8 +6,8 @@ the commit. If that fails, orders are still cancelled on time, because the sweep
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from orders.order.domain import (
     OrderEvent,
     OrderStatus,
     PaymentStatus,
+    Timeouts,
 )
 from orders.order.holdings import Holding, HoldingLimits, Holdings
 from orders.order.payments import Paid, Payments
@@ -46,30 +47,6 @@ from orders.sql.statements import Position
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long an order may stay unpaid: the default, and the bounds on what a request may ask for."""
-
-    default_seconds: float
-    min_seconds: float
-    max_seconds: float
-
-    def ms(self, asked_seconds: float | None) -> int:
-        """Raises TimeoutOutOfRange."""
-        seconds = self.default_seconds if asked_seconds is None else asked_seconds
-        if not self.min_seconds <= seconds <= self.max_seconds:
-            raise TimeoutOutOfRange(f"It must be {self.bounds}.")
-        return round(seconds * 1000)
-
-    @property
-    def bounds(self) -> str:
-        return f"{self.min_seconds:g} to {self.max_seconds:g} s"
-
-    @property
-    def bounds_ms(self) -> tuple[int, int]:
-        return round(self.min_seconds * 1000), round(self.max_seconds * 1000)
 
 
 class Placed(NamedTuple):
@@ -141,7 +118,9 @@ class OrderService(Payments):
                 timeout_ms = self._timeouts.ms(new.timeout_seconds)
                 if refusal is not None:
                     raise refusal
-                order = repository.place(new, timeout_ms)
+                order = repository.place(
+                    new, timeout_ms, None if new.timeout_seconds else self._timeouts.bounds_ms
+                )
                 placed_at = monotonic()
             except OrderError:
                 # Whatever the reason, a known key gets its original response: the same request,
@@ -158,7 +137,9 @@ class OrderService(Payments):
             return Placed(order, replayed=False)
         # A delay, so that the clocks of SQL and Redis need not agree. It counts from when SQL's
         # response arrived, which is after the order was created, so it is never too short.
-        self._scheduler.schedule(order.id, delay_ms=timeout_ms - 1000 * (monotonic() - placed_at))
+        timeout = order.expires_at - order.created_at
+        passed = timedelta(seconds=monotonic() - placed_at)
+        self._scheduler.schedule(order.id, delay_ms=(timeout - passed) / timedelta(milliseconds=1))
         return Placed(order, replayed=False)
 
     def _count_held(self, client_id: str, most_orders: int) -> Holding:

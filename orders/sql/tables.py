@@ -125,6 +125,7 @@ stock_items = sa.Table(
     sa.Column("price_minor", sa.BigInteger, nullable=False),
     sa.Column("currency", sa.CHAR(3), nullable=False),
     sa.Column("retired_at", Instant),  # not sold and not listed since
+    sa.Column("timeout_seconds", sa.Integer),  # of orders for it, unless they ask for another
     sa.CheckConstraint(
         "0 <= reserved AND reserved <= on_hand", name="ck_stock_items_reserved_on_hand"
     ),

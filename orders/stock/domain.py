@@ -7,6 +7,8 @@ from datetime import datetime
 MAX_MINOR = 2**53 - 1
 #: What the columns for quantities hold.
 MAX_INT = 2**31 - 1
+#: In place of a timeout: a SKU keeps the one that it has.
+KEEP_TIMEOUT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class StockItem:
     currency: str
     #: Since when it is no longer sold.
     retired_at: datetime | None = None
+    #: How long an order for it may stay unpaid; None is the service's default.
+    timeout_seconds: int | None = None
 
     @property
     def available(self) -> int:
@@ -29,6 +33,8 @@ class StockItem:
     def version(self) -> str:
         """What an operator sets. Not ``reserved``, which every order for a popular SKU changes."""
         sold = f"{self.on_hand}-{self.price_minor}-{self.currency}"
+        if self.timeout_seconds is not None:
+            sold += f"-{self.timeout_seconds}s"
         return sold if self.retired_at is None else f"{sold}-retired"
 
 

@@ -13,7 +13,7 @@ from orders.sql.expressions import clock, text_literal, unindexed
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
-from orders.stock.domain import MAX_INT, Adjustment, Expected, StockItem
+from orders.stock.domain import KEEP_TIMEOUT, MAX_INT, Adjustment, Expected, StockItem
 
 p = sa.bindparam
 
@@ -26,6 +26,7 @@ _wanted = {
     "on_hand": p("for_on_hand", type_=stock_items.c.on_hand.type),
     "price_minor": p("for_price", type_=stock_items.c.price_minor.type),
     "currency": p("for_currency", type_=stock_items.c.currency.type),
+    "timeout_seconds": p("for_timeout", type_=stock_items.c.timeout_seconds.type),
 }
 
 
@@ -44,8 +45,11 @@ def _number(value: int) -> sa.ColumnClause[int]:
 
 def _version() -> sa.ColumnElement[str]:
     """`StockItem.version`"""
-    on_hand, price, currency = (sa.cast(stock_items.c[name], sa.String) for name in _wanted)
+    on_hand, price, currency, timeout = (
+        sa.cast(stock_items.c[name], sa.String) for name in _wanted
+    )
     sold = on_hand + text_literal("-") + price + text_literal("-") + currency
+    sold += sa.func.coalesce(text_literal("-") + timeout + text_literal("s"), text_literal(""))
     return sa.case(
         (stock_items.c.retired_at.is_(None), sold), else_=sold + text_literal("-retired")
     )
@@ -125,7 +129,13 @@ def set_stock(step: Step) -> sa.Select[Any]:
         "written",
         new.on_conflict_do_update(
             index_elements=["sku"],
-            set_={name: new.excluded[name] for name in (*_wanted, "retired_at")},
+            set_={
+                **{name: new.excluded[name] for name in (*_wanted, "retired_at")},
+                "timeout_seconds": sa.case(
+                    (p("keep_timeout", type_=sa.Boolean), stock_items.c.timeout_seconds),
+                    else_=new.excluded.timeout_seconds,
+                ),
+            },
             # Only a row that was locked, not one that another request is creating.
             where=sa.exists(sa.select(found.c.sku)),
         ).returning(stock_items),
@@ -244,6 +254,8 @@ class StockRepository(Statements):
             for_on_hand=item.on_hand,
             for_price=item.price_minor,
             for_currency=item.currency,
+            for_timeout=item.timeout_seconds or None,
+            keep_timeout=item.timeout_seconds == KEEP_TIMEOUT,
             for_client=client_id,
             any_version=expected.versions is None,
             versions=dict.fromkeys(expected.versions or (), 1),
@@ -295,6 +307,5 @@ def _adjustment(row: sa.Row[Any]) -> Adjustment:
 
 
 def stock_item(row: sa.Row[Any]) -> StockItem:
-    return StockItem(
-        row.sku, row.on_hand, row.reserved, row.price_minor, row.currency, row.retired_at
-    )
+    fields = (row.sku, row.on_hand, row.reserved, row.price_minor, row.currency, row.retired_at)
+    return StockItem(*fields, row.timeout_seconds)

@@ -1,6 +1,10 @@
 """What can be done with stock: one method, one transaction."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
+
+import sqlalchemy as sa
 
 from orders.errors import (
     KeyReused,
@@ -12,7 +16,7 @@ from orders.errors import (
 )
 from orders.sql.errors import retried
 from orders.sql.transactions import Transactional
-from orders.stock.domain import ANYTHING, Adjustment, Expected, StockItem
+from orders.stock.domain import ANYTHING, KEEP_TIMEOUT, Adjustment, Expected, StockItem
 from orders.stock.repository import StockRepository
 
 
@@ -39,6 +43,13 @@ class StockService(Transactional[StockRepository]):
     """
 
     _repository = StockRepository
+
+    def __init__(
+        self, engine: sa.Engine, check_timeout: Callable[[float], object] = lambda _: None
+    ) -> None:
+        """``check_timeout`` raises TimeoutOutOfRange for one that no order may have."""
+        super().__init__(engine)
+        self._check_timeout = check_timeout
 
     def get(self, sku: str) -> StockItem:
         """Raises SkuNotFound."""
@@ -70,15 +81,18 @@ class StockService(Transactional[StockRepository]):
         on_hand: int,
         price_minor: int,
         currency: str,
+        timeout_seconds: int | None = KEEP_TIMEOUT,
         client_id: str | None = None,
         expected: Expected = ANYTHING,
     ) -> SetStock:
-        """Set a SKU's stock and price, if it is as expected.
+        """Set a SKU's stock, price and timeout, if it is as expected.
 
         Setting exactly what is there needs no version, so that repeating a request is harmless.
-        Raises PreconditionRequired, PreconditionFailed, StockReserved.
+        Raises PreconditionRequired, PreconditionFailed, StockReserved, TimeoutOutOfRange.
         """
-        item = StockItem(sku, on_hand, 0, price_minor, currency)
+        if timeout_seconds:
+            self._check_timeout(timeout_seconds)
+        item = StockItem(sku, on_hand, 0, price_minor, currency, timeout_seconds=timeout_seconds)
         with self._autocommit() as repository:
             for _ in range(2):
                 written = repository.set(item, client_id, expected)
@@ -93,6 +107,8 @@ class StockService(Transactional[StockRepository]):
             raise StockReserved(f"They hold {before.reserved} of {before.on_hand}.")
         if before is None or expected.exists is not None:
             raise PreconditionFailed
+        if timeout_seconds == KEEP_TIMEOUT:
+            item = replace(item, timeout_seconds=before.timeout_seconds)
         if before.version != item.version:
             raise PreconditionRequired(
                 f"To add or remove some, POST to /v1/stock/{sku}/adjustments."

@@ -63,6 +63,7 @@ def test_stock_is_set_and_shown(api: Api) -> None:
         ("reserved", 0),
         ("price_minor", 0),
         ("currency", "JPY"),
+        ("timeout_seconds", None),
         ("retired_at", None),
     ]
     for key in ("ops", "customer"):
@@ -111,6 +112,20 @@ def test_its_version_changes_when_set_or_sold_not_when_held(api: Api) -> None:
     assert written.headers["ETag"] == get(api).headers["ETag"] != sold
     dollars = put(api, 99, ANY, price_minor=300, currency="USD")
     assert dollars.headers["ETag"] != written.headers["ETag"]
+
+
+def test_a_timeout_stays_until_it_is_changed(api: Api) -> None:
+    first = put(api, 5, ANY, timeout_seconds=300)
+    assert content(first)["timeout_seconds"] == 300
+    same = put(api, 5)
+    assert (same.status_code, content(same)["timeout_seconds"]) == (200, 300)
+    assert same.headers["ETag"] == first.headers["ETag"]
+    problem(put(api, 5, timeout_seconds=301), 428, "precondition_required")
+    refused = put(api, 5, ANY, timeout_seconds=86_401)
+    assert "1 to 86400 s" in problem(refused, 422, "timeout_out_of_range")["detail"]
+    none = put(api, 5, {"If-Match": first.headers["ETag"]}, timeout_seconds=None)
+    assert content(none) == content(get(api)) == {**content(first), "timeout_seconds": None}
+    assert none.headers["ETag"] != first.headers["ETag"]
 
 
 def test_a_read_is_never_answered_with_not_modified(api: Api) -> None:

@@ -190,6 +190,9 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     tea = ("stock", "set", "tea", "--on-hand", "5", "--price-minor", "250", "--currency", "EUR")
     assert run(bare, *tea).stdout == "tea: 5 on hand, 0 reserved\n"
     item = bare.services.stock.get("tea")
+    for given, seconds in ((["300"], 300), ([], 300), (["0"], None)):
+        assert run(bare, *tea, *("--timeout-seconds" for _ in given), *given).exit_code == 0
+        assert bare.services.stock.get("tea").timeout_seconds == seconds
     assert (item.on_hand, item.price_minor, item.currency) == (5, 250, "EUR")
     for wrong in (
         ("stock", "set", "a b", *tea[3:]),

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.errors import KeyReused, OrderError, OutOfStock, TooManyHeldPieces, TooManyUnpaidOrders
 from orders.order import holdings
-from orders.order.domain import Order
+from orders.order.domain import Order, Timeouts
 from orders.order.holdings import HoldingLimits
-from orders.order.service import OrderService, Timeouts
+from orders.order.service import OrderService
 from tests.conftest import RecordingScheduler, Shop, opened
 from tests.races import together
 

@@ -23,8 +23,8 @@ from orders.errors import (
 )
 from orders.order.domain import Item, NewOrder, Order, OrderStatus
 from orders.sql.statements import Position
-from orders.sql.tables import order_events
-from orders.stock.domain import MAX_MINOR
+from orders.sql.tables import order_events, stock_items
+from orders.stock.domain import MAX_INT, MAX_MINOR
 from tests.conftest import Shop
 
 
@@ -105,6 +105,38 @@ def test_a_request_may_choose_a_timeout_within_bounds(shop: Shop) -> None:
     placed = place(shop, timeout_seconds=60)
     order = shop.service.order(shop.client, placed.order.id)
     assert order.expires_at - order.created_at == timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("quantities", "asked", "seconds"),
+    [
+        ({"ticket": 1}, None, 300),
+        ({"ticket": 1, "tea": 1, "boat": 1}, None, 300),
+        ({"tea": 1, "boat": 1}, None, 1800),
+        ({"boat": 1}, None, 7200),
+        ({"ticket": 1}, 900, 900),
+        ({"year": 1}, None, 86_400),
+    ],
+)
+def test_without_a_wish_the_shortest_timeout_of_its_skus_counts(
+    shop: Shop, quantities: dict[str, int], asked: int | None, seconds: int
+) -> None:
+    shop.stock("tea")
+    timeouts = {"ticket": 300, "boat": 7200, "year": 300}
+    for sku, own in timeouts.items():
+        values = {"on_hand": 9, "price_minor": 250, "currency": "EUR"}
+        shop.stock_service.set(sku, **values, timeout_seconds=own)  # type: ignore[arg-type]
+    with shop.engine.begin() as connection:  # set when the bounds were wider
+        row = sa.update(stock_items).where(stock_items.c.sku == "year")
+        connection.execute(row.values(timeout_seconds=MAX_INT))
+    placed = place(shop, quantities=quantities, timeout_seconds=asked)
+    assert placed.order.expires_at - placed.order.created_at == timedelta(seconds=seconds)
+    [(_, delay_ms)] = shop.scheduler.scheduled
+    assert 0 < 1000 * seconds - delay_ms < 60_000
+    with shop.engine.begin() as connection:
+        connection.execute(sa.update(stock_items).values(timeout_seconds=1))
+    again = place(shop, quantities=quantities, timeout_seconds=asked)
+    assert (again.order, again.replayed) == (placed.order, True)
 
 
 def test_a_timeout_out_of_bounds_is_refused_and_leaves_nothing(shop: Shop) -> None:

@@ -11,8 +11,7 @@ from orders.errors import (
     TimeoutOutOfRange,
 )
 from orders.http.problems import RETRY_AFTER, STATUS
-from orders.order.domain import Item, Order, OrderStatus
-from orders.order.service import Timeouts
+from orders.order.domain import Item, Order, OrderStatus, Timeouts
 from orders.sql.ids import is_uuid
 
 NOW = datetime(2024, 2, 29, 12, 0, tzinfo=UTC)

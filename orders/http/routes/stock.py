@@ -13,6 +13,7 @@ from orders.errors import (
     SkuNotFound,
     StockReserved,
     StockTooLarge,
+    TimeoutOutOfRange,
 )
 from orders.http.auth import auth, caller, page, replay_header, services
 from orders.http.contract import also, raises, sends, takes
@@ -55,7 +56,7 @@ def list_stock(query: StockQuery) -> Any:
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price.
 
-    Its ETag changes with on_hand, price_minor and currency, but not with reserved.
+    Its ETag changes with whatever a PUT can set, but not with reserved.
     """
     item = services().stock.get(checked_sku(sku))
     return item, HTTPStatus.OK, etag(item.version)
@@ -66,17 +67,20 @@ def get_stock(sku: str) -> Any:
 @stock.input(StockIn, arg_name="body")
 @stock.output(StockOut)
 @stock.doc(responses=also(HTTPStatus.CREATED, "It is new. Location has its path.", {}))
-@raises(PreconditionFailed, PreconditionRequired, SkuNotFound, StockReserved)
+@raises(PreconditionFailed, PreconditionRequired, SkuNotFound, StockReserved, TimeoutOutOfRange)
 @takes("If-Match, if it exists", "If-None-Match: *")
 @sends("Location", "ETag")
 def put_stock(sku: str, body: StockIn) -> Any:
-    """Set a SKU's stock and price.
+    """Set a SKU's stock, price and timeout.
 
     To change a SKU that exists, send If-Match with the ETag that you read. To create one only if
     it is new, send If-None-Match: *. Setting what is there already succeeds without either.
     """
     item, created = services().stock.set(
-        checked_sku(sku), **body.model_dump(), client_id=caller(), expected=expected()
+        checked_sku(sku),
+        **body.model_dump(exclude_unset=True),
+        client_id=caller(),
+        expected=expected(),
     )
     if created:
         location = {"Location": url_for("stock.get_stock", sku=sku)}

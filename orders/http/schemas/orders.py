@@ -115,7 +115,8 @@ class OrderIn(In):
     )
     timeout_seconds: Annotated[int, WHOLE] | None = Field(
         default=None,
-        description="How long it may stay unpaid, within the server's bounds. Default: the server's.",
+        description="How long it may stay unpaid, within the server's bounds. Default: the shortest of its "
+        "SKUs', where one without has the server's.",
         examples=[1800],
         json_schema_extra=_timeout_bounds,
     )

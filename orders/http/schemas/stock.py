@@ -26,6 +26,8 @@ OnHand = Field(
     description="How many pieces there are, including those held by unpaid orders.", examples=[10]
 )
 
+Timeout = Annotated[int, Field(ge=1, le=MAX_INT, examples=[300])]
+
 
 class StockIn(In):
     """A SKU's stock, including what unpaid orders hold, and its price."""
@@ -33,6 +35,12 @@ class StockIn(In):
     on_hand: Annotated[Count, OnHand]
     price_minor: Price
     currency: PriceCurrency
+    timeout_seconds: Annotated[Timeout, WHOLE] | None = Field(
+        default=None,
+        description="How long an order for it may stay unpaid by default, within the server's bounds: an "
+        "order has the shortest of its SKUs'. Null is the server's default; if left out, it stays as it is.",
+        examples=[300],
+    )
 
 
 def _not_zero(delta: int) -> int:
@@ -105,6 +113,9 @@ class StockOut(Out):
     reserved: CountOut = Field(description="How many of these pieces unpaid orders hold.")
     price_minor: PriceOut
     currency: CurrencyOut
+    timeout_seconds: Annotated[int, Shown(Timeout)] | None = Field(
+        description="How long an order for it may stay unpaid by default; null is the server's default."
+    )
     retired_at: Moment | None = Field(description="Since when it is not sold, if so.")
 
 
