@@ -13,6 +13,7 @@ from orders.config import Settings
 from orders.deliveries import webhook_flow
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
+from orders.order.waiting import kept
 from orders.outages import outages
 from orders.queues import QUEUE
 from orders.sql.tables import unpaid_orders
@@ -59,7 +60,7 @@ def timeout_flow(
         services.engine,
         id=unpaid_orders.c.order_id,
         due=unpaid_orders.c.expires_at,
-        pending=sa.true(),
+        pending=~kept(unpaid_orders),
         decide=decide,
         queue=DelayQueue(services.redis, QUEUE),
         timeout_seconds=settings.statement_timeout_seconds,

@@ -67,6 +67,7 @@ def _providers() -> None:
         sa.Column("provider", sa.String(50), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
         sa.Column("revoked_at", INSTANT),
+        sa.Column("close_url", sa.String(2000)),
         sa.CheckConstraint("provider = lower(provider)", name="ck_provider_endpoints_provider"),
         sa.ForeignKeyConstraint(
             ["client_id"], ["api_clients.id"], name="fk_provider_endpoints_client_id"
@@ -194,6 +195,7 @@ def _orders() -> None:
         sa.Column("version", sa.Integer(), server_default="1", nullable=False),
         sa.Column("pieces", sa.BigInteger(), nullable=False),
         sa.Column("client_reference", sa.String(255)),
+        sa.Column("under_way_until", INSTANT),
         sa.PrimaryKeyConstraint("order_id", name="pk_unpaid_orders"),
     )
     for name, columns in {
@@ -232,6 +234,7 @@ def _orders() -> None:
         sa.Column("refunded_minor", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("refunded_at", INSTANT),
         sa.Column("refund_reference", sa.String(255)),
+        sa.Column("paid_at", INSTANT),
         sa.CheckConstraint("provider = lower(provider)", name="ck_payments_provider"),
         sa.CheckConstraint(
             "status = 'refunded'"
@@ -414,10 +417,54 @@ def _webhooks() -> None:
         "webhook_deliveries",
         ["subscription_id", "status", "created_at", "id"],
     )
+    _keeping()
+
+
+def _keeping() -> None:
+    op.create_table(
+        "payment_attempts",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("order_id", ID, nullable=False),
+        sa.Column("client_id", ID, nullable=False),
+        sa.Column("provider", sa.String(50), nullable=False),
+        sa.Column("reference", sa.String(255), nullable=False),
+        sa.Column("opened_at", INSTANT, nullable=False),
+        sa.Column("ends_at", INSTANT, nullable=False),
+        sa.Column("asks", sa.Boolean(), nullable=False),
+        sa.Column("settled_at", INSTANT),
+        sa.Column("outcome", sa.String(20)),
+        sa.CheckConstraint("provider = lower(provider)", name="ck_payment_attempts_provider"),
+        sa.CheckConstraint(
+            "(settled_at IS NULL) = (outcome IS NULL)", name="ck_payment_attempts_settled"
+        ),
+        sa.PrimaryKeyConstraint("id", name="pk_payment_attempts"),
+    )
+    op.create_index(
+        "ix_payment_attempts_order",
+        "payment_attempts",
+        ["order_id"],
+        postgresql_where=sa.text("settled_at IS NULL"),
+    )
+    op.create_index(
+        "ix_payment_attempts_opened", "payment_attempts", ["order_id", "opened_at", "id"]
+    )
+    op.create_index(
+        "ix_payment_attempts_ends",
+        "payment_attempts",
+        ["ends_at", "id"],
+        postgresql_where=sa.text("settled_at IS NULL"),
+    )
+    op.create_index(
+        "uq_payment_attempts_reference",
+        "payment_attempts",
+        ["client_id", "provider", "reference"],
+        unique=True,
+    )
 
 
 def downgrade() -> None:
     for table in (
+        "payment_attempts",
         "webhook_deliveries",
         "webhook_interests",
         "webhook_secrets",

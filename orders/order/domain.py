@@ -141,13 +141,15 @@ class Payment:
     amount_minor: int
     currency: str
     status: PaymentStatus
-    #: Why it has to be refunded: order_cancelled, already_paid or wrong_amount.
+    #: Why it has to be refunded: order_cancelled, paid_in_time, already_paid or wrong_amount.
     reason: str | None
     created_at: datetime
     #: The sum of its refunds, and of the latest, when it was recorded, and the provider's reference.
     refunded_minor: int = 0
     refunded_at: datetime | None = None
     refund_reference: str | None = None
+    #: By the provider's clock.
+    paid_at: datetime | None = None
 
 
 class Entry(NamedTuple):

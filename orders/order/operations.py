@@ -23,6 +23,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
 from orders.order.states import client_of, in_state, unpaid_state, with_items
+from orders.order.waiting import end_attempts, kept, kept_ms, moved_with
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -41,6 +42,7 @@ from orders.sql.sequences import announced
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import (
     EVERY,
+    IS_EXPIRED,
     TERMINAL,
     order_events,
     order_items,
@@ -88,6 +90,7 @@ def _ending(ended: sa.FromClause) -> Ending:
 
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
+    end_attempts(step, cancelled)
     _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
     because = {"reason": text_literal(reason)}
     return add_events(
@@ -440,7 +443,11 @@ def extend(step: Step) -> sa.Select[Any]:
         "extended",
         sa.update(unpaid_orders)
         .where(one_of(unpaid_orders.c.order_id, sa.select(order.c.order_id)))
-        .values(expires_at=deadline, version=unpaid_orders.c.version + 1)
+        .values(
+            expires_at=deadline,
+            version=unpaid_orders.c.version + 1,
+            under_way_until=moved_with(unpaid_orders, deadline),
+        )
         .returning(unpaid_orders, clock().label("at")),
     )
     facts = {
@@ -473,20 +480,18 @@ def pay(step: Step) -> sa.Select[Any]:
     )
     named = registered.where(provider_endpoints.c.provider == p("for_provider"))
     locked = lock(step, sa.select(orders.c.id).where(*OWN).scalar_subquery())
-    ending = (
-        sa.select(order_events.c.type)
-        .where(order_events.c.order_id == p("for_id"), TERMINAL)
-        .scalar_subquery()
+    in_time = IS_EXPIRED & (p("for_paid_at", type_=Instant) <= order_events.c.expires_at)
+    ending = sa.case(
+        (order_events.c.type == text_literal(EventType.PAID), text_literal("already_paid")),
+        (in_time, text_literal("paid_in_time")),
+        else_=text_literal("order_cancelled"),
     )
+    ended = sa.select(ending).where(order_events.c.order_id == p("for_id"), TERMINAL)
     is_wrong = (orders.c.total_minor != p("for_amount")) | (orders.c.currency != p("for_currency"))
     refusal = sa.case(
         (sa.exists(registered) & ~sa.exists(named), text_literal("unregistered")),
         (locked.unpaid, sa.case((is_wrong, text_literal("wrong_amount")))),
-        else_=sa.case(
-            {EventType.PAID: "already_paid", EventType.CANCELLED: "order_cancelled"},
-            value=ending,
-            else_=p("for_neither", type_=sa.String),
-        ),
+        else_=sa.func.coalesce(ended.scalar_subquery(), p("for_neither", type_=sa.String)),
     )
     order = step(
         "own",
@@ -506,6 +511,7 @@ def pay(step: Step) -> sa.Select[Any]:
         "status": sa.case((refused, text_literal("refund_due")), else_=text_literal("applied")),
         "reason": order.c.reason,
         "created_at": order.c.moment,
+        "paid_at": "for_paid_at",
     }
     lost = order.c.reason == text_literal("lost")
     is_kept = sa.func.coalesce(~lost & (order.c.reason != text_literal("unregistered")), sa.true())
@@ -515,6 +521,7 @@ def pay(step: Step) -> sa.Select[Any]:
     )
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
     paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
+    end_attempts(step, paid)
     _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
     at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
@@ -550,7 +557,11 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     overdue = step(
         "overdue",
         sa.select(unpaid_orders.c.order_id)
-        .where(one_of(unpaid_orders.c.order_id, ids("ids")), unpaid_orders.c.expires_at <= now())
+        .where(
+            one_of(unpaid_orders.c.order_id, ids("ids")),
+            unpaid_orders.c.expires_at <= now(),
+            ~kept(unpaid_orders),
+        )
         .order_by(unpaid_orders.c.order_id)
         .with_for_update(skip_locked=True),
     )
@@ -562,7 +573,10 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
-    left = _found("unpaid", unpaid_orders.c.order_id, ms_until(unpaid_orders.c.expires_at)).where(
+    until = ms_until(unpaid_orders.c.expires_at)
+    overdue_ms = sa.func.coalesce(kept_ms(unpaid_orders), until)
+    ms = sa.case((unpaid_orders.c.expires_at <= now(), overdue_ms), else_=until)
+    left = _found("unpaid", unpaid_orders.c.order_id, ms).where(
         one_of(unpaid_orders.c.order_id, sa.select(rest))
     )
     count = _found("count", sa.null(), sa.func.count()).select_from(cancelled)

@@ -50,6 +50,7 @@ from orders.order.states import (
     unpaid_state,
     with_items,
 )
+from orders.order.waiting import kept
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
 from orders.sql.ids import first_id_after, first_id_from, new_id, random_part
@@ -180,10 +181,10 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
-# The deadline that passed longest ago, of an unpaid order: the first entry of an index.
+# The deadline that passed longest ago, of an unpaid order that nothing keeps.
 OLDEST_OVERDUE = (
     sa.select(ms_until(unpaid_orders.c.expires_at).label("ms"))
-    .where(unpaid_orders.c.expires_at <= now())
+    .where(unpaid_orders.c.expires_at <= now(), ~kept(unpaid_orders))
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(1)
 )
@@ -438,6 +439,7 @@ class OrderRepository(Statements):
         reference: str,
         amount_minor: int,
         currency: str,
+        paid_at: datetime | None = None,
     ) -> Payment | None:
         """Record a payment, and the order as paid if it is good; None if the reference is known, or
         the provider is not.
@@ -452,6 +454,7 @@ class OrderRepository(Statements):
             for_reference=reference,
             for_amount=amount_minor,
             for_currency=currency,
+            for_paid_at=paid_at,
         )
         if not rows:
             raise OrderNotFound
@@ -586,6 +589,7 @@ def _payment(row: sa.Row[Any]) -> Payment:
         refunded_minor=row.refunded_minor,
         refunded_at=row.refunded_at,
         refund_reference=row.refund_reference,
+        paid_at=row.paid_at,
     )
 
 

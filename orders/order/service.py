@@ -224,6 +224,7 @@ class OrderService(Payments):
         reference: str,
         amount_minor: int,
         currency: str,
+        paid_at: datetime | None = None,
     ) -> Paid:
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
@@ -238,6 +239,7 @@ class OrderService(Payments):
                 reference=reference,
                 amount_minor=amount_minor,
                 currency=currency,
+                paid_at=paid_at,
             )
             if payment is None:
                 known = repository.payment(client_id, provider, reference)
@@ -247,7 +249,7 @@ class OrderService(Payments):
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
                 return Paid(known, replayed=True)
-        self._observe(f"payment.{payment.status}")
+        self._observe(f"payment.{payment.status}", payment.reason or "")
         if payment.status is PaymentStatus.APPLIED:
             self._observe(EventType.PAID)
             self._scheduler.cancel(order_id)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.providers.domain import MessageStatus, ProviderEndpoint, ProviderMessage, Sender
-from orders.sql.expressions import later, ms_until, now, one_of, text_literal
+from orders.sql.expressions import later, ms_until, now, one_of, text_literal, unindexed
 from orders.sql.ids import new_id
 from orders.sql.secrets import Secrets
 from orders.sql.statements import FIRST, Position, Statements, after_last
@@ -18,7 +18,7 @@ from orders.sql.tables import provider_messages as messages
 p = sa.bindparam
 SECRETS = Secrets(provider_secrets)
 _IS_ONE = provider_endpoints.c.id == p("for_id", type_=provider_endpoints.c.id.type)
-_IS_VALID = (_IS_ONE, provider_endpoints.c.revoked_at.is_(None))
+_IS_VALID = (_IS_ONE, unindexed(provider_endpoints.c.revoked_at.is_(None)))
 
 
 class ValidEndpoint(NamedTuple):

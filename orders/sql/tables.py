@@ -1,20 +1,24 @@
-"""The tables."""
+"""The tables, with those of other files: who has one has all."""
+
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 import sqlalchemy as sa
 
+from orders.sql.base import metadata, secrets_of
 from orders.sql.expressions import Id, Instant
+from orders.sql.keeping import payment_attempts
+from orders.sql.webhook_tables import (
+    EVERY,
+    PENDING,
+    webhook_deliveries,
+    webhook_interests,
+    webhook_secrets,
+    webhook_subscriptions,
+)
 
 #: The newest revision under migrations/versions/: what this code was written for.
 SCHEMA_VERSION = "0001_first_tables"
-
-metadata = sa.MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        # Checks have their whole names below: Alembic would put a prefix before them twice.
-    }
-)
 
 #: A literal, not a parameter: only then does a planner see that a partial index applies.
 REFUND_DUE: sa.ColumnClause[str] = sa.literal_column("'refund_due'")
@@ -61,6 +65,7 @@ provider_endpoints = sa.Table(
     sa.Column("provider", sa.String(50), nullable=False),  # as in payments
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("revoked_at", Instant),
+    sa.Column("close_url", sa.String(2000)),  # asked to close a payment attempt
     sa.CheckConstraint("provider = lower(provider)", name="ck_provider_endpoints_provider"),
 )
 sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
@@ -73,20 +78,7 @@ sa.Index(
 )
 
 
-def _secrets(name: str, owner: str, owners: str) -> sa.Table:
-    """In plain text: a signature is an HMAC, which needs the secret itself, so a hash would not do."""
-    return sa.Table(
-        name,
-        metadata,
-        sa.Column(owner, Id, sa.ForeignKey(f"{owners}.id"), primary_key=True),
-        sa.Column("id", Id, primary_key=True),
-        sa.Column("secret", sa.String(100), nullable=False),
-        sa.Column("created_at", Instant, nullable=False),
-        sa.Column("expires_at", Instant),
-    )
-
-
-provider_secrets = _secrets("provider_secrets", "endpoint_id", "provider_endpoints")
+provider_secrets = secrets_of("provider_secrets", "endpoint_id", "provider_endpoints")
 
 # Signed messages as they came. What cannot be recorded waits for a person.
 provider_messages = sa.Table(
@@ -195,7 +187,8 @@ unpaid_orders = sa.Table(
     sa.Column("version", sa.Integer, nullable=False, server_default="1"),
     sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
     sa.Column("client_reference", sa.String(255)),
-    # The sweep reads this and nothing else.
+    sa.Column("under_way_until", Instant),  # a payment: see `orders.order.waiting`
+    # What the sweep reads.
     sa.Index("ix_unpaid_orders_expires", "expires_at", "order_id"),
     # A client's unpaid orders, in the order of each list.
     sa.Index("ix_unpaid_orders_client", "client_id", "order_id"),
@@ -233,6 +226,7 @@ payments = sa.Table(
     sa.Column("refunded_minor", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("refunded_at", Instant),
     sa.Column("refund_reference", sa.String(255)),
+    sa.Column("paid_at", Instant),  # by the provider's clock
     sa.CheckConstraint("provider = lower(provider)", name="ck_payments_provider"),
     sa.CheckConstraint(
         "status = 'refunded'"
@@ -351,77 +345,3 @@ IS_EXPIRED = sa.and_(
 # The latest cancellations, for operators. Those of a batch have one time, so PostgreSQL keeps one
 # index entry for many.
 sa.Index("ix_order_events_expired", order_events.c.at, postgresql_where=IS_EXPIRED)
-
-webhook_subscriptions = sa.Table(
-    "webhook_subscriptions",
-    metadata,
-    sa.Column("id", Id, primary_key=True),
-    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
-    sa.Column("url", sa.String(2000), nullable=False),
-    sa.Column("events", sa.String(500)),  # separated by spaces; null: all
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("paused_at", Instant),
-    sa.Column("pause_reason", sa.String(20)),
-    sa.Column("deleted_at", Instant),
-)
-sa.Index(
-    "ix_webhook_subscriptions_client",
-    *webhook_subscriptions.c["client_id", "created_at", "id"],
-)
-
-webhook_secrets = _secrets("webhook_secrets", "subscription_id", "webhook_subscriptions")
-
-#: The event type of an interest in all of them, also in those that come later.
-EVERY = "*"
-# Looked up by the statement that writes an event: which subscriptions get a delivery, and of which
-# type. The types differ where an event brings a reminder with it.
-webhook_interests = sa.Table(
-    "webhook_interests",
-    metadata,
-    sa.Column("client_id", Id, primary_key=True),
-    sa.Column("event_type", sa.String(30), primary_key=True),
-    sa.Column("subscription_id", Id, primary_key=True),
-    sa.Column("type", sa.String(30), primary_key=True),
-)
-
-# No foreign keys, for the same reason as above; subscriptions are only marked as deleted.
-webhook_deliveries = sa.Table(
-    "webhook_deliveries",
-    metadata,
-    sa.Column("id", Id, primary_key=True, server_default=sa.func.gen_random_uuid()),
-    sa.Column("subscription_id", Id, nullable=False),
-    sa.Column("order_id", Id),  # null in a test message
-    sa.Column("event_id", sa.BigInteger),  # likewise; in a reminder, the event it follows
-    sa.Column("type", sa.String(30), nullable=False),
-    sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("due_at", Instant, nullable=False),  # while it is being sent, when its lease ends
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # that began
-    sa.Column("body", sa.Text),  # from the first attempt on, until it is delivered
-    sa.Column("delivered_at", Instant),
-    sa.Column("last_attempt_at", Instant),
-    sa.Column("last_status", sa.Integer),
-    sa.Column("last_error", sa.String(200)),
-    sa.Column("last_body", sa.String(1000)),
-    sa.CheckConstraint(
-        "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
-    ),
-)
-#: A literal, as `REFUND_DUE` is.
-PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
-# A subscription's line. The sweep reads the first entry of each.
-sa.Index(
-    "ix_webhook_deliveries_line",
-    *webhook_deliveries.c["subscription_id", "due_at", "id"],
-    postgresql_where=webhook_deliveries.c.status == PENDING,
-)
-# A subscription's deliveries of one status, oldest first.
-sa.Index(
-    "ix_webhook_deliveries_subscription",
-    *webhook_deliveries.c["subscription_id", "status", "created_at", "id"],
-)
-# Whether an earlier event of the same order is still to be sent.
-sa.Index(
-    "ix_webhook_deliveries_order",
-    *webhook_deliveries.c["order_id", "subscription_id", "event_id"],
-)

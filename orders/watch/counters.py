@@ -15,6 +15,10 @@ CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason
 PAYMENTS = Counter(
     "orders_payments", "Payments by the status that they got; refunds; disputes.", ["status"]
 )
+PAID_IN_TIME = Counter(
+    "orders_paid_in_time",
+    "Payments that their provider took before the deadline of an order that was cancelled at it.",
+)
 WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.", ["outcome"])
 
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
@@ -36,5 +40,7 @@ def count(event: str, reason: str = "", times: int = 1, /) -> None:
         case EventType.CANCELLED:
             CANCELLED.labels(reason).inc(times)
         case _:
+            if reason == "paid_in_time":
+                PAID_IN_TIME.inc(times)
             family, _, outcome = event.partition(".")
             {"payment": PAYMENTS, "webhook": WEBHOOKS}[family].labels(outcome).inc(times)

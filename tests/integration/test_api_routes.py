@@ -2,9 +2,11 @@
 
 import json
 import re
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import redis
 from werkzeug.test import TestResponse
 
@@ -43,6 +45,7 @@ PAYMENT_KEYS = [
     "status",
     "reason",
     "created_at",
+    "paid_at",
     "refunded_minor",
     "refunded_at",
     "refund_reference",
@@ -241,6 +244,7 @@ def test_a_payment_is_applied_and_its_check_leaves_the_queue(
         "refunded_minor": 0,
         "refunded_at": None,
         "refund_reference": None,
+        "paid_at": None,
     }
     shown = content(api.send("GET", f"/v1/orders/{order['id']}"))
     assert (shown["status"], shown["version"]) == ("paid", 2)
@@ -479,6 +483,33 @@ def test_another_customers_payment_looks_as_if_it_did_not_exist(api: Api) -> Non
         )
     listed = api.send("GET", "/v1/payments?status=refund_due", key="other")
     assert content(listed) == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "reason"),
+    [
+        ("expired", 0, "paid_in_time"),
+        ("expired", 0.001, "order_cancelled"),
+        ("requested", -60, "order_cancelled"),
+        ("paid", -60, "already_paid"),
+    ],
+)
+def test_money_that_was_paid_in_time_has_its_own_reason(
+    api: Api, how: str, seconds: float, reason: str
+) -> None:
+    order_id = content(api.place())["id"]
+    if how == "expired":
+        expire(api, order_id)
+    elif how == "requested":
+        api.send("POST", f"/v1/orders/{order_id}/cancel")
+    else:
+        api.pay(order_id, "first")
+    ended = content(api.send("GET", f"/v1/orders/{order_id}"))
+    deadline = datetime.fromisoformat(ended["expires_at"])
+    paid_at = (deadline + timedelta(seconds=seconds)).isoformat()
+    payment = content(api.pay(order_id, paid_at=paid_at))
+    assert (payment["status"], payment["reason"]) == ("refund_due", reason)
+    assert datetime.fromisoformat(payment["paid_at"]) == deadline + timedelta(seconds=seconds)
 
 
 def test_money_that_is_due_back_is_listed_and_refunded_once(api: Api) -> None:

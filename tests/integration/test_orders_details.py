@@ -102,7 +102,7 @@ def test_an_order_that_ends_meanwhile_is_described_all_the_same(shop: Shop, how:
     with waiting(shop, change) as (other, found):
         orders = OrderRepository(other)
         if how == "pay":
-            money = {"provider": "bank", "reference": "tx", "currency": "EUR"}
+            money: Any = {"provider": "bank", "reference": "tx", "currency": "EUR"}
             orders.pay(order.id, shop.client, amount_minor=250, **money)
         else:
             orders.cancel(order.id, shop.client)

@@ -14,6 +14,7 @@ from orders.http.schemas.types import (
     In,
     Moment,
     Out,
+    PaidAt,
     PriceOut,
     Provider,
     ProviderOut,
@@ -33,8 +34,9 @@ REFUND_CURRENCY = Field(description="The payment's.", examples=["EUR"])
 RefundReason = WithJsonSchema(
     {
         "type": "string",
-        "enum": ["order_cancelled", "already_paid", "wrong_amount"],
-        "description": "Why it has to be refunded.",
+        "enum": ["order_cancelled", "paid_in_time", "already_paid", "wrong_amount"],
+        "description": "Why it has to be refunded. Of those that came after the order was cancelled, "
+        "`paid_in_time` was taken before the deadline at which that happened.",
     }
 )
 
@@ -46,6 +48,7 @@ class PaymentIn(In):
     reference: Reference
     amount_minor: Amount
     currency: Currency
+    paid_at: PaidAt | None = None
 
 
 class RefundIn(In):
@@ -95,6 +98,9 @@ class PaymentOut(Out):
     status: PaymentStatus
     reason: Annotated[str, RefundReason] | None
     created_at: Moment = Field(description="When it was reported.")
+    paid_at: Moment | None = Field(
+        description="When the money was taken, by the provider's clock, if it was reported."
+    )
     refunded_minor: PriceOut = Field(
         description="How much was sent back, in minor units.", examples=[0]
     )

@@ -21,6 +21,7 @@ from orders.http.schemas.types import (
     Id,
     Moment,
     Out,
+    PaidAt,
     ProviderOut,
     Reference,
     Shown,
@@ -99,6 +100,7 @@ class PaymentReport(Report):
     reference: AnyReference
     amount_minor: Amount
     currency: AnyCurrency
+    paid_at: PaidAt | None = None
 
 
 class EntryReport(Report):

@@ -206,14 +206,23 @@ def _to_the_millisecond(moment: datetime) -> datetime:
 
 
 #: A moment in a body, rounded down to the millisecond.
+MomentIn = Annotated[
+    AwareDatetime, BeforeValidator(_timestamp), AfterValidator(_to_the_millisecond)
+]
 Deadline = Annotated[
-    AwareDatetime,
-    BeforeValidator(_timestamp),
-    AfterValidator(_to_the_millisecond),
+    MomentIn,
     Field(
         strict=False,
         description="When the order is cancelled unless it is paid, rounded down to the millisecond.",
         examples=["2030-01-31T12:30:00Z"],
+    ),
+]
+PaidAt = Annotated[
+    MomentIn,
+    Field(
+        strict=False,
+        description="When the money was taken, by the provider's clock.",
+        examples=["2026-11-22T09:29:59Z"],
     ),
 ]
 

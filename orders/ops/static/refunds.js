@@ -5,7 +5,7 @@ import { confirm } from "./dialog.js";
 import { $, explain, h, setHidden } from "./dom.js";
 import { dateTime, duration, money, shortId } from "./format.js";
 
-const WHY = { order_cancelled: "the order was cancelled", already_paid: "the order was already paid", wrong_amount: "wrong amount" };
+const WHY = { order_cancelled: "the order was cancelled", paid_in_time: "paid in time, but reported after the order was cancelled", already_paid: "the order was already paid", wrong_amount: "wrong amount" };
 
 let next = null;
 let lastCount = null;

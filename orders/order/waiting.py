@@ -1,0 +1,66 @@
+"""What keeps an overdue order from being cancelled: conditions on a row of `unpaid_orders`.
+
+A payment under way is noted in the order's own row. The statement that cancels compares a row that
+it had to wait for again, but other tables it sees as they were when it began.
+"""
+
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from orders.sql.expressions import Instant, ms_until, now, one_of
+from orders.sql.keeping import payment_attempts
+from orders.sql.steps import Step
+
+#: How soon an order that is kept is looked at again, at the latest: what frees it may go unnoticed.
+LOOK_AGAIN_MS = sa.literal_column("60000", sa.BigInteger)
+
+
+def under_way(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether somebody is paying the order, as far as is known."""
+    return sa.func.coalesce(unpaid.c.under_way_until > now(), sa.false())
+
+
+def kept(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether an order is not to be cancelled although it may be overdue."""
+    return under_way(unpaid)
+
+
+def kept_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
+    """How many milliseconds from now to look at such an order again; null if nothing keeps it."""
+    left = sa.func.least(ms_until(unpaid.c.under_way_until), LOOK_AGAIN_MS)
+    return sa.case((under_way(unpaid), left))
+
+
+def moved_with(
+    unpaid: sa.FromClause, deadline: sa.ColumnElement[datetime]
+) -> sa.ColumnElement[datetime]:
+    """Until when an attempt keeps the order, once its deadline has moved: later by as much."""
+    delay = sa.func.greatest(
+        deadline - unpaid.c.expires_at, sa.literal_column("interval '0'", sa.Interval)
+    )
+    return sa.type_coerce(unpaid.c.under_way_until + delay, Instant)
+
+
+def end_attempts(step: Step, ended: sa.FromClause) -> None:
+    """End the open attempts of orders that this statement ended, so that they are closed soon.
+
+    Those that are locked are being settled.
+    """
+    concerned = sa.select(ended.c.order_id).where(ended.c.under_way_until.is_not(None))
+    attempts = payment_attempts.c
+    left = step(
+        "attempts_left",
+        sa.select(attempts.id)
+        .where(
+            one_of(attempts.order_id, concerned),
+            sa.case((attempts.settled_at.is_(None), attempts.ends_at > now()), else_=sa.false()),
+        )
+        .with_for_update(skip_locked=True),
+    )
+    step(
+        "attempts_ended",
+        sa.update(payment_attempts)
+        .where(one_of(attempts.id, sa.select(left.c.id)))
+        .values(ends_at=now()),
+    )

@@ -1,0 +1,80 @@
+"""The tables of webhooks."""
+
+import sqlalchemy as sa
+
+from orders.sql.base import metadata, secrets_of
+from orders.sql.expressions import Id, Instant
+
+webhook_subscriptions = sa.Table(
+    "webhook_subscriptions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("url", sa.String(2000), nullable=False),
+    sa.Column("events", sa.String(500)),  # separated by spaces; null: all
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("paused_at", Instant),
+    sa.Column("pause_reason", sa.String(20)),
+    sa.Column("deleted_at", Instant),
+)
+sa.Index(
+    "ix_webhook_subscriptions_client",
+    *webhook_subscriptions.c["client_id", "created_at", "id"],
+)
+
+webhook_secrets = secrets_of("webhook_secrets", "subscription_id", "webhook_subscriptions")
+
+#: The event type of an interest in all of them, also in those that come later.
+EVERY = "*"
+# Looked up by the statement that writes an event: which subscriptions get a delivery, and of which
+# type. The types differ where an event brings a reminder with it.
+webhook_interests = sa.Table(
+    "webhook_interests",
+    metadata,
+    sa.Column("client_id", Id, primary_key=True),
+    sa.Column("event_type", sa.String(30), primary_key=True),
+    sa.Column("subscription_id", Id, primary_key=True),
+    sa.Column("type", sa.String(30), primary_key=True),
+)
+
+# No foreign keys, as in `unpaid_orders`; subscriptions are only marked as deleted.
+webhook_deliveries = sa.Table(
+    "webhook_deliveries",
+    metadata,
+    sa.Column("id", Id, primary_key=True, server_default=sa.func.gen_random_uuid()),
+    sa.Column("subscription_id", Id, nullable=False),
+    sa.Column("order_id", Id),  # null in a test message
+    sa.Column("event_id", sa.BigInteger),  # likewise; in a reminder, the event it follows
+    sa.Column("type", sa.String(30), nullable=False),
+    sa.Column("status", sa.String(9), nullable=False, server_default="pending"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("due_at", Instant, nullable=False),  # while it is being sent, when its lease ends
+    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),  # that began
+    sa.Column("body", sa.Text),  # from the first attempt on, until it is delivered
+    sa.Column("delivered_at", Instant),
+    sa.Column("last_attempt_at", Instant),
+    sa.Column("last_status", sa.Integer),
+    sa.Column("last_error", sa.String(200)),
+    sa.Column("last_body", sa.String(1000)),
+    sa.CheckConstraint(
+        "status IN ('pending', 'delivered', 'dead')", name="ck_webhook_deliveries_status"
+    ),
+)
+#: A literal, as `REFUND_DUE` is in `orders.sql.tables`.
+PENDING: sa.ColumnClause[str] = sa.literal_column("'pending'")
+# A subscription's line. The sweep reads the first entry of each.
+sa.Index(
+    "ix_webhook_deliveries_line",
+    *webhook_deliveries.c["subscription_id", "due_at", "id"],
+    postgresql_where=webhook_deliveries.c.status == PENDING,
+)
+# A subscription's deliveries of one status, oldest first.
+sa.Index(
+    "ix_webhook_deliveries_subscription",
+    *webhook_deliveries.c["subscription_id", "status", "created_at", "id"],
+)
+# Whether an earlier event of the same order is still to be sent.
+sa.Index(
+    "ix_webhook_deliveries_order",
+    *webhook_deliveries.c["order_id", "subscription_id", "event_id"],
+)
