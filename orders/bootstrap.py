@@ -121,7 +121,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         webhooks=Webhooks(
             engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
         ),
-        queues=Queues(client),
+        queues=Queues(client, engine),
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
     )
 

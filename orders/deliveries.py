@@ -20,7 +20,7 @@ from orders.errors import QueueUnavailable, StorageUnavailable
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.outages import outages
-from orders.queues import WEBHOOK_QUEUE, answering
+from orders.queues import WEBHOOK_QUEUE, answering, kept_pauses
 from orders.sql.ids import is_uuid
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.domain import Answer, Message
@@ -65,6 +65,7 @@ def webhook_flow(
         sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
         probe=probe,
+        pauses=kept_pauses(services.engine, WEBHOOK_QUEUE),
         finish=deliver.finish,
         threads=1,
         lease_seconds=settings.lease_seconds,

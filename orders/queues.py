@@ -1,6 +1,6 @@
 """The service's queues, for the HTTP API and the operators' page: counts, dead letters, pauses."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,9 +8,13 @@ from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 import redis
+import sqlalchemy as sa
 
-from orders.errors import QueueUnavailable
-from worker import DelayQueue, Letter, Stats
+from orders.errors import QueueUnavailable, StorageUnavailable
+from orders.sql.guards import queue_pauses
+from worker import DelayQueue, Letter, Pauses, Stats, Unavailable
+from worker.records import TablePauses
+from worker.runtime import pauses
 
 #: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhooks, whose ids
 #: are those of deliveries that are due, and of subscriptions that are behind.
@@ -26,6 +30,19 @@ def answering() -> Iterator[None]:
         yield
     except redis.RedisError as error:
         raise QueueUnavailable from error
+
+
+@contextmanager
+def _storage() -> Iterator[None]:
+    try:
+        yield
+    except Unavailable as error:
+        raise StorageUnavailable from error
+
+
+def kept_pauses(engine: sa.Engine, name: str) -> Pauses:
+    """The pauses of a queue, which Redis cannot lose."""
+    return TablePauses(engine, queue_pauses, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +70,11 @@ class DeadPosition(NamedTuple):
 
 
 class Queues:
-    """Raises QueueUnavailable from every method while Redis does not answer."""
+    """Raises QueueUnavailable from every method but `pause` while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, engine: sa.Engine) -> None:
         self._queues = {name: DelayQueue(client, name) for name in QUEUES}
+        self.pauses: Mapping[str, Pauses] = {name: kept_pauses(engine, name) for name in QUEUES}
 
     def stats(self) -> dict[str, Stats]:
         """How many tasks are in each place, by the name of the queue."""
@@ -100,15 +118,15 @@ class Queues:
         with self._changing(name) as queue:
             return len(queue.purge(ids))
 
-    def pause(self, name: str) -> None:
-        """Stop claims and sweeps."""
-        with self._changing(name) as queue:
-            queue.pause()
+    def pause(self, name: str, *, reason: str, by: str) -> None:
+        """Stop claims and sweeps, with Redis or without. Raises StorageUnavailable."""
+        with self._changing(name) as queue, _storage():
+            pauses.pause(queue, self.pauses[name], reason=reason, by=by)
 
     def resume(self, name: str) -> None:
-        """End a pause."""
-        with self._changing(name) as queue:
-            queue.resume()
+        """End a pause. Raises StorageUnavailable, and then or without Redis it may go on: repeat it."""
+        with self._changing(name) as queue, _storage():
+            pauses.resume(queue, self.pauses[name])
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[DelayQueue]:

@@ -16,6 +16,7 @@ from orders.order.service import Report
 from orders.order.waiting import kept
 from orders.outages import outages
 from orders.queues import QUEUE
+from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
@@ -64,6 +65,7 @@ def timeout_flow(
         decide=decide,
         queue=DelayQueue(services.redis, QUEUE),
         timeout_seconds=settings.statement_timeout_seconds,
+        pauses=queue_pauses,
     ).flow(
         probe=probe,
         checks=None if doctor is None else doctor.examine,

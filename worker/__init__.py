@@ -30,6 +30,7 @@ from .flow import (
     Task,
     one_at_a_time,
 )
+from .pauses import Pause, Pauses
 from .queue.async_queue import AsyncDelayQueue
 from .queue.connection import connect, connect_async
 from .queue.delay_queue import (
@@ -78,6 +79,8 @@ __all__ = [
     "Level",
     "NotDue",
     "Outcome",
+    "Pause",
+    "Pauses",
     "Place",
     "Probe",
     "Put",

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypedDict
 from .backoff import Backoff, BackoffFunction
 from .errors import described
 from .findings import Checks
+from .pauses import Pauses
 
 #: Claim, ack and release unpack a batch onto Lua's stack, which holds about 8,000 values;
 #: a claim pushes two for each task.
@@ -173,6 +174,8 @@ class Flow:
     #: your records decide which of them takes effect.
     without_redis: Literal["wait", "handle"] = "wait"
     probe: Probe | None = field(default=None, repr=False)
+    #: Keeps a pause of the queue, so that it holds whatever happens to Redis. `Records` may have it.
+    pauses: Pauses | None = field(default=None, repr=False)
     #: Called when the worker stops, with the seconds that are left. It should end what the handler left running.
     finish: Callable[[float], None] | None = field(default=None, repr=False)
     #: The application's own checks, which the command ``doctor`` runs after its own. See `Checks`.

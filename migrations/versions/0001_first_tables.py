@@ -22,6 +22,8 @@ def upgrade() -> None:
     _stock()
     _orders()
     _webhooks()
+    _keeping()
+    _guards()
 
 
 def _clients() -> None:
@@ -417,7 +419,6 @@ def _webhooks() -> None:
         "webhook_deliveries",
         ["subscription_id", "status", "created_at", "id"],
     )
-    _keeping()
 
 
 def _keeping() -> None:
@@ -462,9 +463,21 @@ def _keeping() -> None:
     )
 
 
+def _guards() -> None:
+    op.create_table(
+        "queue_pauses",
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("paused_by", sa.Text(), nullable=False),
+        sa.Column("paused_at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("queue", name="pk_queue_pauses"),
+    )
+
+
 def downgrade() -> None:
     for table in (
         "payment_attempts",
+        "queue_pauses",
         "webhook_deliveries",
         "webhook_interests",
         "webhook_secrets",

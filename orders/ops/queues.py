@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import redis
+import sqlalchemy as sa
 
 from orders.caches import SharedRead
 from orders.queues import QUEUE, DeadPosition, LetterSummary, Queues, answering
@@ -28,8 +29,8 @@ READS_FOR_IDS = 10
 class ShownQueues(Queues):
     """Raises QueueUnavailable from every method but ``state`` while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        super().__init__(client)
+    def __init__(self, client: redis.Redis, engine: sa.Engine) -> None:
+        super().__init__(client, engine)
         self._state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def state(self) -> Json:
@@ -88,6 +89,7 @@ def _queue(queue: DelayQueue) -> Json:
     return {
         "name": queue.name,
         **asdict(queue.stats()),
+        "pause": str(queue.find_pause() or ""),
         "due_per_minute": queue.forecast(MINUTES),
         "workers": [_worker(each) for each in queue.workers()],
     }

@@ -38,6 +38,7 @@ from orders.ops.schemas import (
     LettersIn,
     LettersQuery,
     LoginIn,
+    PauseIn,
     QueueIn,
     RefundsQuery,
     SearchQuery,
@@ -65,7 +66,7 @@ class Tools:
 
     def __init__(self, wired: Services) -> None:
         self.records = ShownRecords(wired.watching)
-        self.queues = ShownQueues(wired.redis)
+        self.queues = ShownQueues(wired.redis, wired.engine)
         self.examination = Examination(wired)
         self.sessions = Sessions(wired.engine, wired.clients)
 
@@ -312,12 +313,13 @@ def purge(body: LettersIn) -> Json:
 
 
 @ops.post("/pause")
-@ops.input(QueueIn, arg_name="body")
-@raises(*ALWAYS, QueueUnavailable)
-def pause(body: QueueIn) -> Json:
-    """Stop claims from a queue and its sweeps."""
-    tools().queues.pause(body.queue)
-    _log("pause", queue=body.queue)
+@ops.input(PauseIn, arg_name="body")
+@raises(*ALWAYS)
+def pause(body: PauseIn) -> Json:
+    """Stop claims from a queue and its sweeps, until somebody resumes it."""
+    by = f"{session().client.name}, key {session().key_id}"
+    tools().queues.pause(body.queue, reason=body.reason, by=by)
+    _log("pause", queue=body.queue, reason=body.reason)
     return {}
 
 

@@ -31,9 +31,15 @@ class LoginIn(In):
 
 
 class QueueIn(In):
-    """A queue to pause or resume."""
+    """A queue to resume."""
 
     queue: QueueName
+
+
+class PauseIn(QueueIn):
+    """A queue to pause, and why."""
+
+    reason: Annotated[str, StringConstraints(max_length=500, strip_whitespace=True)] = ""
 
 
 class LettersIn(In):

@@ -236,8 +236,9 @@ def test_a_refund_is_marked(site: Site) -> None:
 def test_a_queue_is_paused_and_resumed(site: Site) -> None:
     page = site.logged_in()
     page.click(f"[aria-label='Pause {QUEUE}']")
+    page.type("#dialog-input", "a restore")
     page.click("#dialog-yes")
-    page.until("document.querySelector('#notices').innerText.includes('paused')", "it to be paused")
+    page.until("document.querySelector('#notices').innerText.includes('a restore')", "the pause")
     assert site.queue.stats().paused
     assert page.run("document.title").startswith("(")
     page.click(f"[aria-label='Resume {QUEUE}']")

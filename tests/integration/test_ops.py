@@ -446,7 +446,8 @@ def test_without_redis_the_page_shows_what_sql_knows(migrated_url: str) -> None:
         for path in ("letters?queue=webhooks", "letter?queue=webhooks&id=x"):
             refused = page.ask("GET", path)
             assert (refused.status_code, (refused.json or {})["code"]) == (503, "queue_unavailable")
-        assert page.ask("POST", "pause", {"queue": QUEUE}).status_code == 503
+        assert page.ask("POST", "pause", {"queue": QUEUE}).status_code == 200, "SQL keeps it"
+        assert page.ask("POST", "resume", {"queue": QUEUE}).status_code == 503, "Redis may, too"
 
 
 def test_without_sql_the_page_shows_what_redis_knows(
@@ -536,8 +537,12 @@ def test_a_request_names_a_bounded_number_of_a_queues_letters(page: Page) -> Non
 def test_a_queue_is_paused_and_resumed(page: Page, redis_client: redis.Redis) -> None:
     queue = DelayQueue(redis_client, WEBHOOK_QUEUE)
     queue.schedule("a", 1)
-    assert page.ask("POST", "pause", {"queue": WEBHOOK_QUEUE}).status_code == 200
+    why = {"queue": WEBHOOK_QUEUE, "reason": "an endpoint is flooded"}
+    assert page.ask("POST", "pause", why).status_code == 200
     assert page.queue(WEBHOOK_QUEUE)["paused"]
+    assert re.fullmatch(
+        r"paused by ops, key \S+ since .*: an.*", page.queue(WEBHOOK_QUEUE)["pause"]
+    )
     assert not page.queue(QUEUE)["paused"]
     assert queue.claim(1, 1000).tasks == []
     assert page.ask("POST", "resume", {"queue": WEBHOOK_QUEUE}).status_code == 200

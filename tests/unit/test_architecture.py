@@ -51,7 +51,7 @@ worker.runtime
 worker.queue
 worker.events
 worker.flow
-worker.backoff worker.errors worker.findings worker.log
+worker.backoff worker.errors worker.findings worker.log worker.pauses
 """
 
 

@@ -73,8 +73,8 @@ def test_every_queue_method_is_documented_with_its_parameters() -> None:
 
 
 def test_records_are_documented_with_their_parameters() -> None:
-    [(name, parameters)] = documented("name in `worker.records`").items()
-    assert names_in(parameters or "") == parameters_of(getattr(worker.records, name))
+    for name, parameters in documented("name in `worker.records`").items():
+        assert names_in(parameters or "") == parameters_of(getattr(worker.records, name)), name
     methods = {
         name: parameters_of(method)
         for name, method in vars(worker.records.Records).items()

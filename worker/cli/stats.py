@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 
+from ..queue.delay_queue import DelayQueue
 from . import arguments
 from .commands import Commands
 from .output import print_json, print_table, terminal
@@ -70,10 +71,7 @@ def _stats(options: argparse.Namespace) -> None:
         return
     if options.every is not None or options.count is not None:
         raise ValueError("--every and --count need --watch")
-    rows = [
-        {"queue": queue.name, **dataclasses.asdict(queue.stats())}
-        for queue in arguments.queues(options)
-    ]
+    rows = [_row(queue) for queue in arguments.queues(options)]
     if not options.json and terminal():
         _print_stats(rows)
         return
@@ -84,12 +82,19 @@ def _stats(options: argparse.Namespace) -> None:
             print("\n".join(f"{name:>18}  {shown(value)}" for name, value in row.items()))
 
 
+def _row(queue: DelayQueue) -> dict[str, Any]:
+    """A queue's counts; if it is paused, by whom and why, too."""
+    row = {"queue": queue.name, **dataclasses.asdict(queue.stats())}
+    pause = queue.find_pause() if row["paused"] else None
+    return row | ({"pause": str(pause)} if pause else {})
+
+
 def _print_stats(rows: list[dict[str, Any]]) -> None:
     print_table(
         ("queue", "scheduled", "due", "in 1 min", "leased", "dead", "next", "oldest"),
         [
             (
-                row["queue"] + (" (paused)" if row["paused"] else ""),
+                row["queue"] + (f" ({row['pause']})" if "pause" in row else ""),
                 *(
                     row[name]
                     for name in ("scheduled", "due", "due_within_minute", "leased", "dead")

@@ -1,11 +1,18 @@
 """``schedule``, ``run-now``, ``cancel``, ``pause`` and ``resume``"""
 
 import argparse
+import getpass
 import os
+import socket
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 
+import redis
+
+from ..errors import WorkerError
+from ..flow import Flow
 from ..queue.delay_queue import Cancelled, DelayQueue, Scheduled
+from ..runtime import pauses
 from ..runtime.recurring import Recurring
 from . import arguments
 from .commands import Commands
@@ -50,7 +57,11 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
         "cancel", _cancel, ids=True, examples="cancel order-7\ncancel visit-7 --queue reminders"
     )
     cancel.add_argument("ids", nargs="+", metavar="ID")
-    commands.add("pause", _pause, examples="pause\npause --queue emails")
+    pause = commands.add(
+        "pause", _pause, examples="pause --reason 'restoring the backup'\npause --queue emails"
+    )
+    pause.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks")
+    pause.add_argument("--by", default="", metavar="NAME", help="who; default: user@host")
     commands.add("resume", _resume, examples="resume\nresume --queue emails")
 
 
@@ -102,25 +113,60 @@ def _print(options: argparse.Namespace, queue: DelayQueue, task_id: str, answer:
 
 
 def _pause(options: argparse.Namespace) -> None:
-    """Stop claims and sweeps in every worker until resume."""
-    _each(options, DelayQueue.pause, paused=True)
+    """Stop claims and sweeps in every worker until resume.
+
+    A flow that keeps its pauses with its records stays paused whatever happens to Redis, which need not answer.
+    """
+    for queue, flow in _queues_and_flows(options):
+        kept = flow.pauses if flow else None
+        by = options.by or (_user() if kept or options.reason else "")
+        pauses.pause(queue, kept, reason=options.reason, by=by)
+        if flow and flow.sweep and not kept:
+            _warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
+        _print_paused(options, queue, paused=True)
 
 
 def _resume(options: argparse.Namespace) -> None:
     """End a pause."""
-    _each(options, DelayQueue.resume, paused=False)
+    for queue, flow in _queues_and_flows(options):
+        pauses.resume(queue, flow.pauses if flow else None)
+        _print_paused(options, queue, paused=False)
 
 
-def _each(
-    options: argparse.Namespace, action: Callable[[DelayQueue], None], *, paused: bool
-) -> None:
-    for queue in arguments.queues(options):
-        action(queue)
-        if options.json:
-            print_json({"queue": queue.name, "paused": paused})
-        else:
-            print(f"{queue.name} is {'paused' if paused else 'running'}")
+def _queues_and_flows(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
+    client = arguments.client_of(options)
+    flows = arguments.flows_by_queue(options)
+    if None in flows.values():
+        _warn_unless_loaded(options)
+    return [(DelayQueue(client, name), flow) for name, flow in flows.items()]
+
+
+def _warn_unless_loaded(options: argparse.Namespace) -> None:
+    """A flow that cannot be loaded may keep its pauses elsewhere, too."""
+    with suppress(arguments.FlowsNotNamed, arguments.NoSuchQueue):
+        try:
+            arguments.selected_flows(options)
+        except (WorkerError, ValueError) as error:
+            if isinstance(error, arguments.FlowsNotNamed | arguments.NoSuchQueue):
+                raise
+            _warn(f"only Redis was told, because the flows could not be loaded: {error}")
+
+
+def _print_paused(options: argparse.Namespace, queue: DelayQueue, *, paused: bool) -> None:
+    if options.json:
+        print_json({"queue": queue.name, "paused": paused})
+    else:
+        print(f"{queue.name} is {'paused' if paused else 'running'}")
+    with suppress(redis.RedisError):
         _warn_unless_served(options, queue)
+
+
+def _user() -> str:
+    """Who types this command."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):  # a container's user may have no name
+        return socket.gethostname()
 
 
 def _warn_unless_served(options: argparse.Namespace, queue: DelayQueue) -> None:
@@ -128,8 +174,11 @@ def _warn_unless_served(options: argparse.Namespace, queue: DelayQueue) -> None:
     if arguments.flows_by_queue(options)[queue.name] is None and not any(
         not worker.silent for worker in queue.workers()
     ):
-        print(
-            f"worker: warning: no worker serves the queue {queue.name}, and no configured flow has this name. "
-            "Only a Consumer would take its tasks.",
-            file=sys.stderr,
+        _warn(
+            f"no worker serves the queue {queue.name}, and no configured flow has this name. "
+            "Only a Consumer would take its tasks."
         )
+
+
+def _warn(text: str) -> None:
+    print(f"worker: warning: {text}", file=sys.stderr)

@@ -7,6 +7,7 @@ from ..errors import FATAL, described
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
+from .queues import pause_finding
 
 #: A task that is overdue by less is probably being handled.
 LATE_SECONDS = 5.0
@@ -30,6 +31,8 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
         probed = _probe(flow)
         up = not probed.advice
         yield probed
+    if queue is None and flow.pauses is not None and up:  # otherwise it was found with the queue
+        yield pause_finding(flow.name, flow.pauses.find())
     if flow.sweep is not None and up:
         yield _overdue(flow.name, flow.sweep, queue)
         if queue is not None:
@@ -78,7 +81,7 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
         return ok("flow.overdue", f"{name}: nothing is overdue by more than {LATE_SECONDS:g} s")
     oldest = -min(due.delay_ms for due in waiting) / 1000
     many = f"{len(waiting)} or more" if len(late) >= SAMPLE else f"{len(waiting)}"
-    advice = "Check that a worker is running and up. If so, see its log and `dead list`."
+    advice = "Check that it is not paused, and a worker running and up. If so, see its log and `dead list`."
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 

@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
+from ..errors import Unavailable
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
+from ..pauses import Pause
 from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
@@ -24,21 +27,30 @@ def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
     """
     stats, known = queue.stats(), queue.workers()
     live = [worker for worker in known if not worker.silent]
-    yield _pause(queue, stats)
+    pause = _found_pause(queue, flow)
+    yield pause_finding(queue.name, pause)
     yield _workers(queue, live, known, flow)
     yield from _stuck(live, flow)
-    yield _backlog(queue, stats)
+    yield _backlog(queue, stats, pause)
     yield _dead(queue, stats)
     yield _invariants(queue)
 
 
-def _pause(queue: DelayQueue, stats: Stats) -> Finding:
-    if stats.paused:
+def _found_pause(queue: DelayQueue, flow: Flow | None) -> Pause | None:
+    """A pause in Redis or in the flow's records, which may be unavailable: its probe tells."""
+    kept = None
+    if flow is not None and flow.pauses is not None:
+        with suppress(Unavailable):
+            kept = flow.pauses.find()
+    return kept or queue.find_pause()
+
+
+def pause_finding(name: str, pause: Pause | None) -> Finding:
+    """Whether a queue is paused, by whom and why."""
+    if pause is not None:
         advice = "End the pause with `resume` once its reason is gone."
-        return failure(
-            "queue.pause", f"{queue.name} is paused: nothing is claimed or swept", advice
-        )
-    return ok("queue.pause", f"{queue.name} is not paused")
+        return failure("queue.pause", f"{name} is {pause}: nothing is claimed or swept", advice)
+    return ok("queue.pause", f"{name} is not paused")
 
 
 def _workers(
@@ -80,13 +92,15 @@ def _stuck(live: list[WorkerStatus], flow: Flow | None) -> Iterator[Finding]:
             )
 
 
-def _backlog(queue: DelayQueue, stats: Stats) -> Finding:
+def _backlog(queue: DelayQueue, stats: Stats, pause: Pause | None) -> Finding:
     if stats.oldest_due_age_ms <= LATE_MS:
         return ok(
             "queue.backlog", f"{queue.name}: {stats.due:,} due, {stats.scheduled:,} scheduled"
         )
     late = f"{stats.oldest_due_age_ms / 1000:,.0f} s"
     advice = "If workers are running and up, start more, or find out what slows their handler down."
+    if pause is not None:
+        advice = f"It is {pause}. Workers take them after `resume`."
     due = quantity(stats.due, "task")
     summary = f"{queue.name}: {due} due and not claimed, the oldest for {late}"
     return failure("queue.backlog", summary, advice)

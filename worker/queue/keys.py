@@ -13,7 +13,7 @@ They share one hash tag, so that a cluster keeps them together::
     {name}:claims       zset    claimer -> end of the leases that its latest claim gave, ms
     {name}:spared       string  until when ended leases are left to their workers after an outage, ms
     {name}:alone        string  id of the suspect that was last claimed alone
-    {name}:paused       string  present while the queue is paused
+    {name}:paused       string  present while the queue is paused: by whom and why, JSON
     {name}:resumed      string  present after a resume, to tell it from a flush
     {name}:sweeper      string  which worker sweeps, and until when
     {name}:seeded       zset    occurrence of a recurring task -> due time, ms: the last hundred that were scheduled

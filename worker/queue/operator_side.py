@@ -4,12 +4,14 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from operator import eq
 from typing import Any
 
 import redis
 
 from ..errors import UnsafeServer
+from ..pauses import Pause
 from .formats import as_list, id_to_bytes, id_to_text, ids_to_bytes, slices, stats_in
 from .replies import Letter, Place, Stats, TaskState, WorkerStatus
 from .scripted import ScriptedQueue
@@ -176,16 +178,29 @@ class OperatorSide(ScriptedQueue):
             if worker in details
         ]
 
-    def pause(self) -> None:
+    def pause(self, reason: str = "", by: str = "") -> None:
         """Make claims return nothing and sweeps do nothing, in every worker, until `resume`.
 
-        If Redis loses the pause, workers that know of it renew it.
+        If Redis loses the pause, workers that know of it renew it. One that must outlive every worker, too, is kept
+        with the flow's records: see `Flow.pauses`, and the command ``pause``.
         """
+        story = {"reason": reason, "by": by, "at_ms": self.server_time_ms()} if reason or by else 1
         with self._redis.pipeline() as pipe:
-            pipe.set(self.keys.paused, b"1")
+            pipe.set(self.keys.paused, json.dumps(story))
             pipe.delete(self.keys.resumed)
             pipe.execute()
         self.last_known_paused, self._asked_at = True, time.monotonic()
+
+    def find_pause(self) -> Pause | None:
+        """Why and by whom the queue is paused; None if it is not."""
+        kept: Any = self._redis.get(self.keys.paused)
+        if kept is None:
+            return None
+        story = json.loads(kept)
+        if not isinstance(story, dict):
+            return Pause()
+        at = datetime.fromtimestamp(story["at_ms"] / 1000, UTC)
+        return Pause(story["reason"], story["by"], at)
 
     def resume(self) -> None:
         """End a pause and wake the workers."""

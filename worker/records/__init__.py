@@ -30,6 +30,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from .outages import CONFLICT_RETRIES
+from .pauses import TablePauses, pauses_table
 from .records import Records
 
-__all__ = ["CONFLICT_RETRIES", "Records"]
+__all__ = ["CONFLICT_RETRIES", "Records", "TablePauses", "pauses_table"]

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Protocol, Unpack
 
@@ -30,11 +29,10 @@ from ..queue.delay_queue import DelayQueue, Scheduled
 from . import outbox
 from .databases import DATABASES
 from .ids import record_id_parser, task_id
-from .outages import retried, unavailable
+from .outages import retried
+from .pauses import TablePauses
 from .statements import RecordStatements
-
-#: How long to wait for a server beyond the timeout of the transaction.
-GRACE_SECONDS = 0.5
+from .transactions import Transactions
 
 Column = sa.Column[Any] | QueryableAttribute[Any]
 #: ``handle(connection, ids)`` handles records in the transaction that has locked them.
@@ -83,6 +81,7 @@ class Records:
         queue: DelayQueue,
         scheduler: TaskScheduler | None = None,
         timeout_seconds: float = 10.0,
+        pauses: sa.Table | None = None,
     ) -> None:
         """Opens no connection.
 
@@ -102,7 +101,8 @@ class Records:
         less for a record that is locked), or to an outcome. The database's own timeouts apply to it.
 
         ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
-        how long one transaction may take; a longer one counts as an outage.
+        how long one transaction may take; a longer one counts as an outage. ``pauses`` is a table in the same
+        database, such as `pauses_table` makes: with it a pause of the queue holds whatever happens to Redis.
 
         Raises TypeError for a column of another type, and ValueError for another database, or unless there is
         either ``handle`` or ``decide``.
@@ -116,8 +116,9 @@ class Records:
         self._pending = pending
         self._queue = queue
         self._scheduler = scheduler
-        self._timeout_seconds = timeout_seconds
         self._sql = DATABASES[engine.dialect.name](engine.dialect, self._id, self._due)
+        self._transactions = Transactions(engine, self._sql, timeout_seconds)
+        self._pauses = None if pauses is None else TablePauses(engine, pauses, queue.name)
         self._statements = RecordStatements(self._sql, self._id, pending)
         self._parse: Callable[[str], Any] = self._sql.parse
         self._handle_batch: Callable[[Mapping[Any, Task]], dict[str, Outcome]]
@@ -156,6 +157,7 @@ class Records:
             handler=self._handle_tasks,
             sweep=partial(self._sweep, page_size),
             probe=partial(self._probe, probe),
+            pauses=self._pauses,
             **settings,
         )
 
@@ -230,7 +232,7 @@ class Records:
     @retried
     def _decided(self, decide: DecideRecords, batch: Mapping[Any, Task]) -> dict[str, Outcome]:
         """Run the application's one statement."""
-        with self._autocommit() as connection:
+        with self._transactions.autocommit() as connection:
             left = decide(connection, batch)
         if left is not None and not isinstance(left, Mapping):
             wrong = TypeError(f"decide returned a {type(left).__name__}, not a mapping")
@@ -244,7 +246,7 @@ class Records:
         """Lock the records that are pending and due, have them handled, and look at what is left."""
         ids = [*batch]
         asked = {str(id_): task for id_, task in batch.items()}
-        with self._transaction(writes=True) as connection:
+        with self._transactions.begin(writes=True) as connection:
             locked = connection.execute(self._statements.lock, {"ids": ids}).all()
             if locked:
                 handle(connection, [row[-1] for row in locked])
@@ -270,7 +272,7 @@ class Records:
             if last is not None:
                 bounds |= {"last_due": last.due, "last_id": last.key}
             # No transaction is open while a page is processed.
-            with self._transaction() as connection:
+            with self._transactions.begin() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(key), ms) for key, _, ms in page]
@@ -281,38 +283,12 @@ class Records:
     def _probe(self, before: Probe | None) -> None:
         if before is not None:
             before()
-        with self._transaction() as connection:
+        with self._transactions.begin() as connection:
             read_only = connection.execute(self._statements.read_only).scalar_one()
             connection.execute(self._statements.nothing)  # raises if there is no such table
         if read_only:
             self._engine.dispose()  # the next connection may find the new primary
             raise Unavailable("The database is read-only.")
-
-    # -- transactions ----------------------------------------------------------------------
-
-    @contextmanager
-    def _transaction(self, *, writes: bool = False) -> Iterator[sa.Connection]:
-        """One transaction, whatever the engine's isolation level. Raises Unavailable."""
-        with unavailable(self._engine), self._engine.connect() as connection:
-            self._sql.leave_autocommit(connection)
-            with (
-                self._sql.deadline(connection, self._timeout_seconds + GRACE_SECONDS),
-                connection.begin(),
-            ):
-                self._sql.begin(connection, self._timeout_seconds, writes=writes)
-                yield connection
-
-    @contextmanager
-    def _autocommit(self) -> Iterator[sa.Connection]:
-        """Each statement is committed by itself, whatever the engine's isolation level. Raises Unavailable."""
-        seconds = self._timeout_seconds + GRACE_SECONDS
-        with (
-            unavailable(self._engine),
-            self._engine.connect() as connection,
-            self._sql.deadline(connection, seconds),
-            self._sql.autocommit(connection),
-        ):
-            yield connection
 
 
 def _outcome(left: Any, task: Task | None) -> Outcome:

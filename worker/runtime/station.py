@@ -11,6 +11,7 @@ from ..errors import UnsafeServer
 from ..flow import Flow
 from ..queue.delay_queue import Claim, DelayQueue
 from .outages import Health
+from .pauses import PauseWatch
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
 from .results import BatchResult, LookAgain
@@ -37,6 +38,7 @@ class Station:
         self.flow = flow
         self.queue = queue
         self.health = health
+        self.pause = PauseWatch(flow, queue)
         self.settler = Settler(flow, queue, counts, emit)
         self.renewer = Renewer(flow, queue, emit, self.settler.resend)
         self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
@@ -61,8 +63,8 @@ class Station:
         return None if self._recurrence is None else self._recurrence.SLOW_POLL_SECONDS
 
     def claim_in(self, now: float) -> float | None:
-        """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down."""
-        return self._claim_at - now if self.health.up else None
+        """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
+        return self._claim_at - now if self.health.up and not self.pause.holds(now) else None
 
     def claim(
         self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False

@@ -54,7 +54,9 @@ class WithoutRedis:
     def may_continue(self) -> bool:
         """Whether another page may be handled."""
         paused = self._station.queue.last_known_paused
-        return not (self._stopping.is_set() or paused or not self._station.health.up)
+        if self._stopping.is_set() or paused or not self._station.health.up:
+            return False
+        return self._station.pause.allows()
 
     def handle(self, page: Page) -> None:
         """Call the handler with the tasks of a page that are due."""

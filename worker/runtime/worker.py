@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import redis
 
@@ -76,8 +77,8 @@ class Worker:
 
         pools = _pools(flows)
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
-        # One connection for each thread: handlers, renewals, the waker, the heartbeat, and `run`.
-        most = sum(sizes) + len(flows) + 3
+        # One connection for each thread: handlers, renewals, the waker, the heartbeat, `run`, and pauses.
+        most = sum(sizes) + len(flows) + 3 + sum(flow.pauses is not None for flow in flows)
         self._client = connect(
             redis_url, timeout_seconds=redis_timeout_seconds, max_connections=most
         )
@@ -219,7 +220,16 @@ class Worker:
         waker = Waker(self._client, alarms, self._stopping)
         for station in self._stations:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
+            if station.pause.pauses is not None:
+                wake = alarms[station.queue.keys.wake].set
+                self._renewals.add(
+                    f"pauses {station.queue.name}", partial(self._look, station, wake)
+                )
         return [self._thread("renewals", self._renewals.run), self._thread("waker", waker.run)]
+
+    def _look(self, station: Station, wake: Callable[[], None]) -> float | None:
+        """Read whether a flow is paused, until the worker stops."""
+        return None if self._stopping.is_set() else station.pause.round(wake)
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that stops the worker if it dies, so that the worker never goes on without it."""

@@ -131,7 +131,7 @@ export function problems({ sql, redis }) {
     const down = live.filter((worker) => !worker.up);
     if (!live.length) found.push(["bad", `No worker for ${queue.name} is running, or none can reach Redis.`]);
     if (live.length && down.length === live.length) found.push(["bad", `Every worker for ${queue.name} is down: a dependency of its handler does not answer.`]);
-    if (queue.paused) found.push(["warn", `${queue.name} is paused: its tasks are neither claimed nor swept.`]);
+    if (queue.paused) found.push(["warn", `${queue.name} is ${queue.pause}. Its tasks are neither claimed nor swept.`]);
     if (queue.oldest_due_age_ms > LATE_MS && !queue.paused) {
       const are = queue.due === 1 ? "is" : "are";
       found.push(["bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`]);
@@ -227,8 +227,9 @@ function pauseButton(queue, refresh) {
           : "No worker claims or sweeps this queue until somebody resumes it. Tasks that become due meanwhile will be late.",
         yes: verb,
         danger: !queue.paused,
-        act: async () => {
-          await post(verb.toLowerCase(), { queue: queue.name });
+        field: queue.paused ? undefined : "Why? Whoever looks at the queue sees it",
+        act: async (reason) => {
+          await post(verb.toLowerCase(), queue.paused ? { queue: queue.name } : { queue: queue.name, reason });
           await refresh();
           return `${queue.name} is ${queue.paused ? "running" : "paused"}.`;
         },

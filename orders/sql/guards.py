@@ -1,0 +1,16 @@
+"""The tables of what keeps orders from being cancelled by mistake."""
+
+import sqlalchemy as sa
+
+from orders.sql.base import metadata
+from orders.sql.expressions import Instant
+
+# Which queues are paused. Redis may lose a pause; a worker asks here: see `worker.records.pauses`.
+queue_pauses = sa.Table(
+    "queue_pauses",
+    metadata,
+    sa.Column("queue", sa.Text, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("paused_by", sa.Text, nullable=False),
+    sa.Column("paused_at", Instant, nullable=False),
+)

@@ -1,0 +1,133 @@
+"""A pause that is kept with the records holds whatever Redis says, and so does not knowing of one."""
+
+import fakeredis
+import pytest
+
+from tests.unit.engine import Clock, ClockedQueue
+from worker import Flow, Pause, Unavailable
+from worker.runtime.pauses import KNOWN_SECONDS, LOOK_SECONDS, PauseWatch, pause, resume
+
+
+class Kept:
+    """Pauses in memory, which a test makes unavailable."""
+
+    def __init__(self) -> None:
+        self.found: Pause | None = None
+        self.error: Exception | None = None
+
+    def find(self) -> Pause | None:
+        if self.error:
+            raise self.error
+        return self.found
+
+    def begin(self, reason: str, by: str) -> None:
+        self.find()
+        self.found = Pause(reason, by)
+
+    def end(self) -> None:
+        self.find()
+        self.found = None
+
+
+class Watched:
+    """A watch on a clock that the test moves, with a queue on a fake Redis."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kept: bool = True) -> None:
+        self.clock = Clock(monkeypatch)
+        monkeypatch.setattr("worker.runtime.pauses.time", self.clock)
+        self.pauses = Kept()
+        self.redis = fakeredis.FakeServer()
+        self.queue = ClockedQueue("a", self.clock, self.redis)
+        flow = Flow(name="a", handler=lambda _: None, pauses=self.pauses if kept else None)
+        self.watch = PauseWatch(flow, self.queue)
+        self.ended = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.watch.holds(self.clock.now)
+
+    def look(self) -> bool:
+        """Look as a worker does all the time; return whether nothing may be claimed."""
+
+        def count() -> None:
+            self.ended += 1
+
+        self.clock.move(self.watch.round(count))
+        return self.holds
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def test_a_flow_that_keeps_no_pauses_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, kept=False)
+    assert not watched.holds
+    assert watched.watch.allows()
+
+
+def test_nothing_is_claimed_before_the_first_look(watched: Watched) -> None:
+    assert watched.holds
+    assert not watched.look()
+    assert watched.ended == 1, "the lane is told that it may claim"
+    assert not watched.look()
+    assert watched.ended == 1
+
+
+def test_a_pause_holds_from_one_look_to_the_next(watched: Watched) -> None:
+    watched.look()
+    watched.pauses.begin("why", "anna")
+    assert watched.look()
+    assert not watched.watch.allows()
+    watched.pauses.end()
+    assert not watched.look()
+    assert watched.ended == 2
+
+
+def test_who_cannot_know_claims_nothing_after_a_while(watched: Watched) -> None:
+    watched.look()
+    watched.pauses.error = Unavailable("gone")
+    assert not watched.watch.allows(), "without Redis, nothing else would tell"
+    looks = round(KNOWN_SECONDS / LOOK_SECONDS)
+    assert [watched.look() for _ in range(looks)] == [False] * (looks - 1) + [True]
+    watched.pauses.error = None
+    assert not watched.look()
+    assert watched.ended == 2
+
+
+def test_a_pause_that_redis_lost_is_put_back(watched: Watched) -> None:
+    pause(watched.queue, watched.pauses, reason="why", by="anna")
+    watched.queue.destroy()
+    watched.look()
+    found = watched.queue.find_pause()
+    assert found is not None
+    assert (found.reason, found.by) == ("why", "anna")
+    resume(watched.queue, watched.pauses)
+    watched.look()
+    assert watched.queue.find_pause() is None
+
+
+def test_a_pause_that_ended_in_between_is_not_put_back(watched: Watched) -> None:
+    watched.pauses.begin("why", "anna")
+    original = watched.queue.pause
+
+    def late(reason: str, by: str) -> None:
+        watched.pauses.end()
+        original(reason, by)
+
+    watched.queue.pause = late  # type: ignore[method-assign, assignment]
+    watched.look()
+    assert watched.queue.find_pause() is None
+
+
+def test_a_pause_begins_without_redis_and_without_records(watched: Watched) -> None:
+    watched.pauses.error = Unavailable("gone")
+    with pytest.raises(Unavailable) as raised:
+        pause(watched.queue, watched.pauses, reason="why", by="anna")
+    assert "in Redis only" in str(raised.value.__notes__)
+    assert watched.queue.find_pause() is not None
+    watched.pauses.error = None
+    watched.redis.connected = False
+    pause(watched.queue, watched.pauses, reason="then", by="anna")
+    assert watched.pauses.find() == Pause("then", "anna")

@@ -1,0 +1,74 @@
+"""Keeps pauses in a table, so that they hold whatever happens to Redis."""
+
+from datetime import UTC
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from ..pauses import Pause
+from .databases import DATABASES
+from .transactions import Transactions
+
+#: How long one look may take.
+TIMEOUT_SECONDS = 2.0
+
+
+def pauses_table(metadata: sa.MetaData, name: str = "queue_pauses") -> sa.Table:
+    """A table for the pauses of any number of queues, to be created or migrated with the application's own::
+
+    pauses = pauses_table(metadata)
+    Records(engine, ..., pauses=pauses)
+    """
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("queue", sa.Text, primary_key=True),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("paused_by", sa.Text, nullable=False),
+        sa.Column("paused_at", sa.TIMESTAMP(timezone=True), nullable=False),
+    )
+
+
+class TablePauses:
+    """The pause of one queue, in a table like `pauses_table`'s. Each method raises Unavailable.
+
+    `Records` have one already; this is for a flow whose sweep is written by hand::
+
+        Flow(name="mails", ..., pauses=TablePauses(engine, pauses, "mails"))
+    """
+
+    def __init__(self, engine: sa.Engine, table: sa.Table, queue: str) -> None:
+        """Opens no connection."""
+        columns = table.c
+        sql = DATABASES[engine.dialect.name](engine.dialect, columns.queue, columns.paused_at)
+        self._transactions = Transactions(engine, sql, TIMEOUT_SECONDS)
+        row = {"queue": queue, "paused_at": sa.func.current_timestamp()}
+        insert: Any = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        inserted = insert(table).values(row)
+        self._begin = inserted.on_conflict_do_update(
+            index_elements=[columns.queue],
+            set_={name: inserted.excluded[name] for name in ("reason", "paused_by", "paused_at")},
+        )
+        mine = columns.queue == queue
+        self._find = sa.select(columns.reason, columns.paused_by, columns.paused_at).where(mine)
+        self._end = sa.delete(table).where(mine)
+
+    def find(self) -> Pause | None:
+        """The pause; None if the queue is not paused."""
+        with self._transactions.autocommit() as connection:
+            row = connection.execute(self._find).one_or_none()
+        if row is None:
+            return None
+        at = row.paused_at.replace(tzinfo=row.paused_at.tzinfo or UTC)  # SQLite has no time zones
+        return Pause(row.reason, row.paused_by, at.astimezone(UTC))
+
+    def begin(self, reason: str, by: str) -> None:
+        """Pause, or change the reason."""
+        with self._transactions.begin(writes=True) as connection:
+            connection.execute(self._begin, {"reason": reason, "paused_by": by})
+
+    def end(self) -> None:
+        """End the pause, if there is one."""
+        with self._transactions.begin(writes=True) as connection:
+            connection.execute(self._end)

@@ -1,0 +1,113 @@
+"""Pauses that outlive Redis: begun and ended in both places, and watched by each worker.
+
+A pause in Redis takes effect at once, in every worker. If Redis loses it, or cannot be reached, the one that the
+flow's records keep still holds, because a worker that has not read it recently claims nothing.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import redis
+
+from ..errors import FATAL, Unavailable, described
+from ..flow import Flow
+from ..log import log
+from ..pauses import Pause, Pauses
+from ..queue.delay_queue import DelayQueue
+
+#: How often each worker reads whether its flow is paused.
+LOOK_SECONDS = 1.0
+#: A worker that has not been able to read it for this long claims nothing.
+KNOWN_SECONDS = 5.0
+
+
+def pause(queue: DelayQueue, pauses: Pauses | None, *, reason: str = "", by: str = "") -> None:
+    """Pause a queue until `resume`. Raises redis.RedisError, or Unavailable.
+
+    With ``pauses``, a flow's, the pause outlives Redis, which need not answer then: workers see it within a second.
+    If those are unavailable the queue is paused in Redis only.
+    """
+    if pauses is None:
+        queue.pause(reason, by)
+        return
+    try:
+        pauses.begin(reason, by)
+    except Unavailable as error:
+        queue.pause(reason, by)
+        error.add_note("It is paused in Redis only: repeat the command once the records answer.")
+        raise
+    with suppress(redis.RedisError):
+        queue.pause(reason, by)
+
+
+def resume(queue: DelayQueue, pauses: Pauses | None) -> None:
+    """End a pause in both places. Raises redis.RedisError and Unavailable: then repeat it."""
+    if pauses is not None:
+        pauses.end()
+    queue.resume()
+
+
+def find(queue: DelayQueue, pauses: Pauses | None) -> Pause | None:
+    """A queue's pause, wherever it is kept. Raises redis.RedisError and Unavailable."""
+    return (None if pauses is None else pauses.find()) or queue.find_pause()
+
+
+class PauseWatch:
+    """Whether a flow's records say that it is paused. Times are on the monotonic clock, in seconds."""
+
+    def __init__(self, flow: Flow, queue: DelayQueue) -> None:
+        self.pauses = flow.pauses
+        self._queue = queue
+        #: The pause that was read last, and until when that counts.
+        self._found: Pause | None = None
+        self._known_until = -math.inf
+        self._fails = False
+
+    def holds(self, now: float) -> bool:
+        """Whether nothing may be claimed: the flow is paused, or this worker does not know."""
+        return self.pauses is not None and (self._found is not None or now > self._known_until)
+
+    def allows(self) -> bool:
+        """Read it now; return whether tasks may be handled. While Redis is away nothing else tells of a pause."""
+        if self.pauses is not None:
+            self._look(self.pauses)
+        return not (self._fails or self.holds(time.monotonic()))
+
+    def round(self, on_end: Callable[[], None]) -> float:
+        """Read it; call ``on_end`` if claims may begin. Returns in how many seconds to read it again."""
+        assert self.pauses is not None
+        before, until = self._found, self._known_until
+        self._look(self.pauses)
+        now = time.monotonic()
+        if self._found is not None:
+            self._tell_redis(self.pauses, self._found)
+        elif (before is not None or now > until) and not self.holds(now):
+            on_end()
+        return LOOK_SECONDS
+
+    def _look(self, pauses: Pauses) -> None:
+        before, asked_at = self._found, time.monotonic()
+        try:
+            self._found = pauses.find()
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
+            if not self._fails:
+                log.warning("pauses unknown", queue=self._queue.name, error=described(error))
+            self._fails = True
+            return
+        self._fails, self._known_until = False, asked_at + KNOWN_SECONDS
+        if self._found != before:
+            after = self._found
+            facts = {"reason": after.reason, "by": after.by} if after else {}
+            log.warning("paused" if after else "resumed", queue=self._queue.name, **facts)
+
+    def _tell_redis(self, pauses: Pauses, found: Pause) -> None:
+        """Pause the queue in Redis, too, which may have lost that: everybody else looks there."""
+        with suppress(redis.RedisError, Unavailable):
+            if self._queue.find_pause() in (None, Pause()):
+                self._queue.pause(found.reason, found.by)
+                if pauses.find() is None:  # it was ended in between
+                    self._queue.resume()
