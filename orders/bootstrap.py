@@ -14,8 +14,10 @@ from orders.clients.rate_limits import RateLimits
 from orders.clients.service import Clients
 from orders.config import Settings
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavailable
+from orders.freezes.service import Freezes
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import Timeouts
+from orders.order.extensions import Extensions
 from orders.order.feed import Feed
 from orders.order.holdings import HoldingLimits
 from orders.order.ports import Observer, nobody
@@ -59,6 +61,8 @@ class Services:
     webhook_scheduler: BatchScheduler
     orders: OrderService
     feed: Feed
+    extensions: Extensions
+    freezes: Freezes
     stock: StockService
     clients: Clients
     providers: Providers
@@ -101,6 +105,13 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         reminders=settings.webhook_expiring_minutes > 0,
         observe=observe,
     )
+    extensions = Extensions(
+        engine,
+        scheduler,
+        webhooks=webhook_scheduler,
+        reminders=settings.webhook_expiring_minutes > 0,
+        observe=observe,
+    )
     return Services(
         settings=settings,
         engine=engine,
@@ -110,6 +121,8 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         webhook_scheduler=webhook_scheduler,
         orders=orders,
         feed=Feed(engine),
+        extensions=extensions,
+        freezes=Freezes(engine),
         stock=StockService(engine, _timeouts(settings).ms),
         clients=Clients(engine),
         providers=Providers(engine),

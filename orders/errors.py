@@ -135,6 +135,18 @@ class DeliveryNotFound(OrderError):
     """There is no such webhook delivery."""
 
 
+class FreezeNotFound(OrderError):
+    """There is no such freeze."""
+
+
+class FreezeEnded(OrderError):
+    """This freeze has ended: open another one."""
+
+
+class FreezeOutOfRange(OrderError):
+    """A freeze lasts up to a day; it can be prolonged."""
+
+
 class DeadLetterNotFound(OrderError):
     """There is no such dead letter."""
 

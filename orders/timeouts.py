@@ -18,6 +18,7 @@ from orders.outages import outages
 from orders.queues import QUEUE
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
+from orders.thaws import thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
 from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Task
@@ -37,7 +38,7 @@ def flows() -> list[Flow]:
     services = bootstrap(settings, counting())
     traces = tracing(os.environ)
     timeouts = timeout_flow(services, Doctor(services.engine), traces)
-    return [timeouts, webhook_flow(services, traces=traces)]
+    return [timeouts, webhook_flow(services, traces=traces), thaw_flow(services)]
 
 
 def timeout_flow(

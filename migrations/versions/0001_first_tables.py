@@ -423,6 +423,33 @@ def _webhooks() -> None:
 
 def _keeping() -> None:
     op.create_table(
+        "freezes",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("client_id", ID),
+        sa.Column("sku", sa.String(64)),
+        sa.Column("provider", sa.String(50)),
+        sa.Column("reason", sa.String(200), nullable=False),
+        sa.Column("opened_by", sa.String(100), nullable=False),
+        sa.Column("opened_at", INSTANT, nullable=False),
+        sa.Column("ends_at", INSTANT, nullable=False),
+        sa.Column("give_back_ms", sa.BigInteger(), nullable=False),
+        sa.Column("thawed_by", sa.String(100)),
+        sa.Column("given_back", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("given_back_at", INSTANT),
+        sa.CheckConstraint("opened_at <= ends_at", name="ck_freezes_ends_at"),
+        sa.CheckConstraint("give_back_ms >= 0", name="ck_freezes_give_back_ms"),
+        sa.ForeignKeyConstraint(["client_id"], ["api_clients.id"], name="fk_freezes_client_id"),
+        sa.ForeignKeyConstraint(["sku"], ["stock_items.sku"], name="fk_freezes_sku"),
+        sa.PrimaryKeyConstraint("id", name="pk_freezes"),
+    )
+    op.create_index(
+        "ix_freezes_holding",
+        "freezes",
+        ["ends_at", "id"],
+        postgresql_where=sa.text("given_back_at IS NULL"),
+    )
+    op.create_index("ix_freezes_opened", "freezes", ["opened_at", "id"])
+    op.create_table(
         "payment_attempts",
         sa.Column("id", ID, nullable=False),
         sa.Column("order_id", ID, nullable=False),
@@ -478,6 +505,7 @@ def downgrade() -> None:
     for table in (
         "payment_attempts",
         "queue_pauses",
+        "freezes",
         "webhook_deliveries",
         "webhook_interests",
         "webhook_secrets",

@@ -559,7 +559,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
         sa.select(unpaid_orders.c.order_id)
         .where(
             one_of(unpaid_orders.c.order_id, ids("ids")),
-            unpaid_orders.c.expires_at <= now(),
+            unindexed(unpaid_orders.c.expires_at <= now()),
             ~kept(unpaid_orders),
         )
         .order_by(unpaid_orders.c.order_id)

@@ -1,5 +1,6 @@
 """What is known of payments once they are recorded, and what follows them: refunds and disputes."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -41,8 +42,11 @@ class Payments(Transactional[OrderRepository]):
         self._observe = observe
 
     def _committed(self, repository: OrderRepository) -> None:
+        self._send(repository.deliveries)
+
+    def _send(self, deliveries: Iterable[str]) -> None:
         if self._webhooks is not None:
-            for delivery_id in repository.deliveries:
+            for delivery_id in deliveries:
                 self._webhooks.schedule(delivery_id, delay_ms=0)
 
     def refund(

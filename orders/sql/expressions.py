@@ -94,14 +94,15 @@ def rfc3339_text(moment: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
     return sa.func.to_char(in_utc, text_literal('YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
 
 
-def uuid7(at: sa.ColumnElement[datetime], random: str) -> sa.ColumnElement[str]:
-    """A UUIDv7 of a moment; ``random`` is the parameter with what follows the time, in hex."""
+def uuid7(
+    at: sa.ColumnElement[datetime], random: str | sa.ColumnElement[str]
+) -> sa.ColumnElement[str]:
+    """A UUIDv7 of a moment; ``random`` is what follows the time, in hex, or a parameter with it."""
+    rest = sa.bindparam(random, type_=sa.String) if isinstance(random, str) else random
     digits = sa.func.to_hex(
         sa.cast(sa.extract("epoch", at) * sa.literal_column("1000", sa.Integer), sa.BigInteger)
     )
     return sa.cast(
-        sa.func.lpad(digits, sa.literal_column("12"), text_literal("0")).concat(
-            sa.bindparam(random, type_=sa.String)
-        ),
+        sa.func.lpad(digits, sa.literal_column("12"), text_literal("0")).concat(rest),
         Id,
     )

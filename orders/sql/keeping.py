@@ -5,6 +5,35 @@ import sqlalchemy as sa
 from orders.sql.base import metadata
 from orders.sql.expressions import Id, Instant
 
+# Deadlines stand still: of one client's orders, of those with a SKU or with an unsettled attempt at
+# a provider; of those that are all of what is set, and of all orders if nothing is.
+freezes = sa.Table(
+    "freezes",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku")),
+    sa.Column("provider", sa.String(50)),
+    sa.Column("reason", sa.String(200), nullable=False),
+    sa.Column("opened_by", sa.String(100), nullable=False),  # see `orders.freezes.domain`
+    sa.Column("opened_at", Instant, nullable=False),
+    sa.Column("ends_at", Instant, nullable=False),
+    sa.Column("give_back_ms", sa.BigInteger, nullable=False),
+    sa.Column("thawed_by", sa.String(100)),  # null: it was not ended by anybody
+    sa.Column("given_back", sa.Integer, nullable=False, server_default="0"),  # how many orders
+    sa.Column("given_back_at", Instant),  # null: it still holds
+    sa.CheckConstraint("opened_at <= ends_at", name="ck_freezes_ends_at"),
+    sa.CheckConstraint("give_back_ms >= 0", name="ck_freezes_give_back_ms"),
+)
+# Those that hold: all that an expiry, and the sweep, look at.
+sa.Index(
+    "ix_freezes_holding",
+    freezes.c.ends_at,
+    freezes.c.id,
+    postgresql_where=freezes.c.given_back_at.is_(None),
+)
+sa.Index("ix_freezes_opened", freezes.c.opened_at, freezes.c.id)
+
 # A payment that is under way: until it is settled, or ends. What it means for the order is in
 # `unpaid_orders.under_way_until`. No foreign keys, as in `unpaid_orders`.
 payment_attempts = sa.Table(

@@ -15,7 +15,7 @@ GROWING = (
     *("provider_endpoints", "provider_secrets"),
     *("orders", "unpaid_orders", "order_items", "order_events", "payments", "seats"),
     *("payment_entries", "provider_messages"),
-    *("stock_items", "stock_adjustments"),
+    *("stock_items", "stock_adjustments", "freezes", "payment_attempts"),
     *("webhook_subscriptions", "webhook_secrets", "webhook_interests", "webhook_deliveries"),
 )
 

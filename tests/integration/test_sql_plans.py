@@ -10,7 +10,7 @@ statement reads is counted: in pages, by EXPLAIN. No clock is looked at.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from itertools import product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import pytest
@@ -25,16 +25,20 @@ from orders.errors import (
     SignatureInvalid,
     TimeoutOutOfRange,
 )
+from orders.freezes.domain import Scope
+from orders.freezes.service import Freezes
 from orders.ops.repository import SAMPLE, OpsRepository
 from orders.order.domain import CancelledOrder, Entry
+from orders.order.extensions import Extensions
 from orders.order.feed import Feed
 from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
-from orders.sql.database import reading, writing
+from orders.sql.database import autocommit, reading, writing
 from orders.sql.expressions import Instant, later, now
 from orders.sql.ids import first_id_after, new_id, random_part
+from orders.sql.keeping import freezes
 from orders.sql.statements import Position
 from orders.sql.tables import (
     TERMINAL,
@@ -298,6 +302,54 @@ def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
     for shop in pair:
         expire_now(shop.service, batches[id(shop)])
     assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)]))
+
+
+@pytest.fixture
+def frozen(pair: Pair) -> Iterator[list[str]]:
+    """Ten freezes that hold other orders, one of which gives back, and many that are over."""
+    past = sa.text(
+        "INSERT INTO freezes (id, reason, opened_by, opened_at, ends_at, give_back_ms, given_back_at)"
+        " SELECT gen_random_uuid(), '', '', at, at, 0, at FROM generate_series("
+        "CAST(:oldest AS timestamptz), CAST(:now AS timestamptz), interval '10 s') AS at"
+    )
+    made = [new_id() for _ in range(10)]
+    for shop in pair:
+        with shop.engine.begin() as connection:
+            connection.execute(past, {"oldest": OLDEST, "now": NOW})
+        for number, each in enumerate(made[1:]):
+            scope = Scope(None if number % 2 else "other", "sku-000", "card")
+            Freezes(shop.engine).open(scope, reason="r", by="b", seconds=600, made_id=each)
+        scope = Scope(client="customer")
+        Freezes(shop.engine).open(scope, reason="r", by="b", seconds=600, made_id=made[0])
+    yield made
+    for shop in pair:
+        with shop.engine.begin() as connection:
+            connection.execute(sa.delete(freezes))
+        with autocommit(shop.engine) as connection:
+            connection.execute(sa.text("VACUUM unpaid_orders"))  # of what was extended
+
+
+def test_freezes_need_no_statistics(pair: Pair, frozen: list[str]) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in pair}
+
+    def use(shop: Shop) -> None:
+        held, batch = Freezes(shop.engine), batches[id(shop)]
+        assert len(expire_now(shop.service, batch)) == 500
+        assert not [*islice(swept(shop.engine, None, 0, 500), 1)]
+        assert held.count(Scope("customer"), NOW + TIMEOUT, most=500) == 500
+        assert len(held.holding()) == 10
+        assert len(held.page(page_size=PAGE)) == PAGE
+        held.thaw(frozen[0], by="b")
+        with autocommit(shop.engine) as connection:
+            given = Extensions(shop.engine, shop.scheduler).give_back(connection, frozen[0])
+        assert given is not None
+        assert len(given.extended) == 500
+        with shop.engine.begin() as connection:
+            over = sa.update(freezes).where(freezes.c.id == frozen[0])
+            connection.execute(over.values(given_back_at=now()))
+        assert expire_now(shop.service, overdue(shop, 100)) == {}
+
+    assert_alike(pair, use)
 
 
 def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:

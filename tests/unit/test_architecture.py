@@ -31,11 +31,12 @@ orders.app
 orders.cli
 orders.ops
 orders.timeouts
-orders.deliveries
+orders.deliveries orders.thaws
 orders.http
 orders.bootstrap
 orders.outages orders.queues orders.watch
 orders.providers
+orders.freezes
 orders.webhooks
 orders.order
 orders.clients orders.stock
@@ -67,7 +68,7 @@ class Rule:
 
 
 PACKAGES = ("orders", "worker")
-CONTEXTS = ("order", "stock", "clients", "providers", "webhooks")
+CONTEXTS = ("order", "stock", "clients", "providers", "webhooks", "freezes")
 #: Where the service meets the engine.
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
@@ -77,6 +78,7 @@ ENGINE_ROOMS = tuple(
         "ops.*",
         "outages",
         "queues",
+        "thaws",
         "timeouts",
         "watch.doctor",
     )

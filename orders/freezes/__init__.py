@@ -1,0 +1,1 @@
+"""Freezes: deadlines stand still, and every order gets back the time that it lost."""

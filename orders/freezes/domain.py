@@ -1,0 +1,59 @@
+"""What a freeze is."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+#: How long a freeze may last from when it is opened or prolonged.
+MAX_SECONDS = 86_400.0
+GIVE_BACK_SECONDS = 300.0
+#: Who opened a freeze on the command line. With a key it is "key" and the key's id.
+COMMAND_LINE = "command line"
+
+
+class FreezeState(StrEnum):
+    """Thawing: it has ended, and still holds until everybody has got back the time."""
+
+    OPEN = "open"
+    THAWING = "thawing"
+    OVER = "over"
+
+
+class Scope(NamedTuple):
+    """Which orders a freeze holds: those that are all of what is given."""
+
+    #: The name of their client.
+    client: str | None = None
+    #: A SKU among their items.
+    sku: str | None = None
+    #: The provider of an unsettled payment attempt.
+    provider: str | None = None
+
+    def __str__(self) -> str:
+        given = (f"{name} {value}" for name, value in self._asdict().items() if value is not None)
+        return ", ".join(given) or "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """A freeze."""
+
+    id: str
+    scope: Scope
+    reason: str
+    opened_by: str
+    opened_at: datetime
+    ends_at: datetime
+    give_back_seconds: float
+    state: FreezeState
+    #: Who ended it; None if it ended by itself, or has not.
+    thawed_by: str | None
+    #: How many orders have got time back.
+    given_back: int
+    given_back_at: datetime | None
+
+    @property
+    def deadline(self) -> datetime:
+        """When the orders that it holds expire: those that would have expired before."""
+        return self.ends_at + timedelta(seconds=self.give_back_seconds)

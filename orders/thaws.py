@@ -1,0 +1,72 @@
+"""The flow that gives back the time which a freeze took."""
+
+import time
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+import structlog
+
+from orders.bootstrap import Services
+from orders.order.waiting import HOLDS
+from orders.outages import outages
+from orders.queues import FREEZE_QUEUE
+from orders.sql.guards import queue_pauses
+from orders.sql.keeping import freezes
+from worker import DelayQueue, Flow, Outcome, Retry, Task
+from worker.records import Records
+
+log = structlog.get_logger("orders")
+
+
+def thaw_flow(services: Services) -> Flow:
+    """Give back time after each freeze, a batch of orders at a time."""
+    settings = services.settings
+
+    def decide(
+        connection: sa.Connection, tasks: Mapping[str, Task]
+    ) -> Mapping[str, float | Outcome]:
+        until = time.monotonic() + settings.statement_timeout_seconds / 2
+        left = {id_: _give_back(services, connection, id_, until) for id_ in tasks}
+        return {id_: when for id_, when in left.items() if when is not None}
+
+    def probe() -> None:
+        with outages():
+            services.orders.check_ready()
+
+    return Records(
+        services.engine,
+        id=freezes.c.id,
+        due=freezes.c.ends_at,
+        pending=HOLDS,
+        decide=decide,
+        queue=DelayQueue(services.redis, FREEZE_QUEUE),
+        # A call may begin its last statement at half of a statement's time.
+        timeout_seconds=2 * settings.statement_timeout_seconds,
+        pauses=queue_pauses,
+    ).flow(
+        probe=probe,
+        threads=1,
+        batch_size=1,
+        lease_seconds=settings.lease_seconds,
+        max_failures=settings.max_failures,
+        max_deliveries=settings.max_deliveries,
+        sweep_seconds=settings.sweep_seconds,
+        lookahead_seconds=settings.lookahead_seconds,
+    )
+
+
+def _give_back(
+    services: Services, connection: sa.Connection, freeze_id: str, until: float
+) -> float | Outcome | None:
+    """Give back as much as can be until then, on the monotonic clock; return when to look again."""
+    while (batch := services.extensions.give_back(connection, freeze_id)) is not None:
+        if batch.extended:
+            log.info("time given back", freeze=freeze_id, orders=len(batch.extended))
+        if batch.done:
+            log.warning("freeze over", freeze=freeze_id)
+            return None
+        if not batch.extended:  # the rest is locked
+            return 0
+        if time.monotonic() > until:
+            return Retry(0)
+    return services.freezes.left_ms(connection, freeze_id)
