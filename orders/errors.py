@@ -27,6 +27,10 @@ class SkuNotFound(OrderError):
     """There is no such SKU."""
 
 
+class UnknownOrder(OrderError):
+    """You have no order of this id to replace."""
+
+
 class UnknownSku(OrderError):
     """An item's SKU is not sold here."""
 

@@ -38,7 +38,13 @@ STATUS = _by_error(
         ),
         412: (errors.PreconditionFailed,),
         422: (
-            *(errors.UnknownSku, errors.MixedCurrencies, errors.TotalTooLarge, errors.KeyReused),
+            *(
+                errors.UnknownOrder,
+                errors.UnknownSku,
+                errors.MixedCurrencies,
+                errors.TotalTooLarge,
+                errors.KeyReused,
+            ),
             *(errors.TimeoutOutOfRange, errors.StockTooLarge, errors.WebhookUrlNotAllowed),
             errors.UnknownProvider,
         ),

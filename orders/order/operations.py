@@ -58,6 +58,7 @@ from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
 Quantity = sa.ColumnElement[int]
+ZERO = sa.literal_column("0", sa.Integer)
 #: The deadline, version and client reference that an order ends with.
 Ending = tuple[sa.ColumnElement[Any], sa.ColumnElement[Any], sa.ColumnElement[Any]]
 
@@ -78,25 +79,25 @@ def is_of_version(column: sa.Column[int]) -> sa.ColumnElement[bool]:
     return (expected == "*") | expected.contains(between_spaces)
 
 
-def _end(at: sa.ColumnElement[Any]) -> ReturningDelete[Any]:
+def end(at: sa.ColumnElement[Any]) -> ReturningDelete[Any]:
     """End orders at a moment; each row that is returned is an order that this statement ended."""
     columns = (each for each in unpaid_orders.c if each.name != "pieces")
     return sa.delete(unpaid_orders).returning(*columns, at.label("at"))
 
 
-def _ending(ended: sa.FromClause) -> Ending:
+def ending_of(ended: sa.FromClause) -> Ending:
     return ended.c.expires_at, ended.c.version + 1, ended.c.client_reference
 
 
 def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.FromClause:
     """The steps after a cancellation: return the stock and write the events."""
     end_attempts(step, cancelled)
-    _change_stock(step, _held(step, cancelled), lambda all_, _: {"reserved": -all_})
+    _change_stock(step, held_by(step, cancelled), lambda all_, *_: {"reserved": -all_})
     because = {"reason": text_literal(reason)}
     return add_events(
         step,
         event_of(
-            cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=_ending(cancelled)
+            cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending_of(cancelled)
         ),
     )
 
@@ -129,7 +130,7 @@ def lock(step: Step, order_id: sa.ColumnElement[str]) -> _Locked:
     return _Locked(is_open | sa.exists(sa.select(ended.c.id)), is_open)
 
 
-def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
+def held_by(step: Step, ended: sa.FromClause) -> sa.FromClause:
     """What these orders hold of each SKU."""
     return step(
         "held",
@@ -139,7 +140,7 @@ def _held(step: Step, ended: sa.FromClause) -> sa.FromClause:
     )
 
 
-def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
+def in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
     """By bytes: as text SKUs sort by the locale of a database."""
     return sa.cast(lines.c.sku, sa.LargeBinary)
 
@@ -147,13 +148,14 @@ def _in_sku_order(lines: sa.FromClause) -> sa.ColumnElement[bytes]:
 def _change_stock(
     step: Step,
     lines: sa.FromClause,
-    added: Callable[[Quantity, Quantity], dict[str, Quantity]],
+    added: Callable[[Quantity, Quantity, Quantity], dict[str, Quantity]],
     *,
     held: Quantity | None = None,
+    returned: Quantity = ZERO,
     where: sa.FromClause | None = None,
 ) -> None:
-    """For each line, add to the stock's columns what ``added`` returns, given the line's quantity
-    and how much of it is held; nothing unless there is a row in ``where``.
+    """For each line, add to the stock's columns what ``added`` returns, given the line's quantity,
+    how much of it is held, and how much comes back; nothing unless there is a row in ``where``.
 
     It is an insert that always conflicts: it finds a row by its key, whatever the planner
     estimates, and reads the row as it is once it is locked. An update would read the row as of the
@@ -164,12 +166,13 @@ def _change_stock(
         "sku": lines.c.sku,
         "on_hand": lines.c.quantity,
         "reserved": lines.c.quantity if held is None else held,
-        "price_minor": sa.literal_column("0"),
+        "price_minor": returned,
         "currency": text_literal(""),
     }
     source = lines if where is None else lines.join(where, sa.true())
-    change = insertion(stock_items, row, source=source, order_by=_in_sku_order(lines))
-    more = added(change.excluded.on_hand, change.excluded.reserved)
+    change = insertion(stock_items, row, source=source, order_by=in_sku_order(lines))
+    new = change.excluded
+    more = added(new.on_hand, new.reserved, new.price_minor)
     values = {name: stock_items.c[name] + some for name, some in more.items()}
     step("stock", change.on_conflict_do_update(index_elements=["sku"], set_=values))
 
@@ -278,54 +281,40 @@ REMINDERS = p("reminders", value=False, type_=sa.Boolean)
 # -- the operations ------------------------------------------------------------------------
 
 
-def _timeout_ms() -> sa.ColumnElement[int]:
-    """How long a SKU may be held: what was asked for; or without, its own timeout or the default."""
-    least, most = p("for_min_ms", type_=sa.BigInteger), p("for_max_ms", type_=sa.BigInteger)
-    own = sa.cast(stock_items.c.timeout_seconds, sa.BigInteger) * sa.literal_column("1000")
-    bounded = sa.func.greatest(sa.func.least(own, most), least)
-    is_asked = most.is_(None) | stock_items.c.timeout_seconds.is_(None)
-    return sa.case((is_asked, p("for_ms", type_=sa.BigInteger)), else_=bounded)
-
-
-@Operation
-def place(step: Step) -> sa.Select[Any]:
-    """Insert an order and hold its stock if all of that is available, and if its key is new.
-
-    An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
-    that was found, with what it has to spare; and with the basket's total and why it is refused,
-    the order's id and when it was placed, or nulls, and the name of its client. Returns no rows if
-    the key is already known.
-    """
+def wanted_skus() -> tuple[sa.TableValuedAlias, Quantity]:
+    """The SKUs in a request for an order, and how many pieces of each."""
     quantities = sa.func.json_each_text(sa.bindparam("quantities", type_=sa.JSON))
     wanted = quantities.table_valued(sa.column("key", sa.String), "value", name="w")
-    quantity = sa.cast(wanted.c.value, sa.Integer)
-    lines = step(
-        "lines",
-        sa.select(
-            stock_items.c.sku,
-            stock_items.c.price_minor,
-            stock_items.c.currency,
-            quantity.label("quantity"),
-            (stock_items.c.on_hand - stock_items.c.reserved - quantity).label("spare"),
-            # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
-            (sa.cast(wanted.c.value, sa.Double) * stock_items.c.price_minor).label("amount"),
-            _timeout_ms().label("timeout_ms"),
-        )
-        .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
-        .where(
-            one_of(stock_items.c.sku, sa.select(wanted.c.key)),
-            unindexed(stock_items.c.retired_at.is_(None)),
-            ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
-        )
-        .order_by(_in_sku_order(stock_items))
-        .with_for_update(key_share=True, of=stock_items),
+    return wanted, sa.cast(wanted.c.value, sa.Integer)
+
+
+def line_of(quantity: Quantity, free: Quantity) -> tuple[sa.ColumnElement[Any], ...]:
+    """A SKU in a basket, with what of it is ``free``, and how long it may be held: as was asked for;
+    or without, for its own timeout or the default.
+    """
+    least, most = p("for_min_ms", type_=sa.BigInteger), p("for_max_ms", type_=sa.BigInteger)
+    own = sa.cast(stock_items.c.timeout_seconds, sa.BigInteger) * sa.literal_column("1000")
+    is_asked = most.is_(None) | stock_items.c.timeout_seconds.is_(None)
+    bounded = sa.func.greatest(sa.func.least(own, most), least)
+    return (
+        stock_items.c.sku,
+        stock_items.c.price_minor,
+        stock_items.c.currency,
+        quantity.label("quantity"),
+        (free - quantity).label("spare"),
+        # As a double, which is exact up to MAX_MINOR, and does not overflow beyond it.
+        (sa.cast(quantity, sa.Double) * stock_items.c.price_minor).label("amount"),
+        sa.case((is_asked, p("for_ms", type_=sa.BigInteger)), else_=bounded).label("timeout_ms"),
     )
+
+
+def insert_order(step: Step, lines: sa.FromClause) -> tuple[sa.FromClause, sa.FromClause]:
+    """The basket, with why it is refused, and the order if it is not."""
     total = sa.func.sum(lines.c.amount)
     currency = sa.func.min(lines.c.currency)
-    zero = sa.literal_column("0", sa.Integer)
     refusal = sa.case(
         (
-            (sa.func.count() != p("skus", type_=sa.Integer)) | (sa.func.min(lines.c.spare) < zero),
+            (sa.func.count() != p("skus", type_=sa.Integer)) | (sa.func.min(lines.c.spare) < ZERO),
             text_literal("unavailable"),
         ),
         (currency != sa.func.max(lines.c.currency), text_literal("mixed_currencies")),
@@ -361,12 +350,9 @@ def place(step: Step) -> sa.Select[Any]:
         .on_conflict_do_nothing()
         .returning(
             orders.c.id.label("order_id"),
-            orders.c.client_id,
-            orders.c.created_at,
-            orders.c.client_reference,
-            orders.c.timeout_ms,
+            *orders.c["client_id", "created_at", "client_reference", "timeout_ms"],
             later(orders.c.created_at, orders.c.timeout_ms).label("expires_at"),
-            (orders.c.total_minor == zero).label("is_free"),
+            (orders.c.total_minor == ZERO).label("is_free"),
         ),
     )
     unpaid = {
@@ -384,35 +370,73 @@ def place(step: Step) -> sa.Select[Any]:
         "unit_price_minor": lines.c.price_minor,
     }
     step("items", insertion(order_items, items, source=lines.join(placed, sa.true())))
+    return basket, placed
+
+
+def first_events(placed: sa.FromClause) -> tuple[sa.Select[Any], sa.Select[Any]]:
     at = placed.c.created_at
     ending: Ending = (placed.c.expires_at, sa.literal_column("1"), placed.c.client_reference)
-    deliveries = add_events(
-        step,
+    return (
         event_of(placed, EventType.CREATED, at, {}, ending=NO_ENDING),
         event_of(placed, EventType.PAID, at, {}, placed.c.is_free, ending=ending),
-        reminders=REMINDERS,
     )
-    # What is paid at once is not held: it leaves the shelf.
+
+
+def hold(
+    step: Step, lines: sa.FromClause, placed: sa.FromClause, returned: Quantity | None = None
+) -> None:
+    """Hold what was placed. What is paid at once is not held: it leaves the shelf."""
     _change_stock(
         step,
         lines,
-        lambda all_, held: {"reserved": held, "on_hand": held - all_},
-        held=sa.case((placed.c.is_free, zero), else_=lines.c.quantity),
+        lambda all_, held, back: {
+            "reserved": held if returned is None else held - back,
+            "on_hand": held - all_,
+        },
+        held=sa.case((placed.c.is_free, ZERO), else_=lines.c.quantity),
+        returned=ZERO if returned is None else returned,
         where=placed,
     )
+
+
+def outcome(
+    lines: sa.FromClause, basket: sa.FromClause, placed: sa.FromClause, deliveries: sa.FromClause
+) -> sa.Select[Any]:
     return sa.select(
-        lines.c.sku,
-        lines.c.price_minor,
-        lines.c.currency,
-        lines.c.spare,
-        basket.c.refusal,
-        basket.c.total,
-        placed.c.order_id,
-        placed.c.created_at,
-        placed.c.timeout_ms,
+        *lines.c["sku", "price_minor", "currency", "spare"],
+        *basket.c["refusal", "total"],
+        *placed.c["order_id", "created_at", "timeout_ms"],
         client_of(p("for_client", type_=Id)),
         ids_of(deliveries),
     ).select_from(lines.join(basket, sa.true()).join(placed, sa.true(), isouter=True))
+
+
+@Operation
+def place(step: Step) -> sa.Select[Any]:
+    """Insert an order and hold its stock if all of that is available, and if its key is new.
+
+    An order that costs nothing is paid at once, and its stock sold. Returns a row for each SKU
+    that was found, with what it has to spare; and with the basket's total and why it is refused,
+    the order's id and when it was placed, or nulls, and the name of its client. Returns no rows if
+    the key is already known.
+    """
+    wanted, quantity = wanted_skus()
+    lines = step(
+        "lines",
+        sa.select(*line_of(quantity, stock_items.c.on_hand - stock_items.c.reserved))
+        .join_from(stock_items, wanted, wanted.c.key == stock_items.c.sku)
+        .where(
+            one_of(stock_items.c.sku, sa.select(wanted.c.key)),
+            unindexed(stock_items.c.retired_at.is_(None)),
+            ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
+        )
+        .order_by(in_sku_order(stock_items))
+        .with_for_update(key_share=True, of=stock_items),
+    )
+    basket, placed = insert_order(step, lines)
+    deliveries = add_events(step, *first_events(placed), reminders=REMINDERS)
+    hold(step, lines, placed)
+    return outcome(lines, basket, placed, deliveries)
 
 
 @Operation
@@ -520,15 +544,15 @@ def pay(step: Step) -> sa.Select[Any]:
         insertion(payments, row, is_kept).on_conflict_do_nothing().returning(payments),
     )
     applied = sa.select(payment.c.order_id).where(payment.c.reason.is_(None))
-    paid = step("paid", _end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
+    paid = step("paid", end(now()).where(one_of(unpaid_orders.c.order_id, applied)))
     end_attempts(step, paid)
-    _change_stock(step, _held(step, paid), lambda all_, _: {"reserved": -all_, "on_hand": -all_})
+    _change_stock(step, held_by(step, paid), lambda all_, *_: {"reserved": -all_, "on_hand": -all_})
     at, facts, same = payment.c.created_at, money(payment), paid.c.order_id == payment.c.order_id
     because = {**facts, "reason": payment.c.reason}
     is_due = payment.c.reason.is_not(None)
     deliveries = add_events(
         step,
-        event_of(payment, EventType.PAID, at, facts, same, ending=_ending(paid)),
+        event_of(payment, EventType.PAID, at, facts, same, ending=ending_of(paid)),
         event_of(payment, EventType.REFUND_DUE, at, because, is_due, ending=NO_ENDING),
     )
     return sa.select(payment, lost.label("lost"), ids_of(deliveries)).select_from(
@@ -539,7 +563,7 @@ def pay(step: Step) -> sa.Select[Any]:
 @Operation
 def cancel(step: Step) -> sa.Select[Any]:
     """Cancel a client's own unpaid order, expired or not; returns it, a row for each item."""
-    cancelled = step("cancelled", _end(clock()).where(*OWN_UNPAID))
+    cancelled = step("cancelled", end(clock()).where(*OWN_UNPAID))
     deliveries = _release(step, cancelled, CancelReason.REQUESTED)
     state = sa.select(
         cancelled.c.order_id,
@@ -569,7 +593,7 @@ def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
     moment = sa.select(clock()).scalar_subquery()
     cancelled = step(
         "cancelled",
-        _end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
+        end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
     )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")

@@ -6,7 +6,6 @@ the commit. If that fails, orders are still cancelled on time, because the sweep
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, NamedTuple
@@ -32,18 +31,17 @@ from orders.order.domain import (
     EventType,
     NewOrder,
     Order,
-    OrderEvent,
     OrderStatus,
     PaymentStatus,
     Timeouts,
 )
-from orders.order.holdings import Holding, HoldingLimits, Holdings
+from orders.order.holdings import NOTHING, Holding, HoldingLimits, Holdings
 from orders.order.payments import Paid, Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
+from orders.order.reads import Reads
 from orders.order.repository import OrderRepository
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
-from orders.sql.statements import Position
 
 #: Called after the commit with the orders that were cancelled. Does not raise.
 Report = Callable[[Sequence[CancelledOrder]], None]
@@ -67,7 +65,7 @@ def _expected(versions: frozenset[str] | None) -> str:
     return f" {' '.join(number for number in numbers if number.isdecimal())} "
 
 
-class OrderService(Payments):
+class OrderService(Payments, Reads):
     """Raises StorageUnavailable from every method while the database does not answer."""
 
     def __init__(
@@ -104,13 +102,14 @@ class OrderService(Payments):
         An order that costs nothing is paid at once.
 
         Raises TimeoutOutOfRange, TooManyUnpaidOrders, TooManyHeldPieces, UnknownSku, OutOfStock,
-        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy.
+        MixedCurrencies, TotalTooLarge, KeyReused, KeyInFlight, StockBusy; and UnknownOrder,
+        AlreadyPaid, OrderCancelled about an order that it replaces.
         """
         pieces = sum(new.quantities.values())
         with (
             # First, because an order that waits here must not occupy another client's place at a
             # SKU.
-            self._holdings.placing(new.client_id, pieces) as refusal,
+            self._holdings.placing(new.client_id, pieces, lambda: self._replaced(new)) as refusal,
             self._placing.enter(new.quantities),
             self._autocommit() as repository,
         ):
@@ -132,6 +131,9 @@ class OrderService(Payments):
                     raise KeyReused from None
                 return Placed(known.order, replayed=True)
         self._observe(EventType.CREATED)
+        if new.replaces is not None:
+            self._observe(EventType.CANCELLED, CancelReason.REPLACED)
+            self._scheduler.cancel(new.replaces)
         if order.status is OrderStatus.PAID:  # it costs nothing
             self._observe(EventType.PAID)
             return Placed(order, replayed=False)
@@ -145,6 +147,12 @@ class OrderService(Payments):
     def _count_held(self, client_id: str, most_orders: int) -> Holding:
         with self._reading() as repository:
             return repository.held(client_id, most_orders)
+
+    def _replaced(self, new: NewOrder) -> Holding:
+        if new.replaces is None:
+            return NOTHING
+        with self._reading() as repository:
+            return repository.held_by(new.replaces, new.client_id)
 
     @retried
     def extend(
@@ -274,40 +282,6 @@ class OrderService(Payments):
             self._observe(EventType.CANCELLED, CancelReason.REQUESTED)
         self._scheduler.cancel(order_id)
         return order
-
-    def order(self, client_id: str | None, order_id: str) -> Order:
-        """An order of one client, or of any. Raises OrderNotFound, also for another client's order."""
-        with self._reading() as repository:
-            order = repository.order(order_id, client_id)
-        if order is None:
-            raise OrderNotFound
-        return order
-
-    def orders(self, client_id: str, *, page_size: int, **filters: Any) -> list[Order]:
-        """A client's orders: newest first, or with ``expires_before`` latest deadline first.
-
-        The filters, and ``after``, are those of `OrderRepository.orders`.
-        """
-        with self._reading() as repository:
-            return repository.orders(client_id, page_size=page_size, **filters)
-
-    def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
-        """All clients' orders, newest first."""
-        with self._reading() as repository:
-            return repository.all_orders(page_size=page_size, after=after)
-
-    def events(
-        self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
-    ) -> list[OrderEvent]:
-        """What happened to an order, oldest first. Raises OrderNotFound."""
-        with self._reading() as repository:
-            placed = repository.order_as_placed(order_id, client_id)
-            if placed is None:
-                raise OrderNotFound
-            return [
-                replace(event, data=placed) if event.type is EventType.CREATED else event
-                for event in repository.events(order_id, after_id, page_size)
-            ]
 
     # -- for the worker --------------------------------------------------------------------
 

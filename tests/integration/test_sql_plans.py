@@ -8,7 +8,7 @@ statement reads is counted: in pages, by EXPLAIN. No clock is looked at.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice, product
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from orders.errors import (
     ReferenceReused,
     SignatureInvalid,
     TimeoutOutOfRange,
+    UnknownOrder,
 )
 from orders.freezes.domain import Scope
 from orders.freezes.service import Freezes
@@ -359,6 +360,9 @@ def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         paid, cancelled = shop.basket(one, key="paid"), shop.basket(hundred)
         assert shop.basket(one, key="paid") == paid
+        for replaces in (shop.basket(hundred).id, new_id()):
+            with suppress(UnknownOrder):
+                shop.service.place(shop.new(quantities=hundred, replaces=replaces))
         with pytest.raises(OutOfStock):
             shop.basket({"sku-001": 2 * 10**8})
         for customer in (shop.client, None):

@@ -24,6 +24,7 @@ from orders.errors import (
     TooManyHeldPieces,
     TooManyUnpaidOrders,
     TotalTooLarge,
+    UnknownOrder,
     UnknownSku,
 )
 from orders.http.auth import auth, caller, may, page, reader, replay_header, services
@@ -70,14 +71,16 @@ EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
 @orders.input(OrderIn, arg_name="body")
 @orders.output(OrderOut, HTTPStatus.CREATED)
 @raises(
-    *(KeyInFlight, KeyReused, MixedCurrencies, OutOfStock, StockBusy, TimeoutOutOfRange),
-    *(TooManyHeldPieces, TooManyUnpaidOrders, TotalTooLarge, UnknownSku),
+    *(AlreadyPaid, KeyInFlight, KeyReused, MixedCurrencies, OrderCancelled, OutOfStock, StockBusy),
+    *(TimeoutOutOfRange, TooManyHeldPieces, TooManyUnpaidOrders, TotalTooLarge),
+    *(UnknownOrder, UnknownSku),
 )
 @sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
     """Place an order and hold its stock.
 
-    An order that costs nothing is paid at once.
+    An order that costs nothing is paid at once. With `replaces`, an unpaid order of yours is cancelled in
+    the same moment, and this one may have the pieces that it held; if anything is refused, it stays.
     """
     new = NewOrder(
         client_id=caller(),
