@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults soak bench new env lock clean
+.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults explore soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ fuzz: $(VENV)/fuzz ## Send requests generated from docs/openapi.json; EXAMPLES=2
 faults: $(VENV)/installed ## Run the fault tests repeatedly, with strict time limits
 	STRICT=1 $(BIN)/python -m pytest -q -m clock
 	STRICT=1 REPEAT=30 $(BIN)/python -m pytest -q tests/faults --timeout 0
+
+explore: $(VENV)/installed ## Search all orders of the queue's steps for MINUTES=10; SELF=1 plants mistakes
+	$(BIN)/python -m tests.interleavings --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(SELF),--self)
 
 MINUTES ?= 10
 soak: $(VENV)/installed ## Break things at random for MINUTES=10, then print a table

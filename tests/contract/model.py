@@ -1,0 +1,557 @@
+"""A model of the queue in plain Python, which does the same as the queue and is compared with it."""
+
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from tests.contract.state import NOBODY, State, attempts, state
+from tests.contract.steps import never_sent, reply_lost
+from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
+from worker.queue.delay_queue import Put, Restored
+
+IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
+SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
+PAYLOADS = st.sampled_from([b"", b"\x00\xff", b"{}"])
+DELAYS = st.integers(-5, 40)
+LEASES = st.integers(1, 40)
+WORKERS = st.sampled_from(["w1", "w2"])
+#: Of what would undo too much of what the other rules did.
+SELDOM = st.sampled_from([False, False, False, False, True])
+DAY = 86_400_000
+HOUR = 3_600_000
+TERM = 20
+#: A task that is later than its record says by no more than this is left where it is.
+SLACK = 100
+
+
+@dataclass
+class Attempts:
+    """What is kept of a task from its first claim on."""
+
+    due: int
+    appointment: int
+    token: str = NOBODY
+    #: From when the task's score was decided to that score.
+    span: int = 0
+    failures: int = 0
+    deliveries: int = 0
+    before: int = 0
+    claimed: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class Known:
+    """A task as the model knows it."""
+
+    place: str
+    #: When it is due, or its lease ends; the time of death of a dead one.
+    at: int
+    payload: bytes = b""
+    attempts: Attempts | None = None
+    letter: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tried(self) -> Attempts:
+        assert self.attempts
+        return self.attempts
+
+
+class Machine(RuleBasedStateMachine):
+    """Does the same to the queue and to the model, and compares all that is stored."""
+
+    claimed: Bundle[Task] = Bundle("claimed")
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__()
+        client.flushall()
+        self.client = client
+        self.queue = DelayQueue(client, "model")
+        #: Each worker has a queue of its own, and lost some replies that it has not reported yet.
+        self.workers = {name: DelayQueue(client, "model") for name in ("w1", "w2")}
+        self.unreported: dict[str, list[str]] = {"w1": [], "w2": []}
+        self.now = 10 * DAY
+        self.forget_everything()
+
+    def forget_everything(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.dead: list[str] = []
+        self.paused = self.resumed = False
+        #: Token of a claim whose reply was lost -> when to forget it.
+        self.lost_claims: dict[str, int] = {}
+        #: Worker -> when the leases end that its latest claim gave.
+        self.claims: dict[str, int] = {}
+        self.alone: str | None = None
+        #: Who sweeps, and until when.
+        self.sweeper: tuple[int, str] | None = None
+
+    # -- the clock, and putting in ---------------------------------------------------------
+
+    @initialize()
+    def begin(self) -> None:
+        for task_id in ("a", "b", "c"):
+            self.schedule(task_id, 0, b"", only_if_absent=False)
+
+    @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(ms=st.sampled_from([1, 5, 10, 20, 100]))
+    def the_clock_is_set_back(self, ms: int) -> None:
+        self.now -= ms
+
+    @rule(
+        task_id=IDS,
+        delay=DELAYS,
+        payload=PAYLOADS,
+        only_if_absent=st.booleans(),
+        relative=st.booleans(),
+    )
+    def schedule(
+        self,
+        task_id: str,
+        delay: int,
+        payload: bytes,
+        *,
+        only_if_absent: bool,
+        relative: bool = False,
+    ) -> None:
+        due = self.now + delay
+        known = self.known.get(task_id)
+        if known is None:
+            expected = Scheduled.CREATED
+        elif known.place == "dead":
+            expected = Scheduled.DEAD
+        elif (known.place, known.at, known.payload) == ("scheduled", due, payload) or (
+            only_if_absent and not (known.place == "leased" and known.tried.cancelled)
+        ):
+            expected = Scheduled.UNCHANGED
+        else:
+            expected = Scheduled.RESCHEDULED
+        when = {"delay_ms": delay, "now_ms": self.now} if relative else {"due_at_ms": due}
+        said = self.queue.schedule(task_id, payload=payload, only_if_absent=only_if_absent, **when)
+        assert said is expected
+        if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
+            self.known[task_id] = Known("scheduled", due, payload)
+
+    @rule(task_id=IDS)
+    def cancel(self, task_id: str) -> None:
+        known = self.known.get(task_id)
+        expected = Cancelled.MISSING
+        if known and known.place == "scheduled":
+            expected = Cancelled.REMOVED
+            del self.known[task_id]
+        elif known and known.place == "leased":
+            expected = Cancelled.CANCELLING
+            known.tried.cancelled = True
+        elif known:
+            expected = Cancelled.DEAD
+        assert self.queue.cancel(task_id) is expected
+
+    # -- sweeping --------------------------------------------------------------------------
+
+    @rule(
+        ids=SETS_OF_IDS,
+        delay=st.integers(-20, 40) | st.integers(-200, -80),
+        payload=PAYLOADS,
+        worker=WORKERS | st.just(""),
+        look_only=st.booleans(),
+    )
+    def restore(
+        self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
+    ) -> None:
+        waiting = [Due(task_id, delay, payload) for task_id in ids]
+        knew = self.queue.last_known_paused
+        found = self.queue.restore(
+            waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
+        )
+        turn, new_turn, turn_in_ms = self.turn(worker)
+        if turn:
+            self.renew_pause(knew=knew)
+        if not turn or self.paused:
+            assert found == Restored((), 0, 0, self.paused, turn, new_turn, turn_in_ms)
+            return
+        due = 0
+        lost, rest = [], []
+        for task_id in ids:
+            known = self.known.get(task_id)
+            rest.append(known is not None and self.rests(known, self.now + delay))
+            if known is None:
+                lost.append(task_id)
+                if not look_only:
+                    self.known[task_id] = Known("scheduled", self.now + delay, payload)
+            elif known.place == "scheduled" and known.at <= self.now:
+                due += 1
+            elif (
+                known.place == "scheduled" and not rest[-1] and self.now + delay < known.at - SLACK
+            ):
+                if look_only:
+                    lost.append(task_id)
+                else:
+                    known.at = self.now + delay
+            elif known.place == "leased":
+                self.shorten_lease(known)
+        parked = [*rest, False].index(False)
+        assert found == Restored((*lost,), due, parked, paused=False, new_turn=new_turn)
+
+    def turn(self, worker: str) -> tuple[bool, bool, int]:
+        """Whether a worker sweeps, whether newly, and for how long another one does."""
+        if not worker:
+            return True, False, 0
+        until, sweeper = self.sweeper or (0, "")
+        if sweeper != worker and self.now < until <= self.now + TERM:
+            return False, False, until - self.now
+        self.sweeper = (self.now + TERM, worker)
+        return True, sweeper != worker, 0
+
+    def rests(self, known: Known, due: int) -> bool:
+        """Whether it is dead, or was put off when it was due already, by a clock that was right."""
+        if known.place != "scheduled" or known.at <= self.now or known.attempts is None:
+            return known.place == "dead"
+        put_off_at = known.at - known.attempts.span
+        return due - SLACK <= put_off_at <= self.now
+
+    @rule(worker=WORKERS)
+    def resign(self, worker: str) -> None:
+        self.queue.resign(worker)
+        if self.sweeper and self.sweeper[1] == worker:
+            self.sweeper = None
+
+    # -- a worker --------------------------------------------------------------------------
+
+    @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
+    def claim(self, worker: str, limit: int, lease: int) -> Any:
+        knew = self.workers[worker].last_known_paused
+        claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
+        self.renew_pause(knew=knew)
+        self.report_lost_claims(worker, lease)
+        self.unreported[worker] = []
+        assert (claim.paused, claim.now_ms) == (self.paused, self.now)
+        ids = self.take(worker, limit, lease, claim.tasks[0].token if claim.tasks else "")
+        assert claim.tasks == [self.as_task(task_id) for task_id in ids]
+        ends = [known.at for known in self.known.values() if known.place != "dead"]
+        waits = ends and not ids and not self.paused
+        assert claim.next_in_ms == (max(0, min(ends) - self.now) if waits else None)
+        return multiple(*claim.tasks)
+
+    @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
+    def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
+        self.renew_pause(knew=self.workers[worker].last_known_paused)
+        with reply_lost(self.workers[worker]):
+            self.workers[worker].claim(limit, lease, now_ms=self.now)
+        self.report_lost_claims(worker, lease)
+        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+        self.take(worker, limit, lease, self.unreported[worker][-1])
+
+    @rule(worker=WORKERS)
+    def claim_without_a_connection(self, worker: str) -> None:
+        with never_sent(self.workers[worker]):
+            self.workers[worker].claim(1, 1, now_ms=self.now)
+        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+
+    def report_lost_claims(self, worker: str, lease: int) -> None:
+        if reported := self.unreported[worker]:
+            self.lost_claims = {
+                token: until for token, until in self.lost_claims.items() if until > self.now
+            } | dict.fromkeys(reported, self.now + lease + HOUR)
+            if (ends := self.claims.get(worker, 0)) <= self.now - HOUR:
+                return
+            for known in self.known.values():
+                leased = known.place == "leased" and known.at == ends
+                if leased and known.tried.token in reported:
+                    if known.tried.deliveries or known.tried.cancelled:
+                        known.at = self.now
+                    else:
+                        known.place, known.at = "scheduled", known.tried.due
+                        known.tried.token, known.tried.span = NOBODY, 0
+
+    def take(self, worker: str, limit: int, lease: int, token: str) -> list[str]:
+        """What a claim leases."""
+        if self.paused:
+            return []
+        self.shorten_leases(lease)
+        ids = self.take_suspects(isqrt(limit)) or self.take_due(limit)
+        if ids and self.deliveries(ids[0]) > 1:
+            self.alone = ids[0]
+        if ids:
+            self.claims[worker] = self.now + lease
+        for task_id in ids:
+            known = self.known[task_id]
+            assert known.at <= self.now, "early"
+            assert known.place != "dead"
+            known.attempts = known.attempts or Attempts(due=known.at, appointment=known.at)
+            known.attempts.token, known.attempts.span = token, lease
+            known.attempts.claimed = self.now
+            known.place, known.at = "leased", self.now + lease
+        return ids
+
+    def take_suspects(self, few: int) -> list[str]:
+        """The first of them, with others unless it has two deliveries; none of those has any."""
+        suspects: list[str] = []
+        for task_id in self.ripe("leased")[:few]:
+            tried = self.known[task_id].tried
+            if tried.cancelled:
+                del self.known[task_id]
+            elif not suspects or (
+                tried.deliveries == 0 and self.known[suspects[0]].tried.deliveries < 2
+            ):
+                if tried.deliveries and self.must_wait(task_id):
+                    self.known[task_id].at = self.now + 100
+                    continue
+                died = tried.token not in self.lost_claims
+                tried.deliveries += died
+                tried.before += died
+                suspects.append(task_id)
+        return suspects
+
+    def must_wait(self, task_id: str) -> bool:
+        """Whether another suspect is alone at this time."""
+        other = self.known.get(self.alone or "")
+        return (
+            other is not None
+            and self.alone != task_id
+            and other.place == "leased"
+            and other.at > self.now
+            and other.tried.deliveries > 1
+        )
+
+    def take_due(self, limit: int) -> list[str]:
+        """A suspect that was put back, alone, or those that are none."""
+        due = self.ripe("scheduled")[:limit]
+        if due and self.deliveries(due[0]):
+            return due[:1]
+        return [task_id for task_id in due if not self.deliveries(task_id)]
+
+    def deliveries(self, task_id: str) -> int:
+        tried = self.known[task_id].attempts
+        return tried.deliveries if tried else 0
+
+    def shorten_leases(self, lease: int) -> None:
+        """Those that begin after now were written before the clock was set back."""
+        for _, known in self.in_order("leased", after=self.now + lease):
+            self.shorten_lease(known)
+
+    def shorten_lease(self, known: Known) -> None:
+        if known.at - known.tried.span > self.now:
+            known.at = self.now + known.tried.span
+
+    @rule(task=claimed, lease=LEASES)
+    def extend(self, task: Task, lease: int) -> None:
+        if self.settles(task, lambda: self.queue.extend([task], lease, now_ms=self.now)):
+            known = self.known[task.id]
+            known.at, known.tried.span = self.now + lease, lease
+
+    @rule(task=claimed)
+    def ack(self, task: Task) -> None:
+        known = self.known.get(task.id)
+        if known and known.place == "leased" and known.tried.token != task.token:
+            tried = known.tried
+            if tried.appointment == task.appointment_ms and tried.before >= task.attempt:
+                self.queue.ack([task])
+                del self.known[task.id]
+                return
+        if self.settles(task, lambda: self.queue.ack([task])):
+            del self.known[task.id]
+
+    @rule(task=claimed, delay=DELAYS, put=st.sampled_from(Put))
+    def retry(self, task: Task, delay: int, put: Put) -> None:
+        if not self.settles(
+            task, lambda: self.queue.retry([(task, delay)], put, now_ms=self.now)
+        ) or self.was_cancelled(task):
+            return
+        known = self.known[task.id]
+        known.place, known.at = "scheduled", self.now + delay
+        tried = known.tried
+        span = 0 if put is Put.NOT_DUE else max(0, known.at - tried.claimed)
+        tried.token, tried.span = NOBODY, span
+        tried.before += 1
+        if put is Put.FAILED:
+            tried.failures += 1
+        if put in (Put.AGAIN, Put.NOT_DUE):
+            tried.failures = tried.deliveries = 0
+            tried.due = known.at
+        if put is Put.NEW:
+            known.attempts = Attempts(known.at, known.at, span=tried.span, claimed=tried.claimed)
+
+    @rule(task=claimed)
+    def release(self, task: Task) -> None:
+        if self.settles(task, lambda: self.queue.release([task])) and not self.was_cancelled(task):
+            known = self.known[task.id]
+            known.place, known.at = "scheduled", known.tried.due
+            known.tried.token, known.tried.span = NOBODY, 0
+
+    @rule(task=claimed)
+    def dead_letter(self, task: Task) -> None:
+        burial = (task, "bad", ValueError("x"))
+        if not self.settles(
+            task, lambda: self.queue.dead_letter([burial], now_ms=self.now)
+        ) or self.was_cancelled(task):
+            return
+        known = self.known[task.id]
+        known.place, known.at, known.tried.token = "dead", self.now, NOBODY
+        known.letter = {
+            "reason": "bad",
+            "error": "ValueError: x",
+            "traceback": "ValueError: x\n",
+            "failures": task.failures,
+            "deliveries": task.deliveries,
+            "due_at_ms": task.due_at_ms,
+            "died_at_ms": self.now,
+        }
+        self.dead.insert(0, task.id)
+
+    # -- an operator -----------------------------------------------------------------------
+
+    @rule(ids=SETS_OF_IDS)
+    def requeue(self, ids: list[str]) -> None:
+        found = self.remove_letters(ids)
+        for task_id in found:
+            dead = self.known[task_id]
+            again = Attempts(due=self.now, appointment=dead.tried.appointment)
+            self.known[task_id] = Known("scheduled", self.now, dead.payload, again)
+        assert self.queue.requeue(ids, now_ms=self.now) == found
+
+    @rule(ids=SETS_OF_IDS)
+    def purge(self, ids: list[str]) -> None:
+        found = self.remove_letters(ids)
+        for task_id in found:
+            del self.known[task_id]
+        assert self.queue.purge(ids) == found
+
+    @rule(paused=SELDOM)
+    def pause_or_resume(self, *, paused: bool) -> None:
+        (self.queue.pause if paused else self.queue.resume)()
+        self.paused, self.resumed = paused, not paused
+
+    def renew_pause(self, *, knew: bool) -> None:
+        """Who knew of a pause that the server has lost tells it, unless it was ended."""
+        self.paused = self.paused or (knew and not self.resumed)
+
+    @rule(really=SELDOM)
+    def flush(self, *, really: bool) -> None:
+        if really:
+            self.client.flushall()
+            self.forget_everything()
+
+    @rule(really=SELDOM)
+    def destroy(self, *, really: bool) -> None:
+        if really:
+            self.queue.destroy()
+            self.forget_everything()
+
+    # -- what must hold --------------------------------------------------------------------
+
+    @invariant()
+    def each_task_is_where_the_model_says_and_nothing_else_is_stored(self) -> None:
+        stored = state(self.queue)
+        assert stored == self.modelled_state()
+        places = [*stored.get("scheduled", {}), *stored.get("leased", {}), *stored.get("dead", [])]
+        assert sorted(places) == sorted(self.known), "one place for each"
+        assert {*stored.get("payloads", {}), *stored.get("tokens", {})} <= {*places}
+
+    @invariant()
+    def the_stats_count_the_same(self) -> None:
+        stats = self.queue.stats(now_ms=self.now)
+        waiting = [known.at for known in self.known.values() if known.place == "scheduled"]
+        assert stats.scheduled == len(waiting)
+        assert stats.due == sum(at <= self.now for at in waiting)
+        assert stats.leased == sum(known.place == "leased" for known in self.known.values())
+        assert stats.dead == len(self.dead)
+        assert stats.oldest_due_age_ms == max([0, *(self.now - at for at in waiting)])
+
+    @invariant()
+    def the_dead_are_listed_once_each(self) -> None:
+        listed = [task_id for some in self.queue.dead_ids() for task_id in some]
+        assert listed == self.dead[::-1]
+
+    # -- the model -------------------------------------------------------------------------
+
+    def settles(self, task: Task, settle: Any) -> bool:
+        """Whether the lease was valid; when it was not, nothing may have changed."""
+        known = self.known.get(task.id)
+        valid = known and known.attempts and known.attempts.token == task.token
+        before = state(self.queue)
+        if valid:
+            settle()
+            return True
+        with pytest.raises(LeaseLost) as lost:
+            settle()
+        assert lost.value.ids == (task.id,)
+        assert state(self.queue) == before
+        return False
+
+    def was_cancelled(self, task: Task) -> bool:
+        """Whether it was cancelled while it was leased; then it is gone."""
+        cancelled = self.known[task.id].tried.cancelled
+        if cancelled:
+            del self.known[task.id]
+        return cancelled
+
+    def as_task(self, task_id: str) -> Task:
+        known = self.known[task_id]
+        tried = known.tried
+        return Task(
+            task_id,
+            known.payload,
+            tried.failures,
+            tried.deliveries,
+            tried.due,
+            tried.token,
+            tried.before + 1,
+            tried.appointment,
+        )
+
+    def remove_letters(self, ids: list[str]) -> list[str]:
+        found = [task_id for task_id in dict.fromkeys(ids) if task_id in self.dead]
+        self.dead = [task_id for task_id in self.dead if task_id not in found]
+        return found
+
+    def ripe(self, place: str) -> list[str]:
+        """Whose time has come, in order."""
+        return [task_id for task_id, known in self.in_order(place) if known.at <= self.now]
+
+    def in_order(self, place: str, after: int = 0) -> list[tuple[str, Known]]:
+        """The tasks of a place later than ``after``: by time, then by the bytes of the id."""
+        found = [
+            (known.at, task_id.encode(errors="surrogateescape"), task_id)
+            for task_id, known in self.known.items()
+            if known.place == place and known.at > after
+        ]
+        return [(task_id, self.known[task_id]) for _, _, task_id in sorted(found)]
+
+    def modelled_state(self) -> State:
+        content: State = {
+            "scheduled": self.scores("scheduled"),
+            "leased": self.scores("leased"),
+            "dead": self.dead,
+            "letters": {task_id: self.known[task_id].letter for task_id in self.dead},
+            "payloads": {
+                task_id: known.payload for task_id, known in self.known.items() if known.payload
+            },
+            "tokens": {
+                task_id: attempts(**vars(known.attempts))
+                for task_id, known in self.known.items()
+                if known.attempts
+            },
+            "lost_claims": self.lost_claims,
+            "alone": self.alone,
+            "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
+            "paused": self.paused and "1",
+            "resumed": self.resumed and "1",
+        }
+        return {key: value for key, value in content.items() if value}
+
+    def scores(self, place: str) -> dict[str, int]:
+        return {task_id: known.at for task_id, known in self.known.items() if known.place == place}
