@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 import time
+from itertools import chain, count, takewhile
 from pathlib import Path
 
 import redis
@@ -43,12 +44,15 @@ def main() -> int:
 
 
 def _search(client: redis.Redis, minutes: float, seed: int) -> int:
-    """Search the frame with three to five random transitions, again and again."""
-    chance, ends, number = random.Random(seed), time.monotonic() + 60 * minutes, 0
-    states = steps = complete = 0
-    while time.monotonic() < ends:
-        number += 1
-        line = ", ".join((FRAME, *chance.choices(TRANSITIONS, k=chance.randint(3, 5))))
+    """Search the scenarios of the tests, then the frame with three to five random transitions, again and again."""
+    chance, ends = random.Random(seed), time.monotonic() + 60 * minutes
+    drawn = (
+        ", ".join((FRAME, *chance.choices(TRANSITIONS, k=chance.randint(3, 5)))) for _ in count()
+    )
+    states = steps = complete = number = 0
+    for number, line in enumerate(
+        chain(SCENARIOS, takewhile(lambda _: time.monotonic() < ends, drawn)), 1
+    ):
         try:
             found = explore(QueueWorld(client), parsed(line), MOST_STEPS)
         except Violation as violation:
@@ -58,7 +62,7 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
         complete += found.complete
         print(f"{'complete' if found.complete else 'sampled '} {found.states:7,} states  {line}")
     print(
-        f"seed {seed}: {number} scenarios, {complete} complete, {states:,} states, {steps:,} steps"
+        f"{number} scenarios, {complete} complete, {states:,} states, {steps:,} steps, seed {seed}"
     )
     return 0
 
