@@ -15,12 +15,13 @@ from flask.cli import ScriptInfo
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from orders import cli
+from orders import cli, cli_deadlines
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
 from orders.http import headers, openapi, problems
 from orders.http.responses import Json, WholeResponse
+from orders.http.routes.freezes import freezes
 from orders.http.routes.health import health
 from orders.http.routes.orders import orders
 from orders.http.routes.payments import payments
@@ -75,13 +76,16 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     headers.install(app)
     problems.install(app)
     openapi.install(app)
-    for blueprint in (orders, payments, providers, stock, webhooks, queue, health):
+    for blueprint in (orders, payments, providers, stock, webhooks, freezes, queue, health):
         app.register_blueprint(blueprint)
     ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
     app.cli.add_command(cli.keys)
     app.cli.add_command(cli.providers)
     app.cli.add_command(cli.stock)
+    app.cli.add_command(cli_deadlines.freeze)
+    app.cli.add_command(cli_deadlines.list_freezes)
+    app.cli.add_command(cli_deadlines.thaw)
     return app
 
 

@@ -72,7 +72,7 @@ def _check_client(name: str | None) -> None:
         services().clients.id_of(name)
 
 
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
@@ -111,7 +111,7 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
         rows.append(
             (key.id, key.client, scopes, _time(key.created_at), _time(key.last_used_at), expires)
         )
-    _print_table(rows)
+    print_table(rows)
 
 
 @keys.command("revoke")
@@ -165,7 +165,7 @@ def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  
     for each in found:
         moments = map(_time, (each.created_at, each.old_secret_until, each.revoked_at))
         rows.append((each.id, each.client, each.provider, *moments))
-    _print_table(rows)
+    print_table(rows)
 
 
 def _print_messages(found: Sequence[ProviderMessage]) -> None:
@@ -174,7 +174,7 @@ def _print_messages(found: Sequence[ProviderMessage]) -> None:
         (each.id, each.client, each.provider, _time(each.created_at), each.status, each.note)
         for each in found
     ]
-    _print_table(rows)
+    print_table(rows)
 
 
 @providers.command("inbox")

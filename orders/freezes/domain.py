@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 #: How long a freeze may last from when it is opened or prolonged.
-MAX_SECONDS = 86_400.0
-GIVE_BACK_SECONDS = 300.0
+MAX_SECONDS = 86_400
+GIVE_BACK_SECONDS = 300
 #: Who opened a freeze on the command line. With a key it is "key" and the key's id.
 COMMAND_LINE = "command line"
 
@@ -45,13 +45,25 @@ class Freeze:
     opened_by: str
     opened_at: datetime
     ends_at: datetime
-    give_back_seconds: float
+    give_back_seconds: int
     state: FreezeState
     #: Who ended it; None if it ended by itself, or has not.
     thawed_by: str | None
     #: How many orders have got time back.
     given_back: int
     given_back_at: datetime | None
+
+    @property
+    def client(self) -> str | None:
+        return self.scope.client
+
+    @property
+    def sku(self) -> str | None:
+        return self.scope.sku
+
+    @property
+    def provider(self) -> str | None:
+        return self.scope.provider
 
     @property
     def deadline(self) -> datetime:

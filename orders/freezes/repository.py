@@ -163,7 +163,7 @@ def _freeze(row: sa.Row[Any]) -> Freeze:
         opened_by=row.opened_by,
         opened_at=row.opened_at,
         ends_at=row.ends_at,
-        give_back_seconds=row.give_back_ms / 1000,
+        give_back_seconds=row.give_back_ms // 1000,
         state=FreezeState(row.state),
         thawed_by=row.thawed_by,
         given_back=row.given_back,

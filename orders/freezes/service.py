@@ -52,7 +52,7 @@ class Freezes(Transactional[FreezeRepository]):
         reason: str,
         by: str,
         seconds: float,
-        give_back_seconds: float = GIVE_BACK_SECONDS,
+        give_back_seconds: int = GIVE_BACK_SECONDS,
         made_id: str | None = None,
     ) -> Opened:
         """Freeze orders for some time, up to a day; once for each id, if one is given.
@@ -62,7 +62,7 @@ class Freezes(Transactional[FreezeRepository]):
         """
         if not 0 <= give_back_seconds <= MAX_SECONDS:
             raise FreezeOutOfRange("Up to a day can be given back.")
-        ms, give_back_ms = _ms(seconds), round(1000 * give_back_seconds)
+        ms, give_back_ms = _ms(seconds), 1000 * give_back_seconds
         freeze_id = made_id or new_id()
         with self._autocommit() as repository:
             is_new = repository.open(
@@ -72,7 +72,7 @@ class Freezes(Transactional[FreezeRepository]):
         if freeze is None:
             raise FreezeNotFound
         same = (freeze.scope, freeze.reason, freeze.give_back_seconds)
-        if not is_new and same != (scope, reason, give_back_ms / 1000):
+        if not is_new and same != (scope, reason, give_back_seconds):
             raise KeyReused
         if is_new:
             log.warning("freeze opened", **_facts(freeze), seconds=seconds)

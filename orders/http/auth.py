@@ -34,7 +34,7 @@ auth = KeyAuth(
         "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
         "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
         "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
-        "client's orders, and looks after the queues. `flask --app orders.app keys create NAME "
+        "client's orders, freezes deadlines, and looks after the queues. `flask --app orders.app keys create NAME "
         "--scope orders` makes one."
     ),
 )
@@ -81,6 +81,11 @@ def current_client() -> Client:
 def caller() -> str:
     """The id of the client whose key came with the request."""
     return current_client().id
+
+
+def calling_key() -> str:
+    """The key that came with the request, as it is noted with what it changed."""
+    return f"key {auth.get_auth().token.partition('.')[0]}"
 
 
 def log_key(action: str, **facts: Any) -> None:

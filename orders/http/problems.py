@@ -29,12 +29,13 @@ STATUS = _by_error(
         404: (
             *(errors.OrderNotFound, errors.SkuNotFound, errors.PaymentNotFound),
             *(errors.ClientNotFound, errors.WebhookNotFound, errors.DeliveryNotFound),
-            *(errors.DeadLetterNotFound, errors.MessageNotFound),
+            *(errors.DeadLetterNotFound, errors.MessageNotFound, errors.FreezeNotFound),
         ),
         409: (
             *(errors.OutOfStock, errors.StockReserved, errors.AlreadyPaid, errors.OrderCancelled),
             *(errors.KeyInFlight, errors.ReferenceReused, errors.TooManyWebhooks),
             *(errors.AlreadyRefunded, errors.RefundTooLarge, errors.WrongCurrency),
+            errors.FreezeEnded,
         ),
         412: (errors.PreconditionFailed,),
         422: (
@@ -46,7 +47,7 @@ STATUS = _by_error(
                 errors.KeyReused,
             ),
             *(errors.TimeoutOutOfRange, errors.StockTooLarge, errors.WebhookUrlNotAllowed),
-            errors.UnknownProvider,
+            *(errors.UnknownProvider, errors.FreezeOutOfRange),
         ),
         428: (errors.PreconditionRequired,),
         429: (errors.TooManyRequests, errors.TooManyUnpaidOrders, errors.TooManyHeldPieces),

@@ -186,7 +186,7 @@ class Extensions(Payments):
         values = {"for_id": freeze_id, "most": BATCH_SIZE, "reminders": self._reminders}
         rows = give_back(connection, **values)
         batch = self._batch(rows)
-        self._observe("freeze.given_back", "", len(batch.extended))
+        self._observe(EventType.EXTENDED, "freeze", len(batch.extended))
         return batch if any(row.kind == "freeze" for row in rows) else None
 
     def _batch(self, rows: Sequence[sa.Row[Any]]) -> Batch:

@@ -12,6 +12,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 CREATED = Counter("orders_created", "Orders placed.")
 PAID = Counter("orders_paid", "Orders that were paid, or cost nothing.")
 CANCELLED = Counter("orders_cancelled", "Orders cancelled, by reason.", ["reason"])
+EXTENDED = Counter(
+    "orders_extended", "Deadlines that the service itself moved, by reason.", ["reason"]
+)
 PAYMENTS = Counter(
     "orders_payments", "Payments by the status that they got; refunds; disputes.", ["status"]
 )
@@ -24,6 +27,7 @@ WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.",
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in CancelReason:
     CANCELLED.labels(reason)
+EXTENDED.labels("freeze")
 for status in (*PaymentStatus, "disputed"):
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):
@@ -39,6 +43,8 @@ def count(event: str, reason: str = "", times: int = 1, /) -> None:
             PAID.inc(times)
         case EventType.CANCELLED:
             CANCELLED.labels(reason).inc(times)
+        case EventType.EXTENDED:
+            EXTENDED.labels(reason).inc(times)
         case _:
             if reason == "paid_in_time":
                 PAID_IN_TIME.inc(times)

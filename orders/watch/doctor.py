@@ -54,6 +54,7 @@ class Doctor:
             (_indexes, "sql.indexes"),
             (_stock, "orders.stock"),
             (_orders, "orders.history"),
+            (_freezes, "orders.freezes"),
             (_webhooks, "orders.webhooks"),
             (_inbox, "orders.inbox"),
         ):
@@ -157,6 +158,21 @@ def _orders(repository: DoctorRepository) -> Finding:
     )
     advice = "Somebody has written these rows by hand, or there is a bug: read the order's events."
     return failure("orders.history", listed, advice)
+
+
+def _freezes(repository: DoctorRepository) -> Finding:
+    found = repository.freezes()
+    if not found:
+        return ok("orders.freezes", "no order is frozen")
+    listed = "; ".join(
+        f"{each.scope} until {each.ends_at:%Y-%m-%d %H:%M} UTC, by {each.opened_by}: {each.reason}"
+        for each in found
+    )
+    advice = (
+        "These orders are not cancelled meanwhile, as somebody wished. python -m orders thaw ID ends a freeze; "
+        "python -m orders freezes lists them. One that has ended gives back time, which needs a worker."
+    )
+    return warning("orders.freezes", f"frozen: {listed}", advice)
 
 
 def _webhooks(repository: DoctorRepository) -> Finding:

@@ -8,6 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from orders.freezes.domain import Freeze
+from orders.freezes.repository import FreezeRepository
 from orders.sql.expressions import Instant, one_of, unindexed
 from orders.sql.statements import FIRST, Statements
 from orders.sql.tables import (
@@ -218,6 +220,10 @@ class DoctorRepository(Statements):
     def wrong_orders(self) -> Sequence[sa.Row[Any]]:
         """Recent orders whose row, events and payments contradict each other."""
         return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
+
+    def freezes(self) -> list[Freeze]:
+        """Freezes that hold orders."""
+        return FreezeRepository(self._connection).holding(NAMED)
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
         """Subscriptions whose endpoint keeps failing, for longest first."""

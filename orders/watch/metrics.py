@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 from orders.caches import SharedRead
 from orders.config import Settings
 from orders.errors import StorageUnavailable
+from orders.freezes.repository import FreezeRepository
+from orders.freezes.service import MOST_HOLDING
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
 from orders.sql.database import reading
@@ -71,21 +73,27 @@ class Figures(Collector):
         if found is not None:
             yield from _figures(*found)
 
-    def _look(self) -> tuple[int, list[RefundsDue]] | None:
+    def _look(self) -> tuple[int, int, list[RefundsDue]] | None:
         try:
             with reading(self._engine) as connection:
                 repository = OrderRepository(connection)
-                return repository.oldest_overdue_ms(), repository.refunds_due(MOST_PAYMENTS)
+                holding = len(FreezeRepository(connection).holding(MOST_HOLDING))
+                refunds = repository.refunds_due(MOST_PAYMENTS)
+                return repository.oldest_overdue_ms(), holding, refunds
         except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
             return None
 
 
-def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metric]:
+def _figures(oldest_overdue_ms: int, holding: int, refunds: list[RefundsDue]) -> Iterator[Metric]:
     overdue = GaugeMetricFamily(
         "orders_oldest_overdue_age_seconds",
         "How long ago the oldest unpaid order should have been cancelled; 0 when none should.",
     )
     overdue.add_metric([], oldest_overdue_ms / 1000)
+    freezes = GaugeMetricFamily(
+        "orders_freezes", "Freezes that hold orders: those that are open, or give back time."
+    )
+    freezes.add_metric([], holding)
     bound = f"among the {MOST_PAYMENTS:,} oldest of them."
     payments = GaugeMetricFamily(
         "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]
@@ -104,7 +112,7 @@ def _figures(oldest_overdue_ms: int, refunds: list[RefundsDue]) -> Iterator[Metr
         payments.add_metric([due.currency], due.payments)
         amount.add_metric([due.currency], due.amount_minor)
         oldest.add_metric([due.currency], due.oldest_ms / 1000)
-    yield from (overdue, payments, amount, oldest)
+    yield from (overdue, freezes, payments, amount, oldest)
 
 
 # -- the API -------------------------------------------------------------------------------

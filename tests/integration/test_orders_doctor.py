@@ -81,6 +81,7 @@ def test_all_is_well(busy: Shop) -> None:
         "sql.indexes",
         "orders.stock",
         "orders.history",
+        "orders.freezes",
         "orders.webhooks",
         "orders.inbox",
     ]

@@ -178,7 +178,7 @@ def test_scrapes_do_not_load_the_database(
     sent.clear()
     for _ in range(100):
         assert registry.get_sample_value("orders_database_readable") == 1
-    assert len([statement for statement in sent if "SELECT" in statement]) == 2
+    assert len([statement for statement in sent if "SELECT" in statement]) == 3
     age = registry.get_sample_value("orders_oldest_overdue_age_seconds")
     assert age is not None
     assert age >= 60

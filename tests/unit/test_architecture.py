@@ -28,6 +28,7 @@ SQL = ("sqlalchemy", "alembic", "psycopg")
 HOUSE = """
 orders.__main__
 orders.app
+orders.cli_deadlines
 orders.cli
 orders.ops
 orders.timeouts
@@ -118,7 +119,7 @@ RULES = [
         never=WEB,
         but_not=(
             *("orders.http.*", "orders.ops.*", "orders.watch.metrics"),
-            *("orders.app", "orders.cli", "orders.__main__"),
+            *("orders.app", "orders.cli", "orders.cli_deadlines", "orders.__main__"),
         ),
     ),
     Rule("orders.http.*", never=SQL),

@@ -77,7 +77,6 @@ def test_every_error_that_a_request_can_meet_has_a_status() -> None:
     }
     # Only the command line manages keys and endpoints, and without settings there is no service.
     elsewhere = {errors.KeyNotFound, errors.EndpointNotFound, errors.SettingsInvalid}
-    elsewhere |= {errors.FreezeNotFound, errors.FreezeEnded, errors.FreezeOutOfRange}
     assert every - elsewhere == STATUS.keys()
     assert len({error.code for error in every}) == len(every)
     assert all(error.__doc__ for error in every)

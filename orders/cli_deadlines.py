@@ -1,0 +1,122 @@
+"""``python -m orders freeze ...``, ``freezes`` and ``thaw``: deadlines, moved by operators."""
+
+import re
+from datetime import datetime
+from typing import Any
+
+import click
+from flask.cli import with_appcontext
+
+from orders.cli import print_table
+from orders.errors import OrderError
+from orders.freezes.domain import COMMAND_LINE, GIVE_BACK_SECONDS, Freeze, FreezeState, Scope
+from orders.http.auth import services
+from orders.http.schemas.freezes import FreezeOut
+from orders.sql.ids import is_uuid
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: How many freezes are listed.
+MOST_LISTED = 100
+
+
+class Duration(click.ParamType[int]):
+    """Seconds, or with a unit: 90, 45s, 15m, 1h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]{1,9})([smh]?)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a duration like 90s, 15m or 1h", param, ctx)
+        return int(found[1]) * UNITS[found[2]]
+
+
+DURATION = Duration()
+
+
+class Command(click.Command):
+    """A command that turns an error of the service into one line without a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OrderError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _id(_context: object, _parameter: object, text: str) -> str:
+    if not is_uuid(text):
+        raise click.BadParameter(f"{text!r} is not a freeze's id: freezes lists them")
+    return text
+
+
+def time_of(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _described(freeze: Freeze) -> str:
+    """What a freeze concerns, and until when."""
+    count = services().freezes.count(freeze.scope, freeze.deadline)
+    return f"{freeze.id}: {freeze.scope}, until {time_of(freeze.ends_at)}; {count} orders concerned"
+
+
+@click.command("freeze", cls=Command)
+@click.option("--reason", required=True, help="Why, for people to read.")
+@click.option("--for", "seconds", type=DURATION, required=True, help="How long: 90s, 15m, 1h.")
+@click.option("--client", help="Only orders of this client.")
+@click.option("--sku", help="Only orders with this SKU.")
+@click.option(
+    "--give-back",
+    type=DURATION,
+    default=GIVE_BACK_SECONDS,
+    help="How long after its end its orders expire at the earliest (5m).",
+)
+@with_appcontext
+def freeze(reason: str, seconds: int, client: str | None, sku: str | None, give_back: int) -> None:
+    """Stop cancellations by timeout, of all orders or of some.
+
+    Orders can still be placed, paid, extended and cancelled by hand.
+    """
+    made, _ = services().freezes.open(
+        Scope(client, sku),
+        reason=reason,
+        by=COMMAND_LINE,
+        seconds=seconds,
+        give_back_seconds=give_back,
+    )
+    click.echo(_described(made))
+
+
+@click.command("freezes", cls=Command)
+@click.option("--all", "every", is_flag=True, help="Also the latest of those that are over.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@with_appcontext
+def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
+    """List the freezes that hold orders: open ones, and those that give back time."""
+    service = services().freezes
+    found = service.page(page_size=MOST_LISTED) if every else service.holding()
+    if as_json:
+        for each in found:
+            click.echo(FreezeOut.model_validate(each).model_dump_json())
+        return
+    rows: list[tuple[str, ...]] = [("ID", "STATE", "SCOPE", "ENDS", "ORDERS", "BY", "REASON")]
+    for each in found:
+        # Of those that hold, how many are concerned; of the others, how many got time back.
+        is_over = each.state is FreezeState.OVER
+        orders = each.given_back if is_over else service.count(each.scope, each.deadline)
+        facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
+        rows.append((each.id, each.state, *facts))
+    print_table(rows)
+
+
+@click.command("thaw", cls=Command)
+@click.argument("freeze_id", metavar="ID", callback=_id)
+@with_appcontext
+def thaw(freeze_id: str) -> None:
+    """End the freeze ID. Its orders get their time back before any of them is cancelled."""
+    ended = services().freezes.thaw(freeze_id, by=COMMAND_LINE)
+    click.echo(
+        f"{ended.id} is {ended.state}: its orders expire at {time_of(ended.deadline)} or later"
+    )

@@ -1,0 +1,112 @@
+"""Freezes."""
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze, FreezeState
+from orders.http.schemas.paging import NextCursor, Page, Query, cursor
+from orders.http.schemas.stock import PRINTABLE
+from orders.http.schemas.types import (
+    WHOLE,
+    CountOut,
+    Id,
+    In,
+    Moment,
+    Out,
+    ProviderOut,
+    Shown,
+    Sku,
+    SkuOut,
+)
+from orders.sql.statements import Position
+
+ClientName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=100, pattern=PRINTABLE),
+    Field(description="The name of a client.", examples=["customer"]),
+]
+Reason = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
+    Field(description="The reason, for people to read.", examples=["the card terminal is down"]),
+]
+Seconds = Annotated[
+    int,
+    Field(ge=1, le=MAX_SECONDS, description="How long from now, up to a day.", examples=[3600]),
+    WHOLE,
+]
+GiveBack = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=MAX_SECONDS,
+        description="How long after the freeze its orders expire at the earliest.",
+        examples=[300],
+    ),
+    WHOLE,
+]
+Who = Annotated[
+    str,
+    Field(
+        description="`key` and the id of an API key, `command line`, or the rule that opened it.",
+        examples=["key 01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
+        json_schema_extra={"maxLength": 100},
+    ),
+]
+
+
+class FreezeIn(In):
+    """Which orders to freeze, for how long, and why; with neither client nor sku, all of them."""
+
+    reason: Reason
+    seconds: Seconds
+    give_back_seconds: GiveBack = GIVE_BACK_SECONDS
+    client: ClientName | None = Field(default=None, description="Only orders of this client.")
+    sku: Sku | None = Field(default=None, description="Only orders with this SKU.")
+
+
+class FreezeChangeIn(In):
+    """When a freeze ends."""
+
+    seconds: Seconds
+
+
+class FreezeOut(Out):
+    """A freeze: open, then thawing while it gives back time and still holds, then over."""
+
+    id: Id
+    client: Annotated[str, Shown(ClientName)] | None = Field(description="Whose orders; null: all.")
+    sku: SkuOut | None = Field(description="Orders with this SKU; null: any.")
+    provider: ProviderOut | None = Field(
+        description="Orders with a payment under way at this provider; null: any."
+    )
+    reason: Annotated[str, Shown(Reason)]
+    opened_by: Who
+    opened_at: Moment = Field(description="Since when it holds.")
+    ends_at: Moment = Field(description="When it ends, or ended.")
+    give_back_seconds: Annotated[int, Shown(GiveBack)]
+    state: FreezeState = Field(description="Whether it is open, thawing or over.")
+    thawed_by: Who | None = Field(description="Who ended it; null if it was not ended by hand.")
+    given_back: CountOut = Field(description="How many orders have got time back.")
+    given_back_at: Moment | None = Field(description="When it was over.")
+
+
+class FreezesOut(Out):
+    """A page of freezes, the latest first."""
+
+    data: Page[FreezeOut]
+    next_cursor: NextCursor
+
+
+class FreezesQuery(Query):
+    """Which freezes."""
+
+    @property
+    def after(self) -> Position | None:
+        """Where the page before ended. Raises BadRequest."""
+        return self.position("freezes")
+
+    def cursor_after(self, freeze: Freeze) -> str:
+        """The cursor of the page that follows this freeze."""
+        return cursor("freezes", freeze.opened_at, freeze.id)
