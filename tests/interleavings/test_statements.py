@@ -19,6 +19,10 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.errors import OrderError
+from orders.freezes.domain import Scope
+from orders.freezes.service import Freezes
+from orders.order.extensions import Extensions
+from orders.sql.database import autocommit
 from orders.sql.tables import order_events, payments, stock_items, unpaid_orders
 from tests.conftest import Shop
 from tests.expiring import expire_now
@@ -73,6 +77,23 @@ class Scene:
     def place_one(self) -> str:
         return str(self.shop.basket({self.sku: 1}).status)
 
+    def replace(self) -> str:
+        new = self.shop.new(quantities={self.sku: 2}, replaces=self.order.id)
+        return str(self.shop.service.place(new).order.status)
+
+    def freeze(self) -> None:
+        """Freeze, thaw and give back: the deadline moves."""
+        freezes, scope = Freezes(self.shop.engine), Scope(sku=self.sku)
+        times = {"seconds": 60.0, "give_back_seconds": 60.0}
+        opened = freezes.open(scope, reason="a test", by="a test", **times).freeze
+        freeze_id = freezes.thaw(opened.id, by="a test").id
+        extensions = Extensions(self.shop.engine, self.shop.scheduler)
+        until = time.monotonic() + 60
+        with autocommit(self.shop.engine) as connection:
+            while (batch := extensions.give_back(connection, freeze_id)) and not batch.done:
+                self.skipped.set()
+                assert time.monotonic() < until
+
     def outcome(self) -> tuple[Any, ...]:
         """What became of the order, its money and its stock."""
         order = self.shop.service.order(self.shop.client, self.order.id)
@@ -101,6 +122,7 @@ OPERATIONS: dict[str, Operation] = {
     each.__name__: each
     for each in (
         *(Scene.pay, Scene.expire, Scene.cancel, Scene.extend, Scene.place_two),
+        *(Scene.replace, Scene.freeze),
         *(Scene.pay_again, Scene.pay_too_little, Scene.describe, Scene.place_one),
     )
 }
