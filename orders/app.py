@@ -21,6 +21,7 @@ from orders.config import Settings
 from orders.errors import SettingsInvalid
 from orders.http import headers, openapi, problems
 from orders.http.responses import Json, WholeResponse
+from orders.http.routes.attempts import attempts
 from orders.http.routes.freezes import freezes
 from orders.http.routes.health import health
 from orders.http.routes.orders import orders
@@ -76,7 +77,10 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     headers.install(app)
     problems.install(app)
     openapi.install(app)
-    for blueprint in (orders, payments, providers, stock, webhooks, freezes, queue, health):
+    for blueprint in (
+        *(orders, payments, attempts, providers),
+        *(stock, webhooks, freezes, queue, health),
+    ):
         app.register_blueprint(blueprint)
     ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))

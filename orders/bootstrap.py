@@ -9,6 +9,7 @@ import redis
 import sqlalchemy as sa
 import structlog
 
+from orders.attempts.service import Attempts
 from orders.caches import SharedRead
 from orders.clients.rate_limits import RateLimits
 from orders.clients.service import Clients
@@ -24,7 +25,7 @@ from orders.order.ports import Observer, nobody
 from orders.order.repository import read_order
 from orders.order.service import OrderService
 from orders.providers.service import Providers
-from orders.queues import QUEUE, WEBHOOK_QUEUE, Queues
+from orders.queues import ATTEMPT_QUEUE, QUEUE, WEBHOOK_QUEUE, Queues
 from orders.sql.database import create_engine, create_watching_engine
 from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
@@ -59,6 +60,8 @@ class Services:
     redis: redis.Redis
     scheduler: BatchScheduler
     webhook_scheduler: BatchScheduler
+    attempt_scheduler: BatchScheduler
+    attempts: Attempts
     orders: OrderService
     feed: Feed
     extensions: Extensions
@@ -80,6 +83,7 @@ class Services:
         """Send what is still to be scheduled, and close all connections."""
         self.scheduler.close()
         self.webhook_scheduler.close()
+        self.attempt_scheduler.close()
         self.engine.dispose()
         self.watching.dispose()
         self.redis.close()
@@ -91,6 +95,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     client = _redis(settings)
     scheduler = BatchScheduler(DelayQueue(client, QUEUE))
     webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
+    attempt_scheduler = BatchScheduler(DelayQueue(client, ATTEMPT_QUEUE))
     # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
     # rather than in SQL, which is also a little faster: see docs/decisions.md.
     half = max(1, settings.database_pool_size // 2)
@@ -119,6 +124,8 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         redis=client,
         scheduler=scheduler,
         webhook_scheduler=webhook_scheduler,
+        attempt_scheduler=attempt_scheduler,
+        attempts=Attempts(engine, scheduler, attempt_scheduler, settings.attempts_at_most_seconds),
         orders=orders,
         feed=Feed(engine),
         extensions=extensions,

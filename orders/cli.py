@@ -18,6 +18,7 @@ from orders.http.schemas.types import SKU, Provider
 from orders.providers.domain import ProviderEndpoint, ProviderMessage
 from orders.sql.ids import UUID
 from orders.stock.domain import MAX_INT
+from orders.webhooks.urls import parsed
 
 #: The length of the column.
 MAX_NAME = 100
@@ -60,6 +61,12 @@ def _provider(_context: object, _parameter: object, text: str) -> str:
         return TypeAdapter[str](Provider).validate_python(text)
     except ValidationError as error:
         raise click.BadParameter("a provider's name is 1 to 50 of A-Z a-z 0-9 . _ -") from error
+
+
+def _close_url(context: click.Context, _parameter: object, text: str | None) -> str | None:
+    if text is not None and not context.resilient_parsing:
+        parsed(text, allow_private=services().settings.webhook_allow_private)
+    return text
 
 
 def _time(moment: datetime | None) -> str:
@@ -138,13 +145,14 @@ def rotate_key(key_id: str, hours: int) -> None:
 @providers.command("add")
 @click.argument("client")
 @click.argument("provider", callback=_provider)
-def add_provider(client: str, provider: str) -> None:
+@click.option("--close-url", callback=_close_url, help="Where it is asked to close a payment.")
+def add_provider(client: str, provider: str, close_url: str | None) -> None:
     """Make an endpoint for webhooks of PROVIDER about orders of CLIENT.
 
     Prints its path and its secret, which it does not show again. Unlike an API key the secret is
     stored in plain text: verifying a signature requires the secret itself.
     """
-    endpoint, secret = services().providers.add(client, provider)
+    endpoint, secret = services().providers.add(client, provider, close_url)
     click.echo(f"/v1/providers/{endpoint.id}/webhook\n{secret}")
 
 
@@ -160,11 +168,11 @@ def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  
             click.echo(TypeAdapter(ProviderEndpoint).dump_json(endpoint))
         return
     rows: list[tuple[str, ...]] = [
-        ("ID", "CLIENT", "PROVIDER", "CREATED", "OLD SECRET UNTIL", "REVOKED")
+        ("ID", "CLIENT", "PROVIDER", "CREATED", "OLD SECRET UNTIL", "REVOKED", "CLOSE URL")
     ]
     for each in found:
         moments = map(_time, (each.created_at, each.old_secret_until, each.revoked_at))
-        rows.append((each.id, each.client, each.provider, *moments))
+        rows.append((each.id, each.client, each.provider, *moments, each.close_url or ""))
     print_table(rows)
 
 
@@ -213,6 +221,15 @@ def rotate_provider(endpoint_id: str, hours: int) -> None:
     Messages signed with the old one are still accepted for --hours (24).
     """
     click.echo(services().providers.rotate(endpoint_id, timedelta(hours=hours)))
+
+
+@providers.command("close-url")
+@click.argument("endpoint_id", metavar="ID", callback=_id_in)
+@click.argument("url", required=False, callback=_close_url)
+def set_close_url(endpoint_id: str, url: str | None) -> None:
+    """Set where the provider of the endpoint ID is asked to close a payment; without URL, nowhere."""
+    endpoint = services().providers.set_close_url(endpoint_id, url)
+    click.echo(f"{endpoint.id} of {endpoint.client}: {endpoint.close_url or 'not asked'}")
 
 
 @providers.command("revoke")

@@ -71,6 +71,14 @@ class OrderCancelled(OrderError):
     """The order is cancelled."""
 
 
+class AttemptTooLate(OrderError):
+    """Payments for this order have been under way for as long as they may beyond its deadline."""
+
+
+class GatewayUnavailable(OrderError):
+    """The payment provider does not answer."""
+
+
 class TooManyUnpaidOrders(OrderError):
     """You have too many unpaid orders."""
 

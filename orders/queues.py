@@ -17,10 +17,11 @@ from worker.records import TablePauses
 from worker.runtime import pauses
 
 #: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhooks, whose ids
-#: are those of deliveries that are due, and of subscriptions that are behind; that of freezes.
-QueueName = Literal["order-timeout", "webhooks", "freezes"]
+#: are those of deliveries that are due, and of subscriptions that are behind; that of freezes, and that
+#: of payment attempts.
+QueueName = Literal["order-timeout", "webhooks", "freezes", "attempts"]
 QUEUES: tuple[str, ...] = get_args(QueueName)
-QUEUE, WEBHOOK_QUEUE, FREEZE_QUEUE = QUEUES
+QUEUE, WEBHOOK_QUEUE, FREEZE_QUEUE, ATTEMPT_QUEUE = QUEUES
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 import structlog
 
 from orders.bootstrap import Services, bootstrap, counting, tracing
+from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.deliveries import webhook_flow
 from orders.order.domain import CancelledOrder
@@ -38,7 +39,8 @@ def flows() -> list[Flow]:
     services = bootstrap(settings, counting())
     traces = tracing(os.environ)
     timeouts = timeout_flow(services, Doctor(services.engine), traces)
-    return [timeouts, webhook_flow(services, traces=traces), thaw_flow(services)]
+    webhooks, attempts = webhook_flow(services, traces=traces), attempt_flow(services)
+    return [timeouts, webhooks, thaw_flow(services), attempts]
 
 
 def timeout_flow(

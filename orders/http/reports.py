@@ -8,8 +8,23 @@ from pydantic import ValidationError
 from werkzeug.exceptions import BadRequest
 
 from orders.bootstrap import Services
-from orders.errors import OrderError, OrderNotFound, PaymentNotFound, StorageUnavailable
-from orders.http.schemas.providers import ENTRIES, OtherMessage, PaymentSucceeded, ReportIn
+from orders.errors import (
+    AlreadyPaid,
+    AttemptTooLate,
+    OrderCancelled,
+    OrderError,
+    OrderNotFound,
+    PaymentNotFound,
+    StorageUnavailable,
+)
+from orders.http.schemas.providers import (
+    ENTRIES,
+    OtherMessage,
+    PaymentFailed,
+    PaymentPending,
+    PaymentSucceeded,
+    ReportIn,
+)
 from orders.http.strict_json import parse_object
 from orders.order.domain import Entry
 from orders.providers.domain import ProviderMessage, Sender
@@ -66,6 +81,8 @@ def _recorded(services: Services, sender: Sender, body: bytes) -> Outcome:
     if isinstance(message, OtherMessage):
         return Outcome("ignored", unknown_type=message.type)
     orders, data = services.orders, message.data.model_dump()
+    if isinstance(message, PaymentPending | PaymentFailed):
+        return Outcome(_noted(services, sender, message))
     if isinstance(message, PaymentSucceeded):
         paid = orders.pay(sender.client_id, provider=sender.provider, **data)
         outcome = str(paid.payment.status)
@@ -75,6 +92,17 @@ def _recorded(services: Services, sender: Sender, body: bytes) -> Outcome:
         paid = orders.enter_by_reference(*of, entry)
         outcome = "refunded" if entry.kind == "refund" else "disputed"
     return Outcome("replayed" if paid.replayed else outcome, paid.payment.id)
+
+
+def _noted(services: Services, sender: Sender, message: PaymentPending | PaymentFailed) -> str:
+    """What became of a payment that is under way, or is no longer."""
+    of = {"provider": sender.provider, **message.data.model_dump()}
+    if isinstance(message, PaymentFailed):
+        return "failed" if services.attempts.fail(sender.client_id, **of) else "ignored"
+    with suppress(AlreadyPaid, AttemptTooLate, OrderCancelled):
+        opened = services.attempts.open(sender.client_id, **of)
+        return "replayed" if opened.replayed else "pending"
+    return "ignored"
 
 
 def _reason(error: Exception) -> str:

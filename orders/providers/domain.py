@@ -14,6 +14,13 @@ class Sender(NamedTuple):
     provider: str
 
 
+class Closer(NamedTuple):
+    """Where a client's provider is asked to close a payment attempt, and what signs the request."""
+
+    url: str
+    secrets: tuple[str, ...]
+
+
 class MessageStatus(StrEnum):
     """Whether a message waits for a person, because it could not be recorded."""
 
@@ -54,3 +61,5 @@ class ProviderEndpoint:
     revoked_at: datetime | None
     #: Until when a message may be signed with the secret before the last rotation.
     old_secret_until: datetime | None
+    #: Asked to close a payment attempt; None: this provider cannot be asked.
+    close_url: str | None

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from orders.providers.domain import MessageStatus, ProviderEndpoint, ProviderMessage, Sender
+from orders.providers.domain import Closer, MessageStatus, ProviderEndpoint, ProviderMessage, Sender
 from orders.sql.expressions import later, ms_until, now, one_of, text_literal, unindexed
 from orders.sql.ids import new_id
 from orders.sql.secrets import Secrets
@@ -35,16 +35,37 @@ class ValidEndpoint(NamedTuple):
 ADD_ENDPOINT = (
     sa.insert(provider_endpoints)
     .from_select(
-        ["id", "client_id", "provider", "created_at"],
+        ["id", "client_id", "provider", "created_at", "close_url"],
         sa.select(
             p("new_id", type_=provider_endpoints.c.id.type),
             api_clients.c.id,
             p("for_provider", type_=sa.String),
             now(),
+            p("for_url", type_=provider_endpoints.c.close_url.type),
         ).where(api_clients.c.name == p("for_name")),
     )
     .returning(provider_endpoints.c.id)
 )
+# Where the client's provider is asked to close an attempt: at its newest endpoint that has a URL.
+_asked = (
+    sa.select(provider_endpoints.c.id, provider_endpoints.c.close_url)
+    .where(
+        provider_endpoints.c.client_id == p("for_client", type_=provider_endpoints.c.id.type),
+        provider_endpoints.c.provider == p("for_provider", type_=sa.String),
+        provider_endpoints.c.revoked_at.is_(None),
+        provider_endpoints.c.close_url.is_not(None),
+    )
+    .order_by(provider_endpoints.c.id.desc())
+    .limit(1)
+    .cte("asked")
+)
+GET_CLOSER = (
+    sa.select(_asked.c.close_url, provider_secrets.c.secret)
+    .join_from(_asked, provider_secrets, provider_secrets.c.endpoint_id == _asked.c.id)
+    .where(SECRETS.is_valid)
+)
+# Set where an endpoint's provider is asked.
+SET_URL = sa.update(provider_endpoints).where(*_IS_VALID).values(close_url=p("for_url"))
 # Lock an endpoint that is not revoked.
 LOCK_VALID = sa.select(provider_endpoints.c.id).where(*_IS_VALID).with_for_update()
 # Revoke an endpoint, unless it was revoked before.
@@ -170,10 +191,11 @@ DISMISS_MESSAGE = (
 class ProviderRepository(Statements):
     """Providers' endpoints and messages."""
 
-    def add(self, name: str, provider: str, secret: str) -> str | None:
+    def add(self, name: str, provider: str, secret: str, close_url: str | None) -> str | None:
         """Insert an endpoint of the client of this name; its id, or None without such a client."""
         values = {"new_id": new_id(), "for_name": name, "for_provider": provider}
-        made: str | None = self._run(ADD_ENDPOINT, **values).scalar_one_or_none()
+        url = {"for_url": close_url}
+        made: str | None = self._run(ADD_ENDPOINT, **values, **url).scalar_one_or_none()
         if made is not None:
             SECRETS.add(self._connection, made, secret)
         return made
@@ -184,6 +206,15 @@ class ProviderRepository(Statements):
         if found:
             SECRETS.replace(self._connection, endpoint_id, secret, overlap_ms)
         return bool(found)
+
+    def set_url(self, endpoint_id: str, close_url: str | None) -> bool:
+        """Set where the provider is asked; whether there is such an endpoint."""
+        return bool(self._run(SET_URL, for_id=endpoint_id, for_url=close_url).rowcount)
+
+    def closer(self, client_id: str, provider: str) -> Closer | None:
+        """Where a client's provider is asked to close an attempt; None if it cannot be."""
+        rows = self._run(GET_CLOSER, for_client=client_id, for_provider=provider).all()
+        return Closer(rows[0].close_url, tuple(row.secret for row in rows)) if rows else None
 
     def revoke(self, endpoint_id: str) -> None:
         """Revoke an endpoint and delete its secrets. Repeating it changes nothing."""
@@ -257,4 +288,5 @@ def _endpoint(row: sa.Row[Any]) -> ProviderEndpoint:
         created_at=row.created_at,
         revoked_at=row.revoked_at,
         old_secret_until=row.old_secret_until,
+        close_url=row.close_url,
     )

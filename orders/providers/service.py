@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from orders.caches import Credentials
 from orders.errors import ClientNotFound, EndpointNotFound, MessageNotFound, SignatureInvalid
-from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender
+from orders.providers.domain import Closer, ProviderEndpoint, ProviderMessage, Sender
 from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
 from orders.sql.ids import is_uuid
@@ -43,14 +43,16 @@ class Providers(Transactional[ProviderRepository]):
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
 
     @retried
-    def add(self, name: str, provider: str) -> tuple[ProviderEndpoint, str]:
+    def add(
+        self, name: str, provider: str, close_url: str | None = None
+    ) -> tuple[ProviderEndpoint, str]:
         """Make an endpoint for a provider of the client of this name; return it and its secret.
 
-        Raises ClientNotFound.
+        At ``close_url`` the provider is asked to close payment attempts. Raises ClientNotFound.
         """
         secret = new_secret()
         with self._writing() as repository:
-            endpoint_id = repository.add(name, provider, secret)
+            endpoint_id = repository.add(name, provider, secret, close_url)
         if endpoint_id is None:
             raise ClientNotFound
         return self._find(endpoint_id), secret
@@ -74,6 +76,23 @@ class Providers(Transactional[ProviderRepository]):
         if not rotated:
             raise EndpointNotFound("This one is revoked.")
         return secret
+
+    @retried
+    def set_close_url(self, endpoint_id: str, close_url: str | None) -> ProviderEndpoint:
+        """Set where the provider is asked to close payment attempts; None: nowhere.
+
+        Raises EndpointNotFound, also for one that is revoked.
+        """
+        self._find(endpoint_id)
+        with self._writing() as repository:
+            if not repository.set_url(endpoint_id, close_url):
+                raise EndpointNotFound("This one is revoked.")
+        return self._find(endpoint_id)
+
+    def closer(self, client_id: str, provider: str) -> Closer | None:
+        """Where a client's provider is asked to close payment attempts; None if it cannot be."""
+        with self._reading() as repository:
+            return repository.closer(client_id, provider)
 
     @retried
     def revoke(self, endpoint_id: str) -> ProviderEndpoint:

@@ -170,6 +170,8 @@ def test_the_page_on_payments_works_as_it_is_pasted(service: Service, tmp_path: 
     assert '"status":"applied"' in paste(
         the_block("sh", '"provider":"office"', PAYMENTS), ID=order()
     )
+    attempt = the_block("sh", "payment-attempts", PAYMENTS)
+    assert '"outcome":null' in paste(attempt, ID=order())
     add, listed, rotate, revoke = the_block("sh", "providers add", PAYMENTS).strip().splitlines()
     path, secret = bash(add, service.env).split()
     endpoint_id = path.split("/")[3]

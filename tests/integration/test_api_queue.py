@@ -11,7 +11,7 @@ from werkzeug.test import TestResponse
 from devtools.processes import free_port, wait_until
 from orders.http.schemas.paging import encoded
 from orders.http.schemas.queue import MAX_TASK_ID
-from orders.queues import FREEZE_QUEUE, QUEUE, WEBHOOK_QUEUE
+from orders.queues import ATTEMPT_QUEUE, FREEZE_QUEUE, QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.tables import unpaid_orders
 from orders.timeouts import timeout_flow
@@ -60,7 +60,8 @@ def test_the_queues_are_counted(api: Api, queue: DelayQueue, redis_client: redis
     bury(queue, "dead")
     queue.schedule_many([("due", 1, b""), ("later", 2**50, b"")])
     DelayQueue(redis_client, WEBHOOK_QUEUE).pause()
-    [checks, webhooks, freezes] = content(api.send("GET", "/v1/queue", key="ops"))["data"]
+    found = content(api.send("GET", "/v1/queue", key="ops"))["data"]
+    [checks, webhooks, freezes, attempts] = found
     ages = {name: checks.pop(name) for name in ("oldest_due_age_ms", "oldest_dead_age_ms")}
     assert checks == {
         "queue": QUEUE,
@@ -73,7 +74,8 @@ def test_the_queues_are_counted(api: Api, queue: DelayQueue, redis_client: redis
     }
     assert ages["oldest_due_age_ms"] > 1_000_000
     assert ages["oldest_dead_age_ms"] < 1_000_000
-    assert freezes == {**webhooks, "queue": FREEZE_QUEUE, "paused": False}
+    for each, name in ((freezes, FREEZE_QUEUE), (attempts, ATTEMPT_QUEUE)):
+        assert each == {**webhooks, "queue": name, "paused": False}
     assert webhooks == {
         "queue": WEBHOOK_QUEUE,
         "scheduled": 0,

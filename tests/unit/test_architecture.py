@@ -32,12 +32,12 @@ orders.cli_deadlines
 orders.cli
 orders.ops
 orders.timeouts
-orders.deliveries orders.thaws
+orders.closings orders.deliveries orders.thaws
 orders.http
 orders.bootstrap
 orders.outages orders.queues orders.watch
 orders.providers
-orders.freezes
+orders.attempts orders.freezes
 orders.webhooks
 orders.order
 orders.clients orders.stock
@@ -69,12 +69,13 @@ class Rule:
 
 
 PACKAGES = ("orders", "worker")
-CONTEXTS = ("order", "stock", "clients", "providers", "webhooks", "freezes")
+CONTEXTS = ("attempts", "order", "stock", "clients", "providers", "webhooks", "freezes")
 #: Where the service meets the engine.
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
     for name in (
         "bootstrap",
+        "closings",
         "deliveries",
         "ops.*",
         "outages",

@@ -13,6 +13,8 @@ from pydantic import (
     Tag,
 )
 
+from orders.attempts.domain import MAX_SECONDS
+from orders.http.schemas.attempts import Seconds
 from orders.http.schemas.orders import ClientName
 from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
 from orders.http.schemas.payments import REFUND_AMOUNT, REFUND_CURRENCY
@@ -30,6 +32,7 @@ from orders.providers.domain import MessageStatus
 from orders.sql.ids import UUID
 
 PAYMENT, OTHER = "payment.succeeded", "other"
+PENDING, FAILED = "payment.pending", "payment.failed"
 #: By the type of a message, the kind of the entry that it reports.
 ENTRIES = {"refund.succeeded": "refund"} | {
     f"dispute.{kind}": kind for kind in ("opened", "won", "lost")
@@ -85,22 +88,38 @@ AnyCurrency = Annotated[
 ]
 
 
+OrderId = Annotated[
+    str,
+    StringConstraints(pattern=f"^{ANY_UUID}$", strip_whitespace=True, to_lower=True),
+    Field(
+        description="The id of the order that it is for.",
+        examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
+        json_schema_extra={"format": "uuid"},
+    ),
+]
+
+
 class PaymentReport(Report):
     """Money that the provider took for an order."""
 
-    order_id: Annotated[
-        str,
-        StringConstraints(pattern=f"^{ANY_UUID}$", strip_whitespace=True, to_lower=True),
-        Field(
-            description="The id of the order that it is for.",
-            examples=["01936d5e-7c1a-7b3e-9f04-2a6b8c0d1e2f"],
-            json_schema_extra={"format": "uuid"},
-        ),
-    ]
+    order_id: OrderId
     reference: AnyReference
     amount_minor: Amount
     currency: AnyCurrency
     paid_at: PaidAt | None = None
+
+
+class AttemptReport(Report):
+    """A payment for an order that the provider has not taken, or not yet."""
+
+    order_id: OrderId
+    reference: AnyReference
+
+
+class PendingReport(AttemptReport):
+    """A payment that is under way."""
+
+    seconds: Seconds = MAX_SECONDS
 
 
 class EntryReport(Report):
@@ -121,6 +140,20 @@ class PaymentSucceeded(Report):
     data: PaymentReport
 
 
+class PaymentPending(Report):
+    """Somebody is paying."""
+
+    type: Annotated[Literal["payment.pending"], Kind]
+    data: PendingReport
+
+
+class PaymentFailed(Report):
+    """A payment will not be taken."""
+
+    type: Annotated[Literal["payment.failed"], Kind]
+    data: AttemptReport
+
+
 class EntryReported(Report):
     """All or some of a payment was sent back, or its payer disputes it."""
 
@@ -139,15 +172,20 @@ class OtherMessage(Report):
         Field(
             description="Any other.",
             examples=["payment.created"],
-            json_schema_extra={"not": {"enum": [PAYMENT, *ENTRIES]}},
+            json_schema_extra={"not": {"enum": [PAYMENT, PENDING, FAILED, *ENTRIES]}},
         ),
     ]
 
 
+def _names_one(data: Any) -> bool:
+    """Whether it says which payment is meant. One that does not moves no money either way."""
+    return isinstance(data, dict) and {"order_id", "reference"} <= data.keys()
+
+
 def _tag(message: Any) -> str:
     kind = message.get("type") if isinstance(message, dict) else None
-    if kind == PAYMENT:
-        return PAYMENT
+    if kind == PAYMENT or (kind in (PENDING, FAILED) and _names_one(message.get("data"))):
+        return str(kind)
     return "entry" if isinstance(kind, str) and kind in ENTRIES else OTHER
 
 
@@ -155,6 +193,8 @@ class ReportIn(
     RootModel[
         Annotated[
             Annotated[PaymentSucceeded, Tag(PAYMENT)]
+            | Annotated[PaymentPending, Tag(PENDING)]
+            | Annotated[PaymentFailed, Tag(FAILED)]
             | Annotated[EntryReported, Tag("entry")]
             | Annotated[OtherMessage, Tag(OTHER)],
             Discriminator(_tag),
@@ -168,12 +208,20 @@ class OutcomeOut(Out):
     """What became of a message, and which payment it was about. It need not be sent again."""
 
     outcome: Literal[
-        "applied", "refund_due", "refunded", "disputed", "replayed", "ignored", "waiting"
+        "applied",
+        "refund_due",
+        "refunded",
+        "disputed",
+        "pending",
+        "failed",
+        "replayed",
+        "ignored",
+        "waiting",
     ] = Field(
         description="Replayed: it was recorded before. Waiting: it is kept for a person to look at, "
         "because it cannot be recorded."
     )
-    payment_id: Id | None = Field(description="The payment's id; null if it is ignored or waits.")
+    payment_id: Id | None = Field(description="The payment's id; null without one.")
 
 
 class MessagesQuery(CreatedQuery):

@@ -1,0 +1,84 @@
+"""Closes payments at Stripe when the order service asks for it: what a ``--close-url`` leads to.
+
+python -m examples.gateway 9000 whsec_... sk_test_...
+
+An attempt's reference is the id of a Checkout session, as is that of the payment reported for it.
+"""
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from orders.errors import SignatureInvalid
+from orders.webhooks.signatures import verify
+
+#: Less than the order service waits for an answer.
+TIMEOUT_SECONDS = 4
+
+
+class Stripe:
+    """The two calls that it takes."""
+
+    def __init__(self, key: str, url: str = "https://api.stripe.com") -> None:
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._sessions = f"{url}/v1/checkout/sessions"
+
+    def close(self, session_id: str) -> dict[str, Any]:
+        """Expire a session, so that nobody can pay any more; or say how it ended. Raises OSError."""
+        try:
+            self._call("POST", f"{session_id}/expire")
+        except HTTPError as error:
+            if error.code != 400:  # Stripe refuses to expire what is not open
+                raise
+        session = self._call("GET", f"{session_id}?expand[]=payment_intent.latest_charge")
+        if session["payment_status"] == "paid":
+            charged = session["payment_intent"]["latest_charge"]["created"]
+            return {
+                "outcome": "paid",
+                "amount_minor": session["amount_total"],
+                "currency": session["currency"],
+                "paid_at": datetime.fromtimestamp(charged, UTC).isoformat(),
+            }
+        # A bank debit, for instance, is complete long before it is paid.
+        return {"outcome": "closed" if session["status"] == "expired" else "unknown"}
+
+    def _call(self, method: str, path: str) -> Any:
+        request = Request(f"{self._sessions}/{path}", method=method, headers=self._headers)  # noqa: S310  ours
+        with urlopen(request, timeout=TIMEOUT_SECONDS) as response:  # noqa: S310
+            return json.load(response)
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers what the order service asks."""
+
+    secret = ""
+    stripe: Stripe
+
+    def do_POST(self) -> None:
+        """Verify the raw body before parsing it. An exception hangs up: the service asks again."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        try:
+            verify(headers, body, [self.secret], now_seconds=time.time())
+        except SignatureInvalid:
+            self.send_error(401)
+            return
+        answer = json.dumps(self.stripe.close(json.loads(body)["data"]["reference"])).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+if __name__ == "__main__":
+    port, Gateway.secret, key = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    Gateway.stripe = Stripe(key)
+    ThreadingHTTPServer(("127.0.0.1", port), Gateway).serve_forever()

@@ -1,0 +1,83 @@
+"""A payment provider that closes attempts over HTTP: a signed request out, JSON back.
+
+The request is signed, and its address checked, as those of webhooks are. A provider that has an API of
+its own, such as Stripe, is asked through a small service of the shop's: see `examples/gateway.py`.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Literal, Protocol
+from uuid import uuid4
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel, ValidationError
+
+from orders.attempts.domain import Closed, Paid, Reply, Unknown
+from orders.errors import GatewayUnavailable
+from orders.stock.domain import MAX_MINOR
+from orders.webhooks.domain import Answer
+from orders.webhooks.signatures import signed
+
+#: What is asked for.
+CLOSE = "payment.close"
+
+
+class Sender(Protocol):
+    """Sends over HTTP, such as `orders.webhooks.sender.WebhookSender`."""
+
+    def post(self, url: str, headers: dict[str, str], body: bytes, /) -> Answer: ...
+
+
+class _Answer(BaseModel):
+    """JSON's own types; unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Closed(_Answer):
+    outcome: Literal["closed"]
+
+
+class _Unknown(_Answer):
+    outcome: Literal["unknown"]
+
+
+class _Paid(_Answer):
+    outcome: Literal["paid"]
+    amount_minor: Annotated[int, Field(strict=True, ge=1, le=MAX_MINOR)]
+    currency: Annotated[str, Field(pattern="^[A-Za-z]{3}$")]
+    paid_at: AwareDatetime | None = None
+
+
+class _Reply(RootModel[Annotated[_Closed | _Paid | _Unknown, Field(discriminator="outcome")]]):
+    """What a provider may answer."""
+
+
+class HttpGateway:
+    """Asks at one URL, with the secrets of the provider's endpoint."""
+
+    def __init__(self, sender: Sender, url: str, secrets: Sequence[str]) -> None:
+        self._sender = sender
+        self._url = url
+        self._secrets = secrets
+
+    def close(self, reference: str, /) -> Reply:
+        """Ask to close an attempt. Raises GatewayUnavailable."""
+        body = json.dumps({"type": CLOSE, "data": {"reference": reference}}).encode()
+        headers = signed(f"close_{uuid4().hex}", body, self._secrets, now_seconds=time.time())
+        answer = self._sender.post(self._url, headers, body)
+        if not answer.is_success:
+            raise GatewayUnavailable(answer.error or f"HTTP {answer.status}")
+        try:
+            reply = _Reply.model_validate_json(answer.body or "").root
+        except ValidationError as error:
+            raise GatewayUnavailable(f"It makes no sense: {answer.body!r}"[:200]) from error
+        if isinstance(reply, _Paid):
+            return Paid(reply.amount_minor, reply.currency.upper(), _ms(reply.paid_at))
+        return Closed() if isinstance(reply, _Closed) else Unknown()
+
+
+def _ms(moment: datetime | None) -> datetime | None:
+    """Rounded down to the millisecond."""
+    return moment and moment.replace(microsecond=moment.microsecond // 1000 * 1000)

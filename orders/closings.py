@@ -1,0 +1,202 @@
+"""The flow that settles payment attempts which have ended, and asks their providers before it does."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+import structlog
+
+from orders.attempts.circuit import Circuit
+from orders.attempts.domain import DueAttempt, Gateway, Paid, Unknown
+from orders.attempts.gateway import HttpGateway
+from orders.bootstrap import Services
+from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
+from orders.outages import outages
+from orders.queues import ATTEMPT_QUEUE
+from orders.sql.guards import queue_pauses
+from orders.sql.keeping import payment_attempts
+from orders.webhooks.sender import WebhookSender
+from worker import Backoff, DelayQueue, Flow, NotDue, Outcome, Retry, Task
+from worker.records import Records
+
+log = structlog.get_logger("orders")
+
+#: How many attempts a worker closes at a time, and how many of them at one provider.
+THREADS, MOST_AT_ONE = 4, 2
+#: How long to wait for a place at a provider, and how long between two requests to it at least.
+BUSY_MS, SPACING_SECONDS = 200.0, 0.05
+#: How soon to ask again what the provider could not tell.
+AGAIN = Backoff(2.0, 60.0)
+
+#: The gateway of a client's provider; None if it has none any more.
+Gateways = Callable[[str, str], Gateway | None]
+
+
+def attempt_flow(
+    services: Services,
+    gateways: Gateways | None = None,
+    *,
+    spacing_seconds: float = SPACING_SECONDS,
+) -> Flow:
+    """Settle payment attempts at their end, one at a time, and let their orders be cancelled.
+
+    ``gateways`` may be your own; by default it is `HttpGateway`, for providers with a URL.
+    """
+    settings = services.settings
+    closing = Closing(services, gateways or http_gateways(services), spacing_seconds)
+
+    def probe() -> None:
+        with outages():
+            services.orders.check_ready()
+
+    flow = Records(
+        services.engine,
+        id=payment_attempts.c.id,
+        due=payment_attempts.c.ends_at,
+        pending=payment_attempts.c.settled_at.is_(None),
+        handle=closing.settle,
+        queue=DelayQueue(services.redis, ATTEMPT_QUEUE),
+        timeout_seconds=settings.statement_timeout_seconds,
+        pauses=queue_pauses,
+    ).flow(
+        probe=probe,
+        threads=THREADS,
+        batch_size=1,
+        lease_seconds=settings.lease_seconds,
+        max_failures=settings.max_failures,
+        max_deliveries=settings.max_deliveries,
+        sweep_seconds=settings.sweep_seconds,
+        lookahead_seconds=settings.lookahead_seconds,
+    )
+    settle = flow.handler
+
+    def ask_and_settle(tasks: Sequence[Task]) -> Mapping[str, Outcome]:
+        """No connection is held while a provider is asked."""
+        with outages():
+            waiting, orders = closing.ask(tasks)
+        outcomes = settle([task for task in tasks if task.id not in waiting])
+        services.attempts.settled(orders)
+        return {**waiting, **(outcomes or {})}
+
+    return replace(flow, handler=ask_and_settle)
+
+
+def http_gateways(services: Services) -> Gateways:
+    """The gateways of providers that have a URL, as ``providers add --close-url`` sets it."""
+    settings = services.settings
+    sender = WebhookSender(
+        settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
+    )
+
+    def find(client_id: str, provider: str) -> Gateway | None:
+        found = services.providers.closer(client_id, provider)
+        return None if found is None else HttpGateway(sender, found.url, found.secrets)
+
+    return find
+
+
+class _Place:
+    """What a worker knows of one client's provider."""
+
+    def __init__(self) -> None:
+        self.circuit = Circuit()
+        self.places = threading.Semaphore(MOST_AT_ONE)
+        #: When the next request may begin, on the monotonic clock.
+        self.free_at = 0.0
+
+
+class Closing:
+    """Asks providers, each for itself: one that hangs holds up nobody else's attempts."""
+
+    def __init__(self, services: Services, gateways: Gateways, spacing_seconds: float) -> None:
+        self._services = services
+        self._spacing_seconds = spacing_seconds
+        self._gateways = gateways
+        self._places: dict[tuple[str, str], _Place] = {}
+        self._closed: set[str] = set()
+
+    def settle(self, connection: sa.Connection, attempt_ids: Sequence[str]) -> None:
+        """Settle attempts that need not be asked about, or were."""
+        closed = [each for each in attempt_ids if each in self._closed]
+        self._services.attempts.settle(connection, attempt_ids, closed)
+
+    def ask(self, tasks: Sequence[Task]) -> tuple[dict[str, Outcome], list[str]]:
+        """Ask about attempts that have ended; return those that are not to be settled yet, and the
+        orders of the others.
+        """
+        waiting: dict[str, Outcome] = {}
+        orders: list[str] = []
+        attempt_of = {task.id: task.attempt for task in tasks}
+        self._closed.difference_update(attempt_of)
+        for each in self._services.attempts.open_ones([*attempt_of]):
+            if each.ends_in_ms > 0:
+                waiting[each.id] = NotDue(each.ends_in_ms)
+            elif each.asks and (outcome := self._asked(each, attempt_of[each.id])) is not None:
+                waiting[each.id] = outcome
+            else:
+                orders.append(each.order_id)
+        return waiting, orders
+
+    def _asked(self, attempt: DueAttempt, number: int) -> Outcome | None:
+        """Ask one provider; None: settle the attempt."""
+        gateway = self._gateways(attempt.client_id, attempt.provider)
+        if gateway is None:
+            return None
+        place = self._places.setdefault((attempt.client_id, attempt.provider), _Place())
+        if not place.places.acquire(blocking=False):
+            return Retry(BUSY_MS)
+        try:
+            return self._asked_now(attempt, number, gateway, place)
+        finally:
+            place.places.release()
+
+    def _asked_now(
+        self, attempt: DueAttempt, number: int, gateway: Gateway, place: _Place
+    ) -> Outcome | None:
+        wait = place.free_at - time.monotonic()
+        if wait > 0 or (wait := place.circuit.wait_seconds()) > 0:
+            return self._later(attempt, 1000 * wait)
+        place.free_at = time.monotonic() + self._spacing_seconds
+        facts = {"attempt": attempt.id, "order": attempt.order_id, "provider": attempt.provider}
+        try:
+            reply = gateway.close(attempt.reference)
+        except Exception as error:
+            is_open = place.circuit.failed()
+            if not isinstance(error, GatewayUnavailable):
+                log.exception("provider not asked", **facts)
+            log.warning("provider does not answer", **facts, error=str(error), circuit=is_open)
+            return self._later(attempt, 1000 * AGAIN(number))
+        place.circuit.succeeded()
+        log.info("provider asked", **facts, reply=type(reply).__name__.lower())
+        if isinstance(reply, Unknown):
+            return self._later(attempt, 1000 * AGAIN(number))
+        if isinstance(reply, Paid):
+            return self._paid(attempt, reply, number)
+        self._closed.add(attempt.id)
+        return None
+
+    def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
+        """Record the money, as if the provider had reported it."""
+        try:
+            self._services.orders.pay(
+                attempt.client_id,
+                attempt.order_id,
+                provider=attempt.provider,
+                reference=attempt.reference,
+                **reply._asdict(),
+            )
+        except StorageUnavailable:
+            raise
+        except OrderError as error:
+            log.error("payment not recorded", attempt=attempt.id, error=str(error))
+            return self._later(attempt, 1000 * AGAIN(number))
+        return None
+
+    def _later(self, attempt: DueAttempt, ms: float) -> Outcome | None:
+        """Ask again, unless the order has waited for as long as it may."""
+        if attempt.is_over:
+            log.warning("provider not heard", attempt=attempt.id, order=attempt.order_id)
+            return None
+        return Retry(ms)

@@ -1,0 +1,367 @@
+"""Payments under way: while one is, its order is not cancelled at its deadline, within bounds."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+from werkzeug.test import TestResponse
+
+from devtools.processes import wait_until
+from devtools.valkey import Valkey
+from orders.attempts.domain import Closed, Gateway, Paid, Reply, Unknown
+from orders.closings import attempt_flow
+from orders.errors import GatewayUnavailable
+from orders.queues import ATTEMPT_QUEUE, QUEUE
+from orders.sql.expressions import Instant
+from orders.sql.tables import payment_attempts, unpaid_orders
+from tests.conftest import Api, serving
+from tests.expiring import expire_now
+from tests.integration.test_api_routes import content, problem
+from tests.integration.test_providers import Provider
+from worker import DelayQueue, NotDue, Outcome, Retry, Task
+
+MINUTE = 60
+Answers = list[Reply | Exception]
+
+
+class Scripted:
+    """A provider that gives one answer after another, and the last one for ever."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: Answers = [Closed()]
+
+    def close(self, reference: str, /) -> Reply:
+        self.asked.append(reference)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Till:
+    """The application, a provider that reports to it, and the flow that settles attempts."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.services = api.services
+        self.bank = Provider(api)
+        self.gateway = Scripted()
+        self.flow = attempt_flow(api.services, self._find, spacing_seconds=0)
+
+    def _find(self, _client_id: str, _provider: str) -> Gateway | None:
+        return self.gateway
+
+    def asks(self) -> None:
+        """From now on attempts at this provider are asked about."""
+        url = "https://bank.example/close"
+        self.services.providers.set_close_url(self.bank.endpoint.id, url)
+
+    def place(self, **body: Any) -> str:
+        return str(content(self.api.place(**body))["id"])
+
+    def open(self, order_id: str, reference: str = "tx-1", **body: Any) -> TestResponse:
+        body = {"provider": "bank", "reference": reference, **body}
+        return self.api.send("POST", f"/v1/orders/{order_id}/payment-attempts", body)
+
+    def attempts(self, order_id: str) -> Any:
+        return content(self.api.send("GET", f"/v1/orders/{order_id}/payment-attempts"))["data"]
+
+    def outcomes(self, order_id: str) -> list[str | None]:
+        return [each["outcome"] for each in self.attempts(order_id)]
+
+    def pass_(self, seconds: float) -> None:
+        """Have time pass for orders and attempts."""
+        earlier = sa.literal(timedelta(seconds=seconds), sa.Interval)
+        with self.services.engine.begin() as connection:
+            for table in (unpaid_orders, payment_attempts):
+                moved = {each: each - earlier for each in table.c if each.type is Instant}
+                connection.execute(sa.update(table).values(moved))
+
+    def settle(self) -> dict[str, Outcome]:
+        """Let the flow look at all attempts that are not settled."""
+        found: dict[str, Outcome] = {}
+        with self.services.engine.connect() as connection:
+            open_ = payment_attempts.c.settled_at.is_(None)
+            ids = connection.execute(sa.select(payment_attempts.c.id).where(open_)).scalars().all()
+        for each in ids:
+            found.update(self.flow.handler([Task(each)]) or {})
+        return found
+
+    def expire(self, order_id: str) -> dict[str, float]:
+        return expire_now(self.services.orders, [order_id])
+
+    def status(self, order_id: str) -> str:
+        return str(content(self.api.send("GET", f"/v1/orders/{order_id}"))["status"])
+
+    def checks_due(self) -> int:
+        """How many orders' checks are due."""
+        return DelayQueue(self.services.redis, QUEUE).stats().due
+
+
+@pytest.fixture
+def till(
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,  # noqa: ARG001  empties it
+) -> Iterator[Till]:
+    with serving(migrated_url, valkey.url) as api:
+        yield Till(api)
+
+
+# -- what keeps an order -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["request", "message"])
+def test_an_open_attempt_keeps_an_overdue_order_until_it_ends(till: Till, how: str) -> None:
+    order_id = till.place(timeout_seconds=600)
+    if how == "request":
+        opened = till.open(order_id, seconds=900)
+        assert opened.status_code == 201
+        assert [*content(opened)] == [
+            *("id", "order_id", "provider", "reference"),
+            *("opened_at", "ends_at", "settled_at", "outcome"),
+        ]
+    else:
+        pending = till.bank.report("payment.pending", order_id=order_id, reference="tx-1")
+        assert content(pending)["outcome"] == "pending"
+    till.pass_(601)
+    [(kept, wait_ms)] = till.expire(order_id).items()
+    assert (kept, till.status(order_id)) == (order_id, "unpaid")
+    assert 59_000 < wait_ms <= 60_000
+    [outcome] = till.settle().values()
+    assert isinstance(outcome, NotDue)
+
+    till.pass_(300)
+    assert till.expire(order_id) == {}
+    assert till.settle() == {}
+    assert (till.status(order_id), till.outcomes(order_id)) == ("cancelled", ["expired"])
+
+
+def test_success_pays_after_the_deadline_and_settles_it(till: Till) -> None:
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.pass_(700)
+    assert till.expire(order_id)
+    till.bank.paid(order_id, "tx-1")
+    assert till.status(order_id) == "paid"
+    assert till.settle() == {}
+    assert (till.outcomes(order_id), till.gateway.asked) == (["succeeded"], [])
+
+
+def test_failure_lets_an_overdue_order_be_cancelled_at_once(till: Till) -> None:
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.open(order_id, "tx-2")
+    till.pass_(700)
+    for reference, left in (("tx-1", [order_id]), ("tx-2", [])):
+        failed = till.bank.report("payment.failed", order_id=order_id, reference=reference)
+        assert content(failed)["outcome"] == "failed"
+        assert [*till.expire(order_id)] == left
+    assert till.status(order_id) == "cancelled"
+    assert till.outcomes(order_id) == ["failed", "failed"]
+    wait_until(lambda: till.checks_due() == 1, "the order's check to be due")
+    again = till.bank.report("payment.failed", order_id=order_id, reference="tx-2")
+    assert content(again)["outcome"] == "ignored"
+
+
+def test_a_failure_that_overtakes_its_attempt_is_not_undone(till: Till) -> None:
+    order_id = till.place(timeout_seconds=600)
+    till.bank.report("payment.failed", order_id=order_id, reference="tx-1")
+    late = till.bank.report("payment.pending", order_id=order_id, reference="tx-1")
+    assert content(late)["outcome"] == "replayed"
+    till.pass_(601)
+    assert till.expire(order_id) == {}
+
+
+def test_attempts_keep_an_order_up_to_a_bound_in_all(till: Till) -> None:
+    order_id = till.place(timeout_seconds=600)
+    till.pass_(570)
+    for minute in range(30):
+        assert till.open(order_id, f"tx-{minute}").status_code == 201
+        assert till.expire(order_id)
+        till.pass_(MINUTE)
+    assert till.expire(order_id)  # half a minute is left
+    till.pass_(30)
+    problem(till.open(order_id, "one-more"), 409, "attempt_too_late")
+    assert till.expire(order_id) == {}
+
+
+def test_an_attempt_moves_with_the_deadline(till: Till) -> None:
+    till.asks()
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    deadline = datetime.fromisoformat(
+        content(till.api.send("GET", f"/v1/orders/{order_id}"))["expires_at"]
+    )
+    later = (deadline + timedelta(hours=1)).isoformat()
+    extended = till.api.send(
+        "PATCH", f"/v1/orders/{order_id}", {"expires_at": later}, headers={"If-Match": "*"}
+    )
+    assert extended.status_code == 200
+    till.pass_(600 + 3600 + 1799)
+    assert till.expire(order_id)
+    till.pass_(2)
+    assert till.expire(order_id) == {}
+
+
+# -- who may open one ----------------------------------------------------------------------
+
+
+def test_a_repeated_request_returns_the_same_attempt(till: Till) -> None:
+    order_id, other = till.place(), till.place()
+    first = till.open(order_id, seconds=60)
+    again = till.open(order_id, provider="BANK")
+    assert (again.status_code, again.get_data()) == (201, first.get_data())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    problem(till.open(other), 409, "reference_reused")
+    assert len(till.attempts(order_id)) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"seconds": 901}, 422),
+        ({"seconds": 0}, 422),
+        ({"provider": "nobody"}, 422),
+        ({"reference": "a b"}, 422),
+    ],
+)
+def test_what_cannot_be_an_attempt_is_refused(till: Till, body: Any, status: int) -> None:
+    assert till.open(till.place(), **body).status_code == status
+
+
+def test_an_attempt_needs_ones_own_unpaid_order(till: Till) -> None:
+    paid, cancelled, unpaid = (till.place() for _ in range(3))
+    till.bank.paid(paid)
+    till.api.send("POST", f"/v1/orders/{cancelled}/cancel")
+    for order_id, key, status, code in (
+        (paid, "customer", 409, "already_paid"),
+        (cancelled, "customer", 409, "order_cancelled"),
+        (unpaid, "other", 404, "order_not_found"),
+        (unpaid, "ops", 403, "forbidden"),
+    ):
+        body = {"provider": "bank", "reference": "new"}
+        path = f"/v1/orders/{order_id}/payment-attempts"
+        problem(till.api.send("POST", path, body, key=key), status, code)
+    assert (
+        till.api.send("GET", f"/v1/orders/{unpaid}/payment-attempts", key="other").status_code
+        == 404
+    )
+    for order_id in (paid, cancelled):
+        late = till.bank.report("payment.pending", order_id=order_id, reference="new")
+        assert content(late)["outcome"] == "ignored"
+
+
+# -- asking the provider -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "outcome"),
+    [
+        (Closed(), "cancelled", "closed"),
+        (Paid(250, "EUR"), "paid", "succeeded"),
+        (Paid(249, "EUR"), "cancelled", "succeeded"),
+    ],
+)
+def test_the_provider_is_asked_before_its_order_is_cancelled(
+    till: Till, answer: Reply, status: str, outcome: str
+) -> None:
+    till.asks()
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.gateway.answers = [GatewayUnavailable(), Unknown(), answer]
+    till.pass_(1000)
+    for _ in range(2):
+        assert till.expire(order_id)
+        [retry] = till.settle().values()
+        assert isinstance(retry, Retry)
+        assert not retry.counted
+    assert till.settle() == {}
+    till.expire(order_id)
+    assert (till.status(order_id), till.outcomes(order_id)) == (status, [outcome])
+    assert till.gateway.asked == ["tx-1"] * 3
+
+
+def test_what_the_provider_cannot_tell_is_asked_up_to_the_bound(till: Till) -> None:
+    till.asks()
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.gateway.answers = [Unknown()]
+    till.pass_(600 + 1799)
+    assert till.settle()
+    assert till.expire(order_id)
+    till.pass_(2)
+    assert till.expire(order_id) == {}
+    assert till.status(order_id) == "cancelled"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "paid elsewhere"])
+def test_attempts_of_an_order_that_ended_are_closed(till: Till, how: str) -> None:
+    till.asks()
+    order_id = till.place()
+    till.open(order_id, "open")
+    if how == "cancelled":
+        till.api.send("POST", f"/v1/orders/{order_id}/cancel")
+    else:
+        till.bank.paid(order_id, "other")
+    assert till.settle() == {}
+    assert (till.gateway.asked, till.outcomes(order_id)) == (["open"], ["closed"])
+
+
+def test_an_attempt_for_an_order_that_has_ended_is_closed(till: Till) -> None:
+    till.asks()
+    order_id = till.place()
+    till.api.send("POST", f"/v1/orders/{order_id}/cancel")
+    assert till.open(order_id).status_code == 409
+    assert till.settle() == {}
+    assert (till.gateway.asked, till.outcomes(order_id)) == (["tx-1"], ["closed"])
+
+
+def test_a_provider_that_does_not_answer_is_left_alone(till: Till) -> None:
+    till.asks()
+    ids = [till.place(timeout_seconds=600) for _ in range(8)]
+    for number, order_id in enumerate(ids):
+        till.open(order_id, f"tx-{number}")
+    till.gateway.answers = [GatewayUnavailable()]
+    till.pass_(1000)
+    assert len(till.settle()) == 8
+    assert len(till.gateway.asked) == 5
+    assert {*map(till.status, ids)} == {"unpaid"}
+
+
+def test_without_a_gateway_an_ended_attempt_is_settled(till: Till) -> None:
+    till.asks()
+    order_id = till.place(timeout_seconds=600)
+    till.open(order_id)
+    till.services.providers.set_close_url(till.bank.endpoint.id, None)
+    till.gateway = None  # type: ignore[assignment]
+    till.pass_(1000)
+    assert till.settle() == {}
+    assert till.expire(order_id) == {}
+    assert till.status(order_id) == "cancelled"
+
+
+def test_the_end_of_an_attempt_is_scheduled_and_swept(till: Till) -> None:
+    order_id = till.place()
+    attempt = content(till.open(order_id, seconds=60))
+    assert till.flow.sweep is not None
+    swept = [due.id for page in till.flow.sweep(None, 120) for due in page]
+    assert swept == [attempt["id"]]
+    queue = DelayQueue(till.services.redis, ATTEMPT_QUEUE)
+    wait_until(lambda: queue.stats().scheduled == 1, "its end to be scheduled")
+
+
+def test_json_of_messages_may_leave_out_the_seconds(till: Till) -> None:
+    order_id = till.place()
+    body = {"type": "payment.pending", "data": {"order_id": order_id, "reference": "tx-1"}}
+    till.bank.deliver(json.dumps(body).encode())
+    [attempt] = till.attempts(order_id)
+    lasts = datetime.fromisoformat(attempt["ends_at"]) - datetime.fromisoformat(
+        attempt["opened_at"]
+    )
+    assert lasts == timedelta(minutes=15)

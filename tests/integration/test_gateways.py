@@ -1,0 +1,166 @@
+"""Asking a provider over HTTP, from the flow through `examples.gateway` to a stand-in for Stripe."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import redis
+
+from devtools.valkey import Valkey
+from examples.gateway import Gateway, Stripe
+from orders.attempts.circuit import FIRST_SECONDS, MOST_FAILURES, MOST_SECONDS, Circuit
+from orders.attempts.domain import Closed, Paid, Reply, Unknown
+from orders.attempts.gateway import HttpGateway
+from orders.closings import attempt_flow
+from orders.errors import GatewayUnavailable
+from orders.webhooks.domain import Answer
+from orders.webhooks.signatures import new_secret, verify
+from tests.conftest import serving
+from tests.integration.test_attempts import Till
+
+SECRET = new_secret()
+CREATED = 1_767_225_599
+
+
+class Recorder:
+    """Answers one text, and keeps what was sent."""
+
+    def __init__(self, status: int | None, body: str | None) -> None:
+        self.answer = Answer(status, None if status else "timed out", body)
+        self.sent: list[tuple[str, dict[str, str], bytes]] = []
+
+    def post(self, url: str, headers: dict[str, str], body: bytes, /) -> Answer:
+        self.sent.append((url, headers, body))
+        return self.answer
+
+
+PAID = '{"outcome":"paid","amount_minor":250,"currency":"eur"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reply"),
+    [
+        (200, '{"outcome":"closed","more":1}', Closed()),
+        (200, '{"outcome":"unknown"}', Unknown()),
+        (202, PAID, Paid(250, "EUR")),
+        (200, '{"outcome":"refused"}', None),
+        (200, '{"outcome":"paid"}', None),
+        (200, PAID.replace("250", "0"), None),
+        (200, PAID.replace("250", "2.5"), None),
+        (200, PAID.replace("eur", "euro"), None),
+        (200, PAID.replace("}", ',"paid_at":"2026-01-01T00:00:00"}'), None),
+        (200, "<html>", None),
+        (200, "", None),
+        (404, '{"outcome":"closed"}', None),
+        (500, '{"outcome":"closed"}', None),
+        (None, None, None),
+    ],
+)
+def test_only_what_makes_sense_is_an_answer(
+    status: int | None, body: str | None, reply: Reply | None
+) -> None:
+    sender = Recorder(status, body)
+    gateway = HttpGateway(sender, "https://bank.example/close", [SECRET])
+    if reply is None:
+        with pytest.raises(GatewayUnavailable):
+            gateway.close("tx-1")
+    else:
+        assert gateway.close("tx-1") == reply
+    [(url, headers, sent)] = sender.sent
+    assert url == "https://bank.example/close"
+    assert json.loads(sent) == {"type": "payment.close", "data": {"reference": "tx-1"}}
+    assert verify(headers, sent, [SECRET], now_seconds=int(headers["webhook-timestamp"]))
+
+
+def test_a_circuit_opens_lets_one_try_and_closes() -> None:
+    now = [0.0]
+    circuit = Circuit(lambda: now[0])
+    opened = []
+    for _ in range(MOST_FAILURES):
+        assert circuit.wait_seconds() == 0
+        opened.append(circuit.failed())
+    assert opened == [False] * (MOST_FAILURES - 1) + [True]
+    assert circuit.wait_seconds() == FIRST_SECONDS
+    now[0] += FIRST_SECONDS
+    assert [circuit.wait_seconds() for _ in range(3)] == [0, FIRST_SECONDS, FIRST_SECONDS]
+    assert circuit.failed()
+    assert circuit.wait_seconds() == 2 * FIRST_SECONDS
+    for _ in range(9):
+        circuit.failed()
+    assert circuit.wait_seconds() == MOST_SECONDS
+    now[0] += MOST_SECONDS
+    assert circuit.wait_seconds() == 0
+    circuit.succeeded()
+    assert (circuit.wait_seconds(), circuit.is_open, circuit.failed()) == (0, False, False)
+
+
+class FakeStripe(BaseHTTPRequestHandler):
+    """Checkout sessions whose ids say what became of them."""
+
+    def do_POST(self) -> None:
+        session_id = self.path.split("/")[-2]
+        self._answer(200 if session_id == "open" else 400, {})
+
+    def do_GET(self) -> None:
+        session_id = self.path.split("/")[-1].partition("?")[0]
+        status = {"open": "expired", "expired": "expired"}.get(session_id, "complete")
+        paid = {"latest_charge": {"created": CREATED}} if session_id == "paid" else None
+        session = {"status": status, "amount_total": 250, "currency": "eur", "payment_intent": paid}
+        self._answer(200, {**session, "payment_status": "paid" if paid else "unpaid"})
+
+    def _answer(self, status: int, body: Any) -> None:
+        assert self.headers["Authorization"] == "Bearer sk_test"
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on a port of this machine; its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_stripe_is_asked_through_a_gateway_of_the_shops(
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: redis.Redis,  # noqa: ARG001  empties it
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        serving(migrated_url, valkey.url, webhook_allow_private=True) as api,
+        listening(FakeStripe) as stripe,
+        listening(Gateway) as url,
+    ):
+        till = Till(api)
+        till.flow = attempt_flow(api.services, spacing_seconds=0)
+        monkeypatch.setattr(Gateway, "stripe", Stripe("sk_test", stripe), raising=False)
+        monkeypatch.setattr(Gateway, "secret", till.bank.secret)
+        till.services.providers.set_close_url(till.bank.endpoint.id, f"{url}/close")
+        placed = {each: till.place(timeout_seconds=600) for each in ("open", "paid", "debit")}
+        for reference, order_id in placed.items():
+            till.open(order_id, reference)
+        till.pass_(1000)
+        assert len(till.settle()) == 1
+        for order_id in placed.values():
+            till.expire(order_id)
+        found = {each: till.status(order_id) for each, order_id in placed.items()}
+        assert found == {"open": "cancelled", "paid": "paid", "debit": "unpaid"}
+        paid: Any = api.send("GET", f"/v1/orders/{placed['paid']}/payments").json
+        [payment] = paid["data"]
+        assert payment["paid_at"] == "2025-12-31T23:59:59.000Z"
