@@ -22,7 +22,7 @@ from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Task
+from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Retry, Task
 from worker.records import Records
 
 log = structlog.get_logger("orders")
@@ -48,13 +48,15 @@ def timeout_flow(
 ) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
     settings, orders = services.settings, services.orders
+    per_second = settings.max_cancellations_per_second
 
     def decide(
         connection: sa.Connection, tasks: Mapping[str, Task]
     ) -> Mapping[str, float | Outcome]:
         odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
         report = _report(tasks.values(), traces, time.time_ns())
-        return orders.expire(connection, [*(tasks.keys() - odd)], report) | odd
+        left = orders.expire(connection, [*(tasks.keys() - odd)], report)
+        return {**(_spread(left, per_second) if per_second else left), **odd}
 
     def probe() -> None:
         with outages():
@@ -80,6 +82,13 @@ def timeout_flow(
         sweep_seconds=settings.sweep_seconds,
         lookahead_seconds=settings.lookahead_seconds,
     )
+
+
+def _spread(left: Mapping[str, float], per_second: int) -> dict[str, float | Outcome]:
+    """When to look at the orders of a batch again, so that each may be cancelled by then."""
+    waiting = [id_ for id_, ms in left.items() if ms <= 0]
+    again = {id_: Retry(1000 * n / per_second) for n, id_ in enumerate(waiting, 1)}
+    return {**left, **again}
 
 
 def _report(tasks: Collection[Task], traces: Traces, began_ns: int) -> Report | None:

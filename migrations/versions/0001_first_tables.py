@@ -450,6 +450,13 @@ def _keeping() -> None:
     )
     op.create_index("ix_freezes_opened", "freezes", ["opened_at", "id"])
     op.create_table(
+        "cancellation_pace",
+        sa.Column("id", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("granted", sa.Integer(), nullable=False),
+        sa.Column("used_until", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_cancellation_pace"),
+    )
+    op.create_table(
         "payment_attempts",
         sa.Column("id", ID, nullable=False),
         sa.Column("order_id", ID, nullable=False),
@@ -504,6 +511,7 @@ def _guards() -> None:
 def downgrade() -> None:
     for table in (
         "payment_attempts",
+        "cancellation_pace",
         "queue_pauses",
         "freezes",
         "webhook_deliveries",

@@ -22,6 +22,7 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
+from orders.order.pace import at_most, granted
 from orders.order.states import client_of, in_state, unpaid_state, with_items
 from orders.order.waiting import end_attempts, kept, kept_ms, moved_with
 from orders.sql.expressions import (
@@ -577,23 +578,24 @@ def cancel(step: Step) -> sa.Select[Any]:
     return with_items(in_state(state.cte("state")))
 
 
-def _expire(step: Step, *, in_detail: bool) -> sa.Select[Any]:
-    overdue = step(
-        "overdue",
-        sa.select(unpaid_orders.c.order_id)
+def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
+    found = (
+        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
         .where(
             one_of(unpaid_orders.c.order_id, ids("ids")),
             unindexed(unpaid_orders.c.expires_at <= now()),
             ~kept(unpaid_orders),
         )
         .order_by(unpaid_orders.c.order_id)
-        .with_for_update(skip_locked=True),
+        .with_for_update(skip_locked=True)
     )
+    overdue = step("overdue", at_most(found) if paced else found)
+    chosen = granted(step, overdue) if paced else sa.select(overdue.c.order_id)
     # One moment for all, which PostgreSQL asks for once the first is deleted: all are locked by then.
     moment = sa.select(clock()).scalar_subquery()
     cancelled = step(
         "cancelled",
-        end(moment).where(one_of(unpaid_orders.c.order_id, sa.select(overdue.c.order_id))),
+        end(moment).where(one_of(unpaid_orders.c.order_id, chosen)),
     )
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
@@ -638,7 +640,7 @@ def expire(step: Step) -> sa.Select[Any]:
     if it was skipped; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
     were cancelled, in ms.
     """
-    return _expire(step, in_detail=False)
+    return _expire(step, in_detail=False, paced=False)
 
 
 @Operation
@@ -646,4 +648,12 @@ def expire_in_detail(step: Step) -> sa.Select[Any]:
     """Like `expire`; also returns rows of the kind ``cancelled``: an order, by how many milliseconds
     it was late, and its origin.
     """
-    return _expire(step, in_detail=True)
+    return _expire(step, in_detail=True, paced=False)
+
+
+@Operation
+def expire_paced(step: Step) -> sa.Select[Any]:
+    """Like `expire_in_detail`, but as many as `orders.order.pace` lets through, those that have been
+    overdue for longest. The others, too, have negative milliseconds.
+    """
+    return _expire(step, in_detail=True, paced=True)

@@ -314,10 +314,15 @@ class OrderRepository(Statements):
         rows = GET_PLACED_WITH_KEY(self._connection, for_client=client_id, for_key=key)
         return Known(rows[0].fingerprint, as_placed(rows)) if rows else None
 
-    def expire(self, order_ids: Sequence[str], *, in_detail: bool = False) -> Expired:
-        """Cancel the orders that are unpaid past their deadline."""
-        operation = operations.expire_in_detail if in_detail else operations.expire
-        rows = operation(self._connection, ids=order_ids)
+    def expire(
+        self, order_ids: Sequence[str], *, in_detail: bool = False, per_second: int = 0
+    ) -> Expired:
+        """Cancel the orders that are unpaid past their deadline; 0 per second means all."""
+        if per_second:
+            rows = operations.expire_paced(self._connection, ids=order_ids, for_rate=per_second)
+        else:
+            operation = operations.expire_in_detail if in_detail else operations.expire
+            rows = operation(self._connection, ids=order_ids)
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in rows:
             kinds[row.kind].append(row)

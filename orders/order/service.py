@@ -78,6 +78,7 @@ class OrderService(Payments, Reads):
         *,
         webhooks: TaskScheduler | None = None,
         reminders: bool = False,
+        per_second: int = 0,
         observe: Observer = nobody,
     ) -> None:
         """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
@@ -89,6 +90,8 @@ class OrderService(Payments, Reads):
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
         self._reminders = reminders
+        #: How many orders all workers together cancel per second at most; 0: no limit.
+        self._per_second = per_second
 
     def _opened(self, connection: sa.Connection) -> OrderRepository:
         return OrderRepository(connection, reminders=self._reminders)
@@ -293,10 +296,13 @@ class OrderService(Payments, Reads):
         In one statement, on a connection that commits it by itself. Releases exactly the stock that
         they held, and writes one event for each. Repeating it changes nothing. Returns, for each
         order that is still unpaid, in how many milliseconds it expires: 0 or less if it was locked,
-        most likely by a payment. ``report`` gets the cancelled orders.
+        most likely by a payment, or if no more may be cancelled now. ``report`` gets the cancelled
+        orders.
         """
         repository = self._opened(connection)
-        expired = repository.expire(order_ids, in_detail=report is not None)
+        expired = repository.expire(
+            order_ids, in_detail=report is not None, per_second=self._per_second
+        )
         self._committed(repository)
         if report is not None:
             report(expired.details)

@@ -298,6 +298,18 @@ def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail:
     assert len(told) == 2 * size * in_detail
 
 
+def test_a_paced_batch_needs_no_statistics(pair: Pair) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in pair}
+
+    def use(shop: Shop) -> None:
+        for _ in range(2):
+            with autocommit(shop.engine) as connection:
+                expired = OrderRepository(connection).expire(batches[id(shop)], per_second=100)
+        assert expired.cancelled < 500
+
+    assert_alike(pair, use)
+
+
 def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
     batches = {id(shop): overdue(shop, 500) for shop in pair}
     for shop in pair:
