@@ -84,8 +84,9 @@ class Scene:
     def freeze(self) -> None:
         """Freeze, thaw and give back: the deadline moves."""
         freezes, scope = Freezes(self.shop.engine), Scope(sku=self.sku)
-        times = {"seconds": 60.0, "give_back_seconds": 60.0}
-        opened = freezes.open(scope, reason="a test", by="a test", **times).freeze
+        opened = freezes.open(
+            scope, reason="a test", by="a test", seconds=60, give_back_seconds=60
+        ).freeze
         freeze_id = freezes.thaw(opened.id, by="a test").id
         extensions = Extensions(self.shop.engine, self.shop.scheduler)
         until = time.monotonic() + 60
