@@ -33,7 +33,7 @@ $(VENV)/docs: $(VENV)/installed requirements/docs.lock
 	$(PIP) install --quiet --require-hashes -r requirements/docs.lock
 	@touch $@
 
-.PHONY: help install demo run test test-all check docs wheel openapi fuzz faults explore soak bench new env lock clean
+.PHONY: help install demo run free-port test test-all check docs wheel openapi fuzz faults explore soak bench new env lock clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -44,8 +44,13 @@ PATIENCE ?= 1
 demo: $(VENV)/demo ## Play the whole story in under a minute; PATIENCE=5 on a busy machine
 	$(BIN)/python -m examples.demo --patience $(PATIENCE)
 
-run: $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and PostgreSQL, with data under data/
-	$(BIN)/python -m devtools.run
+PORT ?= 8000
+run: free-port $(VENV)/demo ## Start the API on port 8000, a worker, Valkey and PostgreSQL, with data under data/
+	PORT=$(PORT) $(BIN)/python -m devtools.run
+
+# Before anything is installed, which takes a minute.
+free-port:
+	@$(PYTHON) -c 'import socket, sys; port = $(PORT); sys.exit(socket.socket().connect_ex(("127.0.0.1", port)) == 0 and f"port {port} is taken: make run PORT={port + 1}")'
 
 # Options for the whole suite, not for a single test, so they are here and not in pyproject.toml.
 # Idle processes take over tests from busy ones. N=0 runs the tests one after another.

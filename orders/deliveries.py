@@ -205,10 +205,12 @@ class Deliverer:
 
     def _send(self, message: Message) -> Answer:
         try:
-            if message.body is None:
+            if message.body is None or message.claimed_at is None:
                 return INTERNAL_ERROR
             body = message.body.encode()
-            headers = signed(message.id, body, message.secrets, now_seconds=time.time())
+            headers = signed(
+                message.id, body, message.secrets, now_seconds=message.claimed_at.timestamp()
+            )
             return self._traces.send(
                 message, lambda more: self._sender.post(message.url, {**more, **headers}, body)
             )

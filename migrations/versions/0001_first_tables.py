@@ -144,6 +144,16 @@ def _stock() -> None:
         postgresql_where=sa.text("retired_at IS NULL"),
     )
     op.create_table(
+        "stock_repairs",
+        sa.Column("sku", sa.String(64), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("reserved_before", sa.Integer(), nullable=False),
+        sa.Column("reserved", sa.Integer(), nullable=False),
+        sa.Column("at", INSTANT, nullable=False),
+        sa.ForeignKeyConstraint(["sku"], ["stock_items.sku"], name="fk_stock_repairs_sku"),
+        sa.PrimaryKeyConstraint("sku", "number", name="pk_stock_repairs"),
+    )
+    op.create_table(
         "stock_adjustments",
         sa.Column("id", sa.BigInteger(), sa.Identity(), nullable=False),
         sa.Column("sku", sa.String(64), nullable=False),
@@ -524,6 +534,7 @@ def downgrade() -> None:
         "order_items",
         "unpaid_orders",
         "orders",
+        "stock_repairs",
         "stock_adjustments",
         "stock_items",
         "provider_messages",

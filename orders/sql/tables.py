@@ -153,6 +153,17 @@ sa.Index(
     unique=True,
 )
 
+# What was put right of a SKU by `stock repair`, numbered from 1.
+stock_repairs = sa.Table(
+    "stock_repairs",
+    metadata,
+    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("reserved_before", sa.Integer, nullable=False),
+    sa.Column("reserved", sa.Integer, nullable=False),  # afterwards
+    sa.Column("at", Instant, nullable=False),
+)
+
 # An order never changes, but for what `orders.order.details` does. While it is unpaid it has a row in
 # `unpaid_orders`: whoever deletes that ends the order, and writes its one terminal event with it.
 orders = sa.Table(

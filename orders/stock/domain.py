@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 #: Amounts travel as JSON numbers, which are exact up to here in every language.
 MAX_MINOR = 2**53 - 1
@@ -52,6 +53,13 @@ class Adjustment:
     #: Afterwards.
     on_hand: int
     at: datetime
+
+
+class Repair(NamedTuple):
+    """What was reserved of a SKU, and what is now; the same if nothing was wrong."""
+
+    before: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from orders.sql.expressions import clock, text_literal, unindexed
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
-from orders.stock.domain import KEEP_TIMEOUT, MAX_INT, Adjustment, Expected, StockItem
+from orders.stock import repairs
+from orders.stock.domain import KEEP_TIMEOUT, MAX_INT, Adjustment, Expected, Repair, StockItem
 
 p = sa.bindparam
 
@@ -289,6 +290,23 @@ class StockRepository(Statements):
         if row.was_on_hand + delta < row.was_reserved:
             raise StockReserved(f"They hold {row.was_reserved} of {row.was_on_hand}.")
         raise KeyReused
+
+    def repair(self, sku: str) -> Repair | None:
+        """Make what is reserved what unpaid orders hold; None if another repair was faster.
+
+        Raises SkuNotFound, StockReserved.
+        """
+        rows = repairs.repair(self._connection, for_sku=sku)
+        if not rows:
+            raise SkuNotFound
+        [row] = rows
+        if row.number is not None:
+            return Repair(row.reserved_before, row.reserved)
+        if row.held == row.was_reserved:
+            return Repair(row.held, row.held)
+        if row.held > row.on_hand:
+            raise StockReserved(f"They hold {row.held} of {row.on_hand}: correct on_hand first.")
+        return None
 
     def adjustment(self, client_id: str, key: str) -> Adjustment | None:
         """What a key was used for before."""

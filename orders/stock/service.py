@@ -16,7 +16,7 @@ from orders.errors import (
 )
 from orders.sql.errors import retried
 from orders.sql.transactions import Transactional
-from orders.stock.domain import ANYTHING, KEEP_TIMEOUT, Adjustment, Expected, StockItem
+from orders.stock.domain import ANYTHING, KEEP_TIMEOUT, Adjustment, Expected, Repair, StockItem
 from orders.stock.repository import StockRepository
 
 
@@ -135,6 +135,16 @@ class StockService(Transactional[StockRepository]):
                     raise KeyReused from None
                 return Adjusted(known, replayed=True)
         return Adjusted(adjustment, replayed=False)
+
+    def repair(self, sku: str) -> Repair:
+        """Make what is reserved of a SKU what unpaid orders hold, whatever is sold meanwhile.
+
+        Raises SkuNotFound, StockReserved.
+        """
+        with self._autocommit() as repository:
+            while (repair := repository.repair(sku)) is None:
+                pass  # another repair was faster: it may have done all
+        return repair
 
     def adjustments(
         self, sku: str, *, page_size: int, before_id: int | None = None

@@ -134,8 +134,8 @@ def _stock(repository: DoctorRepository) -> Finding:
         for row in rows
     )
     advice = (
-        "Somebody has written these rows by hand, or there is a bug: compare the items of unpaid orders, and "
-        "correct `reserved` while no API and no worker runs."
+        "Somebody has written these rows by hand, or there is a bug. `python -m orders stock repair SKU` "
+        "corrects what is reserved, while everything runs."
     )
     return failure("orders.stock", f"does not add up: {listed}", advice)
 

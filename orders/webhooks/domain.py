@@ -85,6 +85,8 @@ class Message:
     origin: Origin
     #: What the first attempt sent, and every later one sends.
     body: str | None
+    #: When it was claimed, by the database's clock, which dates its signature: receivers refuse old ones.
+    claimed_at: datetime | None = None
 
     @property
     def order_id(self) -> str | None:

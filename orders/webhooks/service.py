@@ -11,7 +11,7 @@ sweep only tell whose line to look at, so however long it is, it is one thing to
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -283,7 +283,8 @@ class Webhooks(Transactional[WebhookRepository]):
                 body = message.body or write(message)
                 token = repository.claim(message, body, self._policy.lease_ms)
                 if token is not None:
-                    return Claimed(replace(message, token=token, body=body), more)
+                    began = token - timedelta(milliseconds=self._policy.lease_ms)
+                    return Claimed(replace(message, token=token, body=body, claimed_at=began), more)
         return SOMETHING_ELSE
 
     def _wait_ms(self, found: Candidate) -> int | None:

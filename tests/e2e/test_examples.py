@@ -184,6 +184,16 @@ def test_make_run_says_so_when_its_port_is_taken(tmp_path: Path) -> None:
         run = Process([sys.executable, "-m", "devtools.run"], log, env)
         assert run.wait() == 1
         assert f"port {port} is taken" in log.read_text()
+        made = tmp_path / "venv"
+        told = subprocess.run(
+            ["make", "run", f"PORT={port}", f"VENV={made}"],  # noqa: S607  whatever make there is
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"port {port} is taken: make run PORT={port + 1}" in told.stderr
+        assert not made.exists(), "before anything is installed"
     assert _with_environment(f"DATA={tmp_path}/data") == []
 
 

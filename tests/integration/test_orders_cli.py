@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 from click.testing import Result
 
+from orders.sql.tables import stock_items
 from orders.webhooks.signatures import signed
 from tests.conftest import Api
 
@@ -202,3 +204,12 @@ def test_stock_is_set_and_refused_as_over_http(bare: Api) -> None:
     ):
         assert run(bare, *wrong).exit_code in (1, 2)
     assert bare.services.stock.get("tea") == item
+
+
+def test_stock_is_repaired_on_the_command_line(bare: Api) -> None:
+    bare.stock()
+    with bare.services.engine.begin() as connection:
+        connection.execute(sa.update(stock_items).values(reserved=2))
+    said = [run(bare, "stock", "repair", "tea").stdout for _ in range(2)]
+    assert said == ["tea: 0 reserved now, 2 before\n", "tea: 0 reserved, as unpaid orders hold\n"]
+    assert run(bare, "stock", "repair", "no").exit_code == 1

@@ -3,6 +3,7 @@
 The flow is run by hand and time is moved in the database, so nothing here waits.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -175,6 +176,23 @@ def hooked(
 
 
 # -- what is sent --------------------------------------------------------------------------
+
+
+def test_a_signature_is_dated_by_the_databases_clock(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose own clock is wrong would be refused by every receiver."""
+    query = sa.select(sa.func.extract("epoch", now()))
+    with hooked.api.services.engine.connect() as connection:
+        before = int(connection.execute(query).scalar_one())
+    hooked.place()
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: 0.0)
+        hooked.drain()
+    with hooked.api.services.engine.connect() as connection:
+        after = int(connection.execute(query).scalar_one())
+    [message] = hooked.receiver.messages
+    assert before <= int(message.headers["webhook-timestamp"]) <= after
 
 
 def test_every_event_of_an_order_is_sent_once_and_signed(hooked: Hooked) -> None:
