@@ -19,6 +19,7 @@ from orders import cli, cli_deadlines
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
+from orders.freezes.signs import Signs, start_signing
 from orders.http import headers, openapi, problems
 from orders.http.responses import Json, WholeResponse
 from orders.http.routes.attempts import attempts
@@ -99,10 +100,13 @@ def _from_environment(app: APIFlask) -> Services:
     """
     try:
         settings = process_settings(os.environ)
-        # A flask command does not serve metrics.
-        if settings.metrics_port and os.environ.get("FLASK_RUN_FROM_CLI") != "true":
-            return _bootstrap_counting(app, settings)
-        return bootstrap(settings)
+        if os.environ.get("FLASK_RUN_FROM_CLI") == "true":  # a command, which serves nothing
+            return bootstrap(settings)
+        services = (
+            _bootstrap_counting(app, settings) if settings.metrics_port else bootstrap(settings)
+        )
+        start_signing(Signs(services.engine), lambda: services.readiness.get().problem is None)
+        return services
     except SettingsInvalid as error:
         context = click.get_current_context(silent=True)
         if context and context.find_object(ScriptInfo):  # a flask command, not a server

@@ -15,6 +15,7 @@ from orders.clients.rate_limits import RateLimits
 from orders.clients.service import Clients
 from orders.config import Settings
 from orders.errors import ServerBusy, SettingsInvalid, StockBusy, StorageUnavailable
+from orders.freezes.guard import Guard, Limits
 from orders.freezes.service import Freezes
 from orders.order.bulkhead import Bulkhead
 from orders.order.domain import Timeouts
@@ -145,6 +146,24 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         queues=Queues(client, engine),
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
     )
+
+
+def guard_of(services: Services) -> Guard:
+    """What opens freezes by itself, for a worker: on a connection that its handlers cannot use up."""
+    settings, queue = services.settings, DelayQueue(services.redis, QUEUE)
+    limits = Limits(
+        door_seconds=settings.door_freeze_after_seconds,
+        clock_seconds=settings.clock_freeze_jump_seconds,
+        brake_factor=settings.brake_factor,
+        at_most_seconds=settings.freeze_at_most_seconds,
+    )
+
+    def redis_ms() -> float | None:
+        with suppress(redis.RedisError):
+            return queue.server_time_ms()
+        return None
+
+    return Guard(services.watching, limits, redis_ms)
 
 
 def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:

@@ -73,6 +73,13 @@ class Settings:
     webhook_keep_days: Annotated[int, Field(ge=0)] = 30
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
+    #: What makes a worker stop cancelling by itself, 0 never: how long no API process has served, how far
+    #: the database's clock jumped, how many times more orders are due than were promised to be.
+    door_freeze_after_seconds: Annotated[float, Field(ge=0)] = 15.0
+    clock_freeze_jump_seconds: Annotated[float, Field(ge=0)] = 2.0
+    brake_factor: Annotated[float, Field(ge=0)] = 20.0
+    #: For how long, unless the cause is gone or a person thaws before.
+    freeze_at_most_seconds: Annotated[float, Field(ge=1, le=86_400)] = 3600.0
     #: Where the API and the worker serve /metrics; None: nowhere.
     metrics_port: Annotated[int | None, Field(ge=1, le=65_535)] = None
     metrics_host: str = "127.0.0.1"

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 import structlog
 
-from orders.bootstrap import Services, bootstrap, counting, tracing
+from orders.bootstrap import Services, bootstrap, counting, guard_of, tracing
 from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.deliveries import webhook_flow
+from orders.freezes.guard import Guard
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
 from orders.order.waiting import kept
@@ -38,13 +39,16 @@ def flows() -> list[Flow]:
     settings = Settings.from_env(os.environ)
     services = bootstrap(settings, counting())
     traces = tracing(os.environ)
-    timeouts = timeout_flow(services, Doctor(services.engine), traces)
+    timeouts = timeout_flow(services, Doctor(services.engine), traces, guard_of(services))
     webhooks, attempts = webhook_flow(services, traces=traces), attempt_flow(services)
     return [timeouts, webhooks, thaw_flow(services), attempts]
 
 
 def timeout_flow(
-    services: Services, doctor: Doctor | None = None, traces: Traces = NO_TRACES
+    services: Services,
+    doctor: Doctor | None = None,
+    traces: Traces = NO_TRACES,
+    guard: Guard | None = None,
 ) -> Flow:
     """Cancel unpaid orders at their deadline, a batch at a time."""
     settings, orders = services.settings, services.orders
@@ -54,8 +58,12 @@ def timeout_flow(
         connection: sa.Connection, tasks: Mapping[str, Task]
     ) -> Mapping[str, float | Outcome]:
         odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
-        report = _report(tasks.values(), traces, time.time_ns())
-        left = orders.expire(connection, [*(tasks.keys() - odd)], report)
+        report, ids = _report(tasks.values(), traces, time.time_ns()), [*(tasks.keys() - odd)]
+        if guard is not None:
+            with outages():
+                guard.before_cancelling(connection, ids)
+        not_after = None if guard is None else guard.not_after()
+        left = orders.expire(connection, ids, report, not_after)
         return {**(_spread(left, per_second) if per_second else left), **odd}
 
     def probe() -> None:
@@ -73,6 +81,7 @@ def timeout_flow(
         pauses=queue_pauses,
     ).flow(
         probe=probe,
+        tick=None if guard is None else guard.look,
         checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,

@@ -176,6 +176,8 @@ class Flow:
     probe: Probe | None = field(default=None, repr=False)
     #: Keeps a pause of the queue, so that it holds whatever happens to Redis. `Records` may have it.
     pauses: Pauses | None = field(default=None, repr=False)
+    #: Called about once a second in each worker, from its start, whatever else it does.
+    tick: Callable[[], object] | None = field(default=None, repr=False)
     #: Called when the worker stops, with the seconds that are left. It should end what the handler left running.
     finish: Callable[[float], None] | None = field(default=None, repr=False)
     #: The application's own checks, which the command ``doctor`` runs after its own. See `Checks`.

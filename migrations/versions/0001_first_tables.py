@@ -446,7 +446,6 @@ def _keeping() -> None:
         sa.Column("thawed_by", sa.String(100)),
         sa.Column("given_back", sa.Integer(), server_default="0", nullable=False),
         sa.Column("given_back_at", INSTANT),
-        sa.CheckConstraint("opened_at <= ends_at", name="ck_freezes_ends_at"),
         sa.CheckConstraint("give_back_ms >= 0", name="ck_freezes_give_back_ms"),
         sa.ForeignKeyConstraint(["client_id"], ["api_clients.id"], name="fk_freezes_client_id"),
         sa.ForeignKeyConstraint(["sku"], ["stock_items.sku"], name="fk_freezes_sku"),
@@ -516,10 +515,17 @@ def _guards() -> None:
         sa.Column("paused_at", INSTANT, nullable=False),
         sa.PrimaryKeyConstraint("queue", name="pk_queue_pauses"),
     )
+    op.create_table(
+        "api_signs",
+        sa.Column("process", ID, nullable=False),
+        sa.Column("at", INSTANT, nullable=False),
+        sa.PrimaryKeyConstraint("process", name="pk_api_signs"),
+    )
 
 
 def downgrade() -> None:
     for table in (
+        "api_signs",
         "payment_attempts",
         "cancellation_pace",
         "queue_pauses",

@@ -578,12 +578,16 @@ def cancel(step: Step) -> sa.Select[Any]:
     return with_items(in_state(state.cte("state")))
 
 
+#: The latest that the clock can show, unless it jumped; null: unknown.
+NOT_AFTER = p("not_after", value=None, type_=Instant)
+
+
 def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
     found = (
         sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
         .where(
             one_of(unpaid_orders.c.order_id, ids("ids")),
-            unindexed(unpaid_orders.c.expires_at <= now()),
+            unindexed(unpaid_orders.c.expires_at <= sa.func.least(now(), NOT_AFTER)),
             ~kept(unpaid_orders),
         )
         .order_by(unpaid_orders.c.order_id)

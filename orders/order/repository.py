@@ -315,14 +315,22 @@ class OrderRepository(Statements):
         return Known(rows[0].fingerprint, as_placed(rows)) if rows else None
 
     def expire(
-        self, order_ids: Sequence[str], *, in_detail: bool = False, per_second: int = 0
+        self,
+        order_ids: Sequence[str],
+        *,
+        in_detail: bool = False,
+        per_second: int = 0,
+        not_after: datetime | None = None,
     ) -> Expired:
-        """Cancel the orders that are unpaid past their deadline; 0 per second means all."""
+        """Cancel the orders that are unpaid past their deadline, if that is not after a moment; 0 per
+        second means all.
+        """
+        given = {"ids": order_ids, "not_after": not_after}
         if per_second:
-            rows = operations.expire_paced(self._connection, ids=order_ids, for_rate=per_second)
+            rows = operations.expire_paced(self._connection, **given, for_rate=per_second)
         else:
             operation = operations.expire_in_detail if in_detail else operations.expire
-            rows = operation(self._connection, ids=order_ids)
+            rows = operation(self._connection, **given)
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in rows:
             kinds[row.kind].append(row)

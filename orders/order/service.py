@@ -289,7 +289,11 @@ class OrderService(Payments, Reads):
     # -- for the worker --------------------------------------------------------------------
 
     def expire(
-        self, connection: sa.Connection, order_ids: Sequence[str], report: Report | None = None
+        self,
+        connection: sa.Connection,
+        order_ids: Sequence[str],
+        report: Report | None = None,
+        not_after: datetime | None = None,
     ) -> dict[str, float]:
         """Cancel the orders that are unpaid past their deadline: all of them, or none.
 
@@ -297,11 +301,15 @@ class OrderService(Payments, Reads):
         they held, and writes one event for each. Repeating it changes nothing. Returns, for each
         order that is still unpaid, in how many milliseconds it expires: 0 or less if it was locked,
         most likely by a payment, or if no more may be cancelled now. ``report`` gets the cancelled
-        orders.
+        orders. No deadline that is later than ``not_after`` has passed, whatever the database's clock
+        says.
         """
         repository = self._opened(connection)
         expired = repository.expire(
-            order_ids, in_detail=report is not None, per_second=self._per_second
+            order_ids,
+            in_detail=report is not None,
+            per_second=self._per_second,
+            not_after=not_after,
         )
         self._committed(repository)
         if report is not None:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from orders.sql.base import metadata
-from orders.sql.expressions import Instant
+from orders.sql.expressions import Id, Instant
 
 # Which queues are paused. Redis may lose a pause; a worker asks here: see `worker.records.pauses`.
 queue_pauses = sa.Table(
@@ -13,4 +13,12 @@ queue_pauses = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("paused_by", sa.Text, nullable=False),
     sa.Column("paused_at", Instant, nullable=False),
+)
+
+# When each API process last said that it serves.
+api_signs = sa.Table(
+    "api_signs",
+    metadata,
+    sa.Column("process", Id, primary_key=True),
+    sa.Column("at", Instant, nullable=False),
 )

@@ -22,7 +22,6 @@ freezes = sa.Table(
     sa.Column("thawed_by", sa.String(100)),  # null: it was not ended by anybody
     sa.Column("given_back", sa.Integer, nullable=False, server_default="0"),  # how many orders
     sa.Column("given_back_at", Instant),  # null: it still holds
-    sa.CheckConstraint("opened_at <= ends_at", name="ck_freezes_ends_at"),
     sa.CheckConstraint("give_back_ms >= 0", name="ck_freezes_give_back_ms"),
 )
 # Those that hold: all that an expiry, and the sweep, look at.

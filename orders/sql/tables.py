@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from orders.sql.base import metadata, secrets_of
 from orders.sql.expressions import Id, Instant
-from orders.sql.guards import queue_pauses
+from orders.sql.guards import api_signs, queue_pauses
 from orders.sql.keeping import cancellation_pace, freezes, payment_attempts
 from orders.sql.webhook_tables import (
     EVERY,

@@ -4,6 +4,7 @@ Requests are timed. What the database holds is read when the API is scraped.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +23,7 @@ from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.freezes.repository import FreezeRepository
 from orders.freezes.service import MOST_HOLDING
+from orders.freezes.signs import BRAKE, CLOCK, DOOR
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
 from orders.sql.database import reading
@@ -46,6 +48,8 @@ POOL_SIZE = Gauge(
 )
 # -- what the database holds ---------------------------------------------------------------
 
+#: Who opens freezes: the service by itself, by these rules, or a person.
+RULES, PERSON = (DOOR, CLOCK, BRAKE, "provider"), "person"
 #: How long figures are cached, so that scrapes cannot be used to load the database.
 FIGURES_SECONDS = 5.0
 #: The most payments that are summed up, which bounds the cost of a scrape.
@@ -73,27 +77,35 @@ class Figures(Collector):
         if found is not None:
             yield from _figures(*found)
 
-    def _look(self) -> tuple[int, int, list[RefundsDue]] | None:
+    def _look(self) -> tuple[int, Counter[str], list[RefundsDue]] | None:
         try:
             with reading(self._engine) as connection:
                 repository = OrderRepository(connection)
-                holding = len(FreezeRepository(connection).holding(MOST_HOLDING))
+                holding = Counter(
+                    freeze.opened_by if freeze.opened_by in RULES else PERSON
+                    for freeze in FreezeRepository(connection).holding(MOST_HOLDING)
+                )
                 refunds = repository.refunds_due(MOST_PAYMENTS)
                 return repository.oldest_overdue_ms(), holding, refunds
         except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
             return None
 
 
-def _figures(oldest_overdue_ms: int, holding: int, refunds: list[RefundsDue]) -> Iterator[Metric]:
+def _figures(
+    oldest_overdue_ms: int, holding: Counter[str], refunds: list[RefundsDue]
+) -> Iterator[Metric]:
     overdue = GaugeMetricFamily(
         "orders_oldest_overdue_age_seconds",
         "How long ago the oldest unpaid order should have been cancelled; 0 when none should.",
     )
     overdue.add_metric([], oldest_overdue_ms / 1000)
     freezes = GaugeMetricFamily(
-        "orders_freezes", "Freezes that hold orders: those that are open, or give back time."
+        "orders_freezes",
+        "Freezes that hold orders: those that are open, or give back time.",
+        labels=["opened_by"],
     )
-    freezes.add_metric([], holding)
+    for rule in (*RULES, PERSON):
+        freezes.add_metric([rule], holding[rule])
     bound = f"among the {MOST_PAYMENTS:,} oldest of them."
     payments = GaugeMetricFamily(
         "orders_refunds_due", f"Payments that are due back, {bound}", labels=["currency"]

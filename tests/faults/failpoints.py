@@ -5,7 +5,7 @@ somebody continues it; ``moment:hang`` goes no further. It happens once.
 
 ``SLOW_POLL_SECONDS`` is how long a worker waits that nothing wakes.
 
-``WEBHOOKS`` has the worker send webhooks too.
+``WEBHOOKS`` has the worker send webhooks too, and ``THAWS`` give back what freezes took.
 
 ``CLOCK_OFFSET_SECONDS`` puts this process's clock wrong. Redis's, as the scripts of these processes read
 it, is wrong by as many seconds as the key `REDIS_CLOCK_OFFSET` says, at any time.
@@ -29,11 +29,12 @@ from flask import Flask
 from redis.commands.core import Script
 
 from orders import app
-from orders.bootstrap import bootstrap
+from orders.bootstrap import bootstrap, guard_of
 from orders.config import Settings
 from orders.deliveries import webhook_flow
 from orders.order.ports import TaskScheduler
 from orders.queues import QUEUE
+from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
 from worker import DelayQueue, Flow, Outcome, Task
 from worker.queue.scripts import scripts
@@ -62,7 +63,7 @@ def flows() -> list[Flow]:
     _set_clocks()
     lane.SLOW_POLL_SECONDS = float(os.environ.get("SLOW_POLL_SECONDS", lane.SLOW_POLL_SECONDS))
     services = bootstrap(settings)
-    flow = timeout_flow(services)
+    flow = timeout_flow(services, guard=guard_of(services))
 
     def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome] | None:
         _pass("after_claim")
@@ -73,6 +74,7 @@ def flows() -> list[Flow]:
     _watch(services.engine)
     _between_methods()
     more = [webhook_flow(services)] if os.environ.get("WEBHOOKS") else []
+    more += [thaw_flow(services)] if os.environ.get("THAWS") else []
     return [dataclasses.replace(flow, handler=handler), *more]
 
 

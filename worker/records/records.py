@@ -54,6 +54,7 @@ class FlowSettings(CommonSettings, total=False):
 
     without_redis: Literal["wait", "handle"]
     checks: Checks | None
+    tick: Callable[[], object] | None
     threads: int | None
     pool: str | None
     batch_size: int

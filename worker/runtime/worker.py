@@ -25,6 +25,7 @@ from .server_check import ServerCheck
 from .station import Station
 from .sweep import Sweeper
 from .tally import Tally
+from .ticks import Ticks
 from .waker import Waker
 
 #: How long a stopping worker waits for its handlers. Supervisors kill after 10 s.
@@ -222,14 +223,15 @@ class Worker:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
             if station.pause.pauses is not None:
                 wake = alarms[station.queue.keys.wake].set
-                self._renewals.add(
-                    f"pauses {station.queue.name}", partial(self._look, station, wake)
-                )
+                self._repeat(f"pauses {station.queue.name}", partial(station.pause.round, wake))
+            if station.flow.tick is not None:
+                ticks = Ticks(station.queue.name, station.flow.tick)
+                self._repeat(f"ticks {station.queue.name}", ticks.round)
         return [self._thread("renewals", self._renewals.run), self._thread("waker", waker.run)]
 
-    def _look(self, station: Station, wake: Callable[[], None]) -> float | None:
-        """Read whether a flow is paused, until the worker stops."""
-        return None if self._stopping.is_set() else station.pause.round(wake)
+    def _repeat(self, name: str, run: Callable[[], float]) -> None:
+        """Run it again and again until the worker stops."""
+        self._renewals.add(name, lambda: None if self._stopping.is_set() else run())
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         """A thread that stops the worker if it dies, so that the worker never goes on without it."""

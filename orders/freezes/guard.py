@@ -1,0 +1,207 @@
+"""Freezes that open by themselves: when payers cannot reach us, when a clock jumps, when far more is due than was promised.
+
+Each worker looks about once a second, whatever Redis does, and before it cancels after it could not.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import NAMESPACE_OID, uuid5
+
+import sqlalchemy as sa
+import structlog
+
+from orders.errors import FreezeNotFound
+from orders.freezes.clock import ClockWatch, Look, uptime_ms
+from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
+from orders.freezes.service import EVERYTHING, Freezes
+from orders.freezes.signs import BRAKE, CLOCK, DOOR, Signs
+
+log = structlog.get_logger("orders")
+
+#: Before orders are cancelled, the last look must be no older.
+FRESH_MS = 3000.0
+#: How often Redis's clock is read: only to tell which of two clocks jumped.
+REDIS_MS = 10_000.0
+#: For how long a clock must agree again before a freeze ends that opened when it jumped.
+AGREES_MS = 60_000.0
+#: Beyond the clock's latest time, for rounding.
+ROUNDING_MS = 2.0
+#: The brake looks at a sample in each batch that is large, or after so many orders.
+LARGE_BATCH, BRAKE_EVERY, SAMPLE = 100, 1000, 20
+#: Fewer overdue orders are never braked.
+LEAST_BRAKED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What opens a freeze, 0 never; and how long it lasts."""
+
+    door_seconds: float
+    clock_seconds: float
+    brake_factor: float
+    at_most_seconds: float
+
+
+class Guard:
+    """Raises StorageUnavailable from every method but `not_after` while the database does not answer."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        limits: Limits,
+        redis_ms: Callable[[], float | None],
+        own_ms: Callable[[], float] = uptime_ms,
+    ) -> None:
+        """``redis_ms`` is Redis's clock, None while it does not answer; ``own_ms`` is this machine's, which nobody sets."""
+        self._freezes, self._signs = Freezes(engine), Signs(engine)
+        self._limits = limits
+        self._redis_ms, self._own_ms = redis_ms, own_ms
+        jump_ms = 1000 * limits.clock_seconds
+        self._sql, self._redis = ClockWatch(jump_ms), ClockWatch(jump_ms)
+        #: The silence of the API for which a freeze was opened.
+        self._silent_since: datetime | None = None
+        self._redis_read_at = self._looked_at = float("-inf")
+        #: The freeze that waits for the clock to agree again, and since when it does.
+        self._clock_freeze: str | None = None
+        self._agrees_since: float | None = None
+        self._unchecked = BRAKE_EVERY
+        self._lock = threading.Lock()
+
+    def look(self) -> None:
+        """Look at the clock and the door, and open or end their freezes."""
+        with self._lock:
+            before = self._own_ms()
+            found = self._signs.look()
+            after = self._own_ms()
+            if self._limits.clock_seconds:
+                self._watch_clock(Look(1000 * found.at.timestamp(), before, after))
+            if self._limits.door_seconds and self._clock_freeze is None:
+                self._watch_door(found.at, found.signed_at, is_shut=found.is_shut)
+            self._looked_at = after
+
+    def not_after(self) -> datetime | None:
+        """The latest that SQL's clock can show now, unless it jumped: what is due later must not be cancelled."""
+        latest = self._sql.latest_ms(self._own_ms()) if self._limits.clock_seconds else None
+        return (
+            None if latest is None else datetime.fromtimestamp((latest + ROUNDING_MS) / 1000, UTC)
+        )
+
+    def before_cancelling(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
+        """Look first if that was not possible lately, and brake if far more is due than was promised."""
+        if self._own_ms() > self._looked_at + FRESH_MS:
+            self.look()
+        if self._limits.brake_factor:
+            self._unchecked += len(order_ids)
+            if self._unchecked >= BRAKE_EVERY or len(order_ids) >= LARGE_BATCH:
+                self._unchecked = 0
+                self._brake(connection, order_ids)
+
+    # -- the door --------------------------------------------------------------------------
+
+    def _watch_door(self, now: datetime, signed_at: datetime | None, *, is_shut: bool) -> None:
+        if signed_at is None:  # a deployment without an API
+            return
+        is_silent = (now - signed_at).total_seconds() > self._limits.door_seconds
+        if is_silent and not is_shut and signed_at != self._silent_since:
+            # Once for each silence, whichever worker is first: not again when somebody thawed it, or its bound is over.
+            self._silent_since = signed_at
+            self._open(
+                DOOR, f"No API process has served since {_text(signed_at)}.", _text(signed_at)
+            )
+        if is_shut and not is_silent:
+            self._thaw(DOOR)
+
+    # -- the clock -------------------------------------------------------------------------
+
+    def _watch_clock(self, look: Look) -> None:
+        jump_ms = self._sql.jump_ms(look)
+        if self._clock_freeze is not None:
+            self._watch_frozen_clock(self._clock_freeze, look, agrees=not jump_ms)
+        elif not jump_ms:
+            self._sql.accept(look)
+            if look.after_ms > self._redis_read_at + REDIS_MS and (redis := self._look_at_redis()):
+                self._redis.accept(redis)
+        elif (redis := self._look_at_redis()) and self._redis.jump_ms(redis) * jump_ms > 0:
+            # Both jumped the same way, so it is this machine that slept.
+            log.warning("this machine's clock stood still", seconds=round(jump_ms / 1000, 1))
+            self._sql.accept(look)
+            self._redis.accept(redis)
+        else:
+            self._clock_freeze, self._agrees_since = self._open_for_jump(jump_ms), None
+
+    def _look_at_redis(self) -> Look | None:
+        before = self._redis_read_at = self._own_ms()
+        told = self._redis_ms()
+        return None if told is None else Look(told, before, self._own_ms())
+
+    def _open_for_jump(self, jump_ms: float) -> str:
+        seconds = abs(jump_ms) / 1000
+        way = "ahead" if jump_ms > 0 else "back"
+        give_back = min(MAX_SECONDS, GIVE_BACK_SECONDS + max(0.0, jump_ms / 1000))
+        known = [freeze.id for freeze in self._freezes.holding() if freeze.opened_by == CLOCK]
+        return (
+            known[0]
+            if known
+            else self._open(
+                CLOCK, f"The database's clock jumped {seconds:.1f} s {way}.", give_back=give_back
+            )
+        )
+
+    def _watch_frozen_clock(self, freeze_id: str, look: Look, *, agrees: bool) -> None:
+        try:
+            is_open = self._freezes.get(freeze_id).state is FreezeState.OPEN
+        except FreezeNotFound:
+            is_open = False
+        if not is_open:  # somebody says that this clock is right, or nobody did in time
+            self._clock_freeze = None
+            self._sql.accept(look)
+        elif not agrees:
+            self._agrees_since = None
+        elif self._agrees_since is None:
+            self._agrees_since = look.after_ms
+        elif look.after_ms - self._agrees_since >= AGREES_MS:
+            self._thaw(CLOCK)
+            self._clock_freeze = None
+
+    # -- the brake -------------------------------------------------------------------------
+
+    def _brake(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
+        step = max(1, len(order_ids) // SAMPLE)
+        sample = order_ids[::step][:SAMPLE]
+        if 2 * self._signs.count_moved(connection, sample) < len(sample):
+            return
+        due, moved = self._signs.count_overdue(connection)
+        foreseen = due - moved
+        if due >= LEAST_BRAKED and due > self._limits.brake_factor * foreseen:
+            minute = _text(datetime.now(UTC))[:16]
+            reason = "More than 1,000 orders are due before what they were promised."
+            self._open(BRAKE, reason, minute)
+
+    # -- freezes ---------------------------------------------------------------------------
+
+    def _open(
+        self, rule: str, reason: str, once: str = "", give_back: float = GIVE_BACK_SECONDS
+    ) -> str:
+        """Freeze everything; only ``once``, whichever worker is first. Returns the freeze's id."""
+        made_id = str(uuid5(NAMESPACE_OID, f"{rule} {once}")) if once else None
+        opened, _ = self._freezes.open(
+            EVERYTHING,
+            reason=reason,
+            by=rule,
+            seconds=min(MAX_SECONDS, self._limits.at_most_seconds),
+            give_back_seconds=math.ceil(give_back),
+            made_id=made_id,
+        )
+        return opened.id
+
+    def _thaw(self, rule: str) -> None:
+        for freeze in self._freezes.holding():
+            if freeze.opened_by == rule and freeze.state is FreezeState.OPEN:
+                self._freezes.thaw(freeze.id, by=rule)
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")

@@ -1,0 +1,278 @@
+"""Freezes that open by themselves: for a shut door, a clock that jumped, and far more than was promised."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from orders.freezes.domain import FreezeState
+from orders.freezes.guard import AGREES_MS, LEAST_BRAKED, REDIS_MS, Guard, Limits
+from orders.freezes.service import Freezes
+from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs
+from orders.sql.database import autocommit
+from orders.sql.expressions import later, now
+from orders.sql.guards import api_signs
+from orders.sql.ids import new_id
+from orders.sql.tables import order_events, orders, unpaid_orders
+from tests.conftest import Shop
+
+LIMITS = {"door_seconds": 15, "clock_seconds": 2, "brake_factor": 20, "at_most_seconds": 3600}
+
+
+class Watched:
+    """A guard of a shop, on clocks that the test moves."""
+
+    def __init__(self, shop: Shop, **limits: float) -> None:
+        self.engine = shop.service._engine
+        self.freezes, self.signs = Freezes(self.engine), Signs(self.engine)
+        self.own_ms = 1e6
+        self.redis_ahead_ms: float | None = 0.0
+        self.sql_ahead_ms = 0.0
+        self.guard = Guard(
+            self.engine,
+            Limits(**(LIMITS | limits)),
+            lambda: None if self.redis_ahead_ms is None else self.own_ms + self.redis_ahead_ms,
+            lambda: self.own_ms,
+        )
+        self._sql_look = self.guard._signs.look
+        self.guard._signs.look = self._look  # type: ignore[method-assign]
+        self._sql_at = self._sql_look().at.timestamp() * 1000 - self.own_ms
+
+    def _look(self) -> Looked:
+        ms = self._sql_at + self.own_ms + self.sql_ahead_ms
+        return self._sql_look()._replace(at=datetime.fromtimestamp(ms / 1000, UTC))
+
+    def look(self, times: int = 1, ms: float = 1000) -> list[tuple[str, str]]:
+        """Look as often, so far apart; return who opened freezes that hold, and their states."""
+        for _ in range(times):
+            self.own_ms += ms
+            self.guard.look()
+        return [(freeze.opened_by, freeze.state) for freeze in self.freezes.holding()]
+
+    def sign(self, seconds_ago: float = 0) -> None:
+        ago = later(now(), "for_ms")
+        with self.engine.begin() as connection:
+            connection.execute(sa.delete(api_signs))
+            connection.execute(
+                sa.insert(api_signs).values(process=new_id(), at=ago),
+                {"for_ms": -1000 * seconds_ago},
+            )
+
+    def give_back(self) -> None:
+        """As the flow of freezes does."""
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE freezes SET given_back_at = now()"))
+
+
+@pytest.fixture
+def watched(shop: Shop) -> Watched:
+    return Watched(shop)
+
+
+# -- the door --------------------------------------------------------------------------------
+
+
+def test_a_deployment_without_an_api_is_never_frozen(watched: Watched) -> None:
+    assert watched.look(3) == []
+
+
+def test_a_door_that_is_shut_freezes_until_somebody_serves(watched: Watched) -> None:
+    watched.sign(seconds_ago=10)
+    assert watched.look() == []
+    watched.sign(seconds_ago=20)
+    assert watched.look(3) == [(DOOR, FreezeState.OPEN)]
+    watched.sign()
+    assert watched.look() == [(DOOR, FreezeState.THAWING)]
+
+
+def test_a_silence_is_frozen_once(watched: Watched, shop: Shop) -> None:
+    """Even if workers look together or start anew, and after a person has thawed it."""
+    watched.sign(seconds_ago=20)
+    watched.look()
+    other = Watched(shop)
+    assert other.look() == [(DOOR, FreezeState.OPEN)]
+    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    watched.give_back()
+    assert [watched.look(2), other.look(2), Watched(shop).look(2)] == [[], [], []]
+    watched.sign()
+    watched.look()
+    watched.sign(seconds_ago=20)
+    assert watched.look() == [(DOOR, FreezeState.OPEN)], "another silence"
+
+
+def test_each_rule_can_be_switched_off(shop: Shop) -> None:
+    watched = Watched(shop, door_seconds=0, clock_seconds=0, brake_factor=0)
+    watched.sign(seconds_ago=20)
+    watched.look()
+    watched.sql_ahead_ms += 600_000
+    assert watched.look() == []
+    assert watched.guard.not_after() is None
+
+
+def test_an_api_signs_only_while_it_is_ready(watched: Watched) -> None:
+    watched.signs.sign(process := new_id())
+    watched.signs.sign(process)
+    with autocommit(watched.engine) as connection:
+        assert len(connection.execute(sa.select(api_signs)).all()) == 1
+    watched.sign(seconds_ago=2 * 86_400)
+    watched.signs.forget()
+    assert watched.look() == []
+    assert watched._sql_look().signed_at is None
+
+
+# -- the clock -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump_ms", [600_000, -600_000, 2100])
+def test_a_clock_that_jumps_freezes_until_it_agrees_again(watched: Watched, jump_ms: float) -> None:
+    watched.look(2)
+    watched.sql_ahead_ms += jump_ms
+    assert watched.look(3) == [(CLOCK, FreezeState.OPEN)]
+    watched.sql_ahead_ms -= jump_ms
+    agreeing = round(AGREES_MS / 1000)
+    assert watched.look(agreeing) == [(CLOCK, FreezeState.OPEN)]
+    assert watched.look() == [(CLOCK, FreezeState.THAWING)]
+
+
+def test_a_person_says_which_clock_is_right(watched: Watched) -> None:
+    watched.look()
+    watched.sql_ahead_ms += 600_000
+    [_] = watched.look()
+    [freeze] = watched.freezes.holding()
+    assert freeze.give_back_seconds == pytest.approx(900, abs=1), "by what the clock is ahead, too"
+    watched.freezes.thaw(freeze.id, by="a person")
+    watched.give_back()
+    assert watched.look(3) == []
+
+
+def test_a_machine_that_slept_does_not_blame_the_database(watched: Watched) -> None:
+    watched.look(1, ms=REDIS_MS + 1)
+    watched.sql_ahead_ms += 600_000
+    watched.redis_ahead_ms = 600_000.0
+    assert watched.look(3) == []
+
+
+def test_without_redis_the_database_is_not_believed(watched: Watched) -> None:
+    watched.look(1, ms=REDIS_MS + 1)
+    watched.sql_ahead_ms += 600_000
+    watched.redis_ahead_ms = None
+    assert watched.look() == [(CLOCK, FreezeState.OPEN)]
+
+
+def test_nothing_is_cancelled_early_before_the_jump_was_seen(shop: Shop) -> None:
+    """The statement itself compares deadlines with the time that the worker expects."""
+    shop.stock()
+    order = shop.place()
+    guard = Guard(shop.service._engine, Limits(**LIMITS), lambda: None)
+    guard.look()
+    expected = guard.not_after()
+    assert expected is not None
+    soon = expected + timedelta(minutes=9)
+    with shop.service._engine.begin() as connection:
+        connection.execute(sa.update(unpaid_orders).values(expires_at=soon - timedelta(minutes=10)))
+        hour_ago = expected - timedelta(hours=1)
+        left = shop.service.expire(connection, [order.id], not_after=hour_ago)
+    assert left[order.id] <= 0, "it is due by the database's clock, and still there"
+    with autocommit(shop.service._engine) as connection:
+        assert shop.service.expire(connection, [order.id], not_after=guard.not_after()) == {}
+
+
+# -- the brake -------------------------------------------------------------------------------
+
+
+def due(shop: Shop, count: int, *, moved: bool, version: int = 1) -> list[str]:
+    """Orders that are overdue: as they were promised, or because something moved their deadline."""
+    ids = [new_id() for _ in range(count)]
+    timeout = 1_800_000
+    past = later(now(), "for_ms")
+    with shop.service._engine.begin() as connection:
+        row = {"client_id": shop.client, "currency": "EUR", "total_minor": 1, "fingerprint": ""}
+        connection.execute(
+            sa.insert(orders).values(
+                id=sa.bindparam("order_id"),
+                idempotency_key=sa.bindparam("for_key"),
+                created_at=now() if moved else past,
+                timeout_ms=timeout,
+                **row,
+            ),
+            [{"order_id": each, "for_key": each, "for_ms": -timeout - 1000} for each in ids],
+        )
+        connection.execute(
+            sa.insert(unpaid_orders).values(
+                order_id=sa.bindparam("for_order"),
+                client_id=shop.client,
+                expires_at=later(now(), "for_ms"),
+                pieces=1,
+                version=version,
+            ),
+            [{"for_order": each, "for_ms": -1000} for each in ids],
+        )
+        # The times of one transaction differ by the statements' milliseconds: make them the same.
+        if not moved:
+            promised = sa.select(later(orders.c.created_at, orders.c.timeout_ms)).where(
+                orders.c.id == unpaid_orders.c.order_id
+            )
+            connection.execute(
+                sa.update(unpaid_orders)
+                .values(expires_at=promised.scalar_subquery())
+                .where(unpaid_orders.c.order_id.in_(ids))
+            )
+    return ids
+
+
+def braked(watched: Watched, ids: Sequence[str]) -> bool:
+    watched.guard._unchecked = 0
+    with autocommit(watched.engine) as connection:
+        watched.guard.before_cancelling(connection, ids)
+    return [freeze.opened_by for freeze in watched.freezes.holding()] == [BRAKE]
+
+
+CASES: list[Any] = [
+    ({"moved": LEAST_BRAKED}, True),
+    ({"moved": LEAST_BRAKED - 1}, False),
+    ({"foreseen": 2 * LEAST_BRAKED}, False),
+    ({"moved": LEAST_BRAKED, "foreseen": 60}, False),
+    ({"moved": LEAST_BRAKED, "foreseen": 40}, True),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), CASES)
+def test_far_more_than_was_promised_is_braked(
+    shop: Shop,
+    given: dict[str, int],
+    expected: bool,  # noqa: FBT001  pytest's
+) -> None:
+    watched = Watched(shop)
+    foreseen = due(shop, given.get("foreseen", 0), moved=False) if "foreseen" in given else []
+    moved = due(shop, given["moved"], moved=True) if "moved" in given else []
+    assert braked(watched, (moved or foreseen)[:500]) == expected
+
+
+def test_deadlines_that_were_moved_on_record_are_not_braked(shop: Shop) -> None:
+    watched = Watched(shop)
+    ids = due(shop, LEAST_BRAKED, moved=True, version=2)
+    with watched.engine.begin() as connection:
+        expires = sa.func.to_char(
+            sa.func.timezone("UTC", unpaid_orders.c.expires_at), 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'
+        )
+        data = sa.func.json_build_object("expires_at", expires)
+        connection.execute(
+            sa.insert(order_events).from_select(
+                ["order_id", "client_id", "type", "at", "data"],
+                sa.select(
+                    unpaid_orders.c.order_id,
+                    unpaid_orders.c.client_id,
+                    sa.literal("order.extended"),
+                    now(),
+                    data,
+                ),
+            )
+        )
+    assert not braked(watched, ids[:500])
+    with watched.engine.begin() as connection:
+        connection.execute(
+            sa.update(unpaid_orders).values(expires_at=later(now(), "for_ms")), {"for_ms": -60_000}
+        )
+    assert braked(watched, ids[:500])
