@@ -1,4 +1,7 @@
-"""The flow that settles payment attempts which have ended, and asks their providers before it does."""
+"""The flow that settles payment attempts which have ended, and asks their providers before it does.
+
+While a provider does not answer, orders with an attempt at it are frozen.
+"""
 
 import threading
 import time
@@ -13,6 +16,7 @@ from orders.attempts.domain import DueAttempt, Gateway, Paid, Unknown
 from orders.attempts.gateway import HttpGateway
 from orders.bootstrap import Services
 from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
+from orders.freezes.domain import FreezeState, Scope
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
 from orders.sql.guards import queue_pauses
@@ -29,6 +33,9 @@ THREADS, MOST_AT_ONE = 4, 2
 BUSY_MS, SPACING_SECONDS = 200.0, 0.05
 #: How soon to ask again what the provider could not tell.
 AGAIN = Backoff(2.0, 60.0)
+
+#: Who opens freezes here.
+BY = "provider"
 
 #: The gateway of a client's provider; None if it has none any more.
 Gateways = Callable[[str, str], Gateway | None]
@@ -97,6 +104,10 @@ def http_gateways(services: Services) -> Gateways:
     return find
 
 
+def _scope(attempt: DueAttempt) -> Scope:
+    return Scope(client=attempt.client, provider=attempt.provider)
+
+
 class _Place:
     """What a worker knows of one client's provider."""
 
@@ -105,6 +116,8 @@ class _Place:
         self.places = threading.Semaphore(MOST_AT_ONE)
         #: When the next request may begin, on the monotonic clock.
         self.free_at = 0.0
+        #: Whether this outage has had its freeze.
+        self.had_freeze = False
 
 
 class Closing:
@@ -164,11 +177,16 @@ class Closing:
             reply = gateway.close(attempt.reference)
         except Exception as error:
             is_open = place.circuit.failed()
+            if is_open and not place.had_freeze:
+                self._freeze(attempt)
+                place.had_freeze = True
             if not isinstance(error, GatewayUnavailable):
                 log.exception("provider not asked", **facts)
             log.warning("provider does not answer", **facts, error=str(error), circuit=is_open)
             return self._later(attempt, 1000 * AGAIN(number))
         place.circuit.succeeded()
+        place.had_freeze = False
+        self._thaw(attempt)
         log.info("provider asked", **facts, reply=type(reply).__name__.lower())
         if isinstance(reply, Unknown):
             return self._later(attempt, 1000 * AGAIN(number))
@@ -176,6 +194,30 @@ class Closing:
             return self._paid(attempt, reply, number)
         self._closed.add(attempt.id)
         return None
+
+    def _freeze(self, attempt: DueAttempt) -> None:
+        """Freeze the orders with an attempt at this provider, unless another worker has."""
+        if not self._frozen(attempt):
+            self._services.freezes.open(
+                _scope(attempt),
+                reason=f"The provider {attempt.provider} does not answer.",
+                by=BY,
+                seconds=self._services.settings.freeze_at_most_seconds,
+            )
+
+    def _thaw(self, attempt: DueAttempt) -> None:
+        """It answers, whichever worker found that it did not."""
+        for freeze_id in self._frozen(attempt):
+            self._services.freezes.thaw(freeze_id, by=BY)
+
+    def _frozen(self, attempt: DueAttempt) -> list[str]:
+        """The open freezes of this provider's outage."""
+        return [
+            each.id
+            for each in self._services.freezes.holding()
+            if (each.opened_by, each.scope) == (BY, _scope(attempt))
+            and each.state is FreezeState.OPEN
+        ]
 
     def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
         """Record the money, as if the provider had reported it."""

@@ -50,7 +50,7 @@ class Place:
         log = self._folder / f"worker-{self._count}.log"
         worker = processes.worker({**self._env, **env}, log)
         self._stack.callback(worker.kill)
-        wait_until(lambda: log.read_text().count('"available"') == 2, "both flows to be at work")
+        wait_until(lambda: log.read_text().count('"available"') >= 4, "all flows to be at work")
         return worker
 
     def order(self, **body: Any) -> str:

@@ -334,6 +334,50 @@ def test_a_provider_that_does_not_answer_is_left_alone(till: Till) -> None:
     assert {*map(till.status, ids)} == {"unpaid"}
 
 
+def test_orders_at_a_provider_that_is_down_are_frozen(till: Till) -> None:
+    till.asks()
+    ids = [till.place(timeout_seconds=600) for _ in range(6)]
+    for number, order_id in enumerate(ids):
+        till.open(order_id, f"tx-{number}")
+    bystander = till.place(timeout_seconds=600)
+    till.gateway.answers = [GatewayUnavailable()]
+    till.pass_(1000)
+    till.settle()
+    [freeze] = till.services.freezes.holding()
+    assert (freeze.opened_by, freeze.scope.provider, freeze.scope.client) == (
+        *("provider", "bank"),
+        "customer",
+    )
+    till.pass_(2000)  # far beyond the bound
+    assert till.expire(bystander) == {}
+    assert till.status(bystander) == "cancelled"
+    till.settle()
+    assert [*till.expire(ids[0])] == [ids[0]]
+    assert till.outcomes(ids[0]) == [None]
+
+    another_worker = Till(till.api)
+    another_worker.settle()
+    [freeze] = till.services.freezes.holding()
+    assert freeze.state == "thawing"
+    assert freeze.thawed_by == "provider"
+
+
+def test_the_freeze_for_a_provider_is_bounded(till: Till) -> None:
+    till.asks()
+    ids = [till.place(timeout_seconds=600) for _ in range(6)]
+    for number, order_id in enumerate(ids):
+        till.open(order_id, f"tx-{number}")
+    till.gateway.answers = [GatewayUnavailable()]
+    till.pass_(1000)
+    till.settle()
+    [freeze] = till.services.freezes.holding()
+    lasts = freeze.ends_at - freeze.opened_at
+    assert lasts == timedelta(seconds=till.services.settings.freeze_at_most_seconds)
+    till.services.freezes.thaw(freeze.id, by="a person")
+    till.settle()
+    assert [each.state for each in till.services.freezes.holding()] == ["thawing"]
+
+
 def test_without_a_gateway_an_ended_attempt_is_settled(till: Till) -> None:
     till.asks()
     order_id = till.place(timeout_seconds=600)
