@@ -16,6 +16,7 @@ from orders.sql.steps import Step
 from orders.sql.tables import unpaid_orders
 
 SECOND = sa.literal_column("interval '1 second'", sa.Interval)
+MINUTE = sa.literal_column("interval '1 minute'", sa.Interval)
 CLOCK = sa.literal_column("clock_timestamp()", Instant)
 #: The bucket's one row.
 BUCKET = sa.literal_column("1", sa.SmallInteger)
@@ -26,7 +27,9 @@ _rate = sa.bindparam("for_rate", type_=sa.Double)
 
 def _used_until(at: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Up to when the bucket's content was used: the rest of the time until ``at`` is its content."""
-    return sa.type_coerce(sa.func.greatest(pace.c.used_until, at - SECOND), Instant)
+    # Later than that: the clock was set back, and nobody waits until it is as late again.
+    used = sa.case((pace.c.used_until <= at + MINUTE, pace.c.used_until))
+    return sa.type_coerce(sa.func.greatest(used, at - SECOND), Instant)
 
 
 def _content(at: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:

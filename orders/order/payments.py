@@ -135,9 +135,9 @@ class Payments(Transactional[OrderRepository]):
 
 def _refusal(entry: Entry, payment: Payment) -> OrderError:
     """Why a refund or a dispute was not recorded."""
-    left = payment.amount_minor - payment.refunded_minor
     if entry.currency not in (None, payment.currency):
         return WrongCurrency(f"It was paid in {payment.currency}.")
-    if entry.kind == "refund" and not left:
+    left = payment.amount_minor - (payment.refunded_minor if entry.kind == "refund" else 0)
+    if not left:
         return AlreadyRefunded()
     return RefundTooLarge(f"{left} of {payment.amount_minor} are left.")

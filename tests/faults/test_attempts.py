@@ -117,7 +117,7 @@ def leave(town: Town) -> Callable[[], None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("breaks", [hang, refuse, leave])
-def test_a_provider_that_fails_delays_no_order_without_an_attempt(
+def test_a_failing_provider_delays_no_order_without_attempts(
     town: Town, breaks: Callable[[Town], Callable[[], None]]
 ) -> None:
     mend = breaks(town)

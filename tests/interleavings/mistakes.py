@@ -84,7 +84,6 @@ MISTAKES = [
     Mistake("redis.call('ZSCORE', leased, id)", "false", "restore"),
     Mistake("redis.call('HEXISTS', letters, id) == 1", "false", "restore"),
     Mistake("score and score <= now", "false", "restore"),
-    Mistake("due < score - SLACK_MS", "due < score", "restore"),
     Mistake("ends > now and ", "", "restore"),
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),

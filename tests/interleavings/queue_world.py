@@ -115,7 +115,7 @@ class QueueWorld(Machine):
     # -- producers and operators -----------------------------------------------------------
 
     def do_schedule(self, task_id: str, delay: int = 0) -> None:
-        self.schedule(task_id, delay, b"", only_if_absent=False)
+        self.schedule(task_id, delay, b"", only_if_absent=False, relative=True)
         if task_id not in self.dead:
             self.due[task_id] = self.now + delay
             self.done.discard(task_id)

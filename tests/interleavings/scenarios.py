@@ -18,7 +18,9 @@ SCENARIOS = [
     "schedule a, w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
     "schedule a, w1 claim, schedule later a, w2 claim x2, w1 ack a, lease ends x2",
     "schedule a, schedule b, w1 claim x2, w2 claim, moment passes x2",
-    "schedule a, pause, resume, w1 claim, w2 claim, w1 sweep, flush",
+    "schedule a, w1 claim, w1 bury a, w1 sweep, schedule later a, requeue a",
+    "schedule a, w1 claim, w2 lose claim, w2 claim, cancel a, lease ends",
+    "schedule a, pause, resume, w1 claim x2, w1 sweep, flush",
 ]
 #: What happens beside these is combined with each of `TRANSITIONS` and with each two of them.
 FRAME = "schedule a, w1 claim, w2 claim, lease ends"
