@@ -23,6 +23,7 @@ from orders.freezes.signs import Signs, start_signing
 from orders.http import headers, openapi, problems
 from orders.http.responses import Json, WholeResponse
 from orders.http.routes.attempts import attempts
+from orders.http.routes.extensions import extensions
 from orders.http.routes.freezes import freezes
 from orders.http.routes.health import health
 from orders.http.routes.orders import orders
@@ -80,7 +81,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     openapi.install(app)
     for blueprint in (
         *(orders, payments, attempts, providers),
-        *(stock, webhooks, freezes, queue, health),
+        *(stock, webhooks, freezes, extensions, queue, health),
     ):
         app.register_blueprint(blueprint)
     ops.install(app)
@@ -91,6 +92,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.cli.add_command(cli_deadlines.freeze)
     app.cli.add_command(cli_deadlines.list_freezes)
     app.cli.add_command(cli_deadlines.thaw)
+    app.cli.add_command(cli_deadlines.extend)
     return app
 
 

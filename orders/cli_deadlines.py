@@ -1,7 +1,8 @@
 """``python -m orders freeze ...``, ``freezes`` and ``thaw``: deadlines, moved by operators."""
 
 import re
-from datetime import datetime
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -11,12 +12,15 @@ from orders.cli import print_table
 from orders.errors import OrderError
 from orders.freezes.domain import COMMAND_LINE, GIVE_BACK_SECONDS, Freeze, FreezeState, Scope
 from orders.http.auth import services
+from orders.http.routes.extensions import wanted_orders
 from orders.http.schemas.freezes import FreezeOut
-from orders.sql.ids import is_uuid
+from orders.sql.ids import is_uuid, new_id
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 #: How many freezes are listed.
 MOST_LISTED = 100
+#: How long one round of extensions takes, and after how many to give up on orders that stay locked.
+ROUND_SECONDS, MOST_ROUNDS = 1.0, 3600
 
 
 class Duration(click.ParamType[int]):
@@ -48,8 +52,12 @@ class Command(click.Command):
 
 def _id(_context: object, _parameter: object, text: str) -> str:
     if not is_uuid(text):
-        raise click.BadParameter(f"{text!r} is not a freeze's id: freezes lists them")
+        raise click.BadParameter(f"{text!r} is not an id")
     return text
+
+
+def _id_or_none(context: object, parameter: object, text: str | None) -> str | None:
+    return None if text is None else _id(context, parameter, text)
 
 
 def time_of(moment: datetime) -> str:
@@ -109,6 +117,58 @@ def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
         facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
         rows.append((each.id, each.state, *facts))
     print_table(rows)
+
+
+def _moment(_context: object, _parameter: object, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a time like 2026-11-22T09:30:00Z") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command("extend", cls=Command)
+@click.option("--by", "seconds", type=DURATION, required=True, help="By how much: 90s, 15m, 1h.")
+@click.option("--reason", help="Why, for people to read. Needed unless it is a --dry-run.")
+@click.option("--client", help="Only orders of this client.")
+@click.option("--sku", help="Only orders with this SKU.")
+@click.option("--placed-after", callback=_moment, help="Only orders placed after this time.")
+@click.option("--due-before", callback=_moment, help="Only orders due before this time.")
+@click.option("--dry-run", is_flag=True, help="Only count the orders.")
+@click.option("--resume", "extension_id", callback=_id_or_none, help="Go on with this extension.")
+@with_appcontext
+def extend(seconds: int, reason: str | None, dry_run: bool, **wanted: Any) -> None:  # noqa: FBT001  click's
+    """Move the deadlines of unpaid orders, those of overdue ones from now on.
+
+    It can be interrupted at any time, and resumed with the id that it prints first.
+    """
+    extension_id = wanted.pop("extension_id") or new_id()
+    which = wanted_orders(services(), **wanted)
+    if dry_run:
+        click.echo(f"{services().extensions.count(which)} orders would be extended")
+        return
+    if not reason:
+        raise click.UsageError("Missing option '--reason'.")
+    click.echo(f"extension {extension_id}")
+    total = 0
+    for _ in range(MOST_ROUNDS):
+        progress = services().extensions.extend(
+            which,
+            ms=1000 * seconds,
+            note=reason,
+            by=COMMAND_LINE,
+            extension_id=extension_id,
+            seconds=ROUND_SECONDS,
+        )
+        total += progress.extended
+        click.echo(f"{total} orders extended")
+        if progress.done:
+            return
+        if not progress.extended:  # what is left is locked
+            time.sleep(ROUND_SECONDS)
+    raise click.ClickException(f"some orders stay locked; go on with --resume {extension_id}")
 
 
 @click.command("thaw", cls=Command)

@@ -1,9 +1,11 @@
-"""Many deadlines moved by the service itself: after a freeze.
+"""Many deadlines moved by the service itself: after a freeze, and by operators.
 
 An operation moves some of them, so it can be interrupted between any two.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -13,8 +15,10 @@ from orders.order.operations import REMINDERS, add_events, event_of
 from orders.order.payments import Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.waiting import HOLDS, in_scope, moved_with
+from orders.sql.database import autocommit, reading
 from orders.sql.expressions import (
     Id,
+    Instant,
     clock,
     later,
     ms_until,
@@ -25,9 +29,11 @@ from orders.sql.expressions import (
     unindexed,
     uuid7,
 )
+from orders.sql.ids import first_id_after, new_id
 from orders.sql.keeping import freezes
+from orders.sql.statements import FIRST
 from orders.sql.steps import Operation, Step
-from orders.sql.tables import unpaid_orders
+from orders.sql.tables import order_events, order_items, unpaid_orders
 
 p = sa.bindparam
 #: How many deadlines one statement moves.
@@ -50,32 +56,13 @@ def _one(row: sa.FromClause, name: str) -> sa.ColumnElement[Any]:
     return sa.select(row.c[name]).scalar_subquery()
 
 
-def _extend_some(
+def _move(
     step: Step,
-    wanted: sa.ColumnElement[bool],
+    locked: sa.FromClause,
     deadline: sa.ColumnElement[Any],
-    facts: dict[str, sa.ColumnElement[Any]],
-) -> tuple[sa.FromClause, sa.FromClause, sa.FromClause]:
-    """The steps that move deadlines which come before another: those that come first.
-
-    Orders that are locked are skipped. Returns what was found, what was extended of it, and the
-    webhook deliveries.
-    """
-    sooner = unpaid_orders.c.expires_at < deadline
-    found = step(
-        "found",
-        sa.select(unpaid_orders.c.order_id)
-        .where(sooner, wanted)
-        .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
-        .limit(p("most")),
-    )
-    locked = step(
-        "locked",
-        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
-        .where(one_of(unpaid_orders.c.order_id, sa.select(found.c.order_id)), unindexed(sooner))
-        .order_by(unpaid_orders.c.order_id)
-        .with_for_update(skip_locked=True),
-    )
+    facts: Mapping[str, sa.ColumnElement[Any]],
+) -> tuple[sa.FromClause, sa.FromClause]:
+    """The steps that give locked orders a later deadline; those orders, and the webhook deliveries."""
     extended = step(
         "extended",
         sa.update(unpaid_orders)
@@ -94,7 +81,11 @@ def _extend_some(
     }
     same = locked.c.order_id == extended.c.order_id
     event = event_of(extended, EventType.EXTENDED, extended.c.at, moved, same)
-    return found, extended, add_events(step, event, reminders=REMINDERS)
+    return extended, add_events(step, event, reminders=REMINDERS)
+
+
+def _count(rows: sa.FromClause) -> sa.ColumnElement[int]:
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
 def _rows(kind: str, row_id: sa.ColumnElement[Any], ms: Any = None) -> sa.Select[Any]:
@@ -136,29 +127,152 @@ def give_back(step: Step) -> sa.Select[Any]:
     millisecond = sa.literal_column("1", sa.BigInteger)
     placed_later = uuid7(later(_one(freeze, "ends_at"), millisecond), LEAST)
     scope = (_one(freeze, name) for name in ("client_id", "sku", "provider"))
-    found, extended, deliveries = _extend_some(
-        step,
-        in_scope(unpaid_orders, *scope) & (unpaid_orders.c.order_id < placed_later),
-        _one(freeze, "deadline"),
-        {
-            "reason": text_literal("freeze"),
-            "freeze_id": sa.cast(_one(freeze, "id"), sa.String),
-        },
+    deadline = _one(freeze, "deadline")
+    sooner = unpaid_orders.c.expires_at < deadline
+    found = step(
+        "found",
+        sa.select(unpaid_orders.c.order_id)
+        .where(sooner, in_scope(unpaid_orders, *scope), unpaid_orders.c.order_id < placed_later)
+        .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
+        .limit(p("most")),
     )
-    count = sa.select(sa.func.count()).select_from(extended).scalar_subquery()
+    locked = step(
+        "locked",
+        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
+        .where(one_of(unpaid_orders.c.order_id, sa.select(found.c.order_id)), unindexed(sooner))
+        .order_by(unpaid_orders.c.order_id)
+        .with_for_update(skip_locked=True),
+    )
+    facts = {
+        "reason": text_literal("freeze"),
+        "freeze_id": sa.cast(_one(freeze, "id"), sa.String),
+        "note": _one(freeze, "reason"),
+        "by": _one(freeze, "opened_by"),
+    }
+    extended, deliveries = _move(step, locked, deadline, facts)
     is_over = ~sa.exists(sa.select(found.c.order_id))
     counted = step(
         "counted",
         sa.update(freezes)
         .where(freezes.c.id == _one(freeze, "id"))
         .values(
-            given_back=freezes.c.given_back + count,
+            given_back=freezes.c.given_back + _count(extended),
             given_back_at=sa.case((is_over, clock())),
         )
         .returning(freezes.c.id, freezes.c.given_back_at),
     )
     over = sa.cast(counted.c.given_back_at.is_not(None), sa.Integer)
     return _outcome(extended, deliveries, _rows("freeze", counted.c.id, over))
+
+
+# -- by operators --------------------------------------------------------------------------
+
+_extension = p("for_extension", type_=sa.String)
+#: What is wanted of an order, as parameters; null wants nothing.
+_client_id = p("for_client", type_=Id)
+_sku = p("for_sku", type_=order_items.c.sku.type)
+_due_before = sa.func.coalesce(
+    p("due_before", type_=Instant), sa.literal_column("timestamptz 'infinity'", Instant)
+)
+
+
+def _page_of_wanted(step: Step) -> tuple[sa.FromClause, sa.FromClause]:
+    """The next unpaid orders by id, and those among them that are wanted: bounded work, even if
+    that is none. What this extension has extended before is not wanted again.
+    """
+    page = step(
+        "page",
+        sa.select(unpaid_orders)
+        .where(
+            unpaid_orders.c.order_id > p("last_id", type_=Id),
+            unpaid_orders.c.order_id < p("before_id", type_=Id),
+        )
+        .order_by(unpaid_orders.c.order_id)
+        .limit(p("most")),
+    )
+    of_extension = order_events.c.data.op("->>")(text_literal("extension_id")) == _extension
+    extended_before = sa.exists(
+        sa.select(order_events.c.id).where(
+            order_events.c.order_id == page.c.order_id,
+            order_events.c.type == text_literal(EventType.EXTENDED),
+            of_extension,
+        )
+    )
+    provider = sa.cast(sa.null(), sa.String)
+    wanted = step(
+        "wanted",
+        sa.select(page.c.order_id, page.c.version).where(
+            page.c.expires_at < _due_before,
+            in_scope(page, _client_id, _sku, provider),
+            sa.case((extended_before, sa.false()), else_=sa.true()),
+        ),
+    )
+    return page, wanted
+
+
+def _end_of(page: sa.FromClause) -> sa.ColumnElement[Any]:
+    return sa.select(page.c.order_id).order_by(page.c.order_id.desc()).limit(1).scalar_subquery()
+
+
+@Operation
+def count_wanted(step: Step) -> sa.Select[Any]:
+    """How many orders of the next page are wanted, and the page's last id, null if there is none."""
+    page, wanted = _page_of_wanted(step)
+    return sa.select(_count(wanted).label("wanted"), _end_of(page).label("last_id"))
+
+
+@Operation
+def extend_wanted(step: Step) -> sa.Select[Any]:
+    """Give the wanted orders of the next page a later deadline; those that are overdue, from now on.
+
+    Returns rows of three kinds: ``extended`` and ``delivery`` as `give_back`; and ``page``, its last
+    id, null if there is none, and how many wanted orders were skipped, because they are locked or
+    have just changed.
+    """
+    page, wanted = _page_of_wanted(step)
+    # The version, too: another run of this extension may have been faster since the statement began.
+    same = sa.cast(unpaid_orders.c.order_id, sa.String).concat(
+        sa.cast(unpaid_orders.c.version, sa.String)
+    )
+    seen = sa.select(
+        sa.cast(wanted.c.order_id, sa.String).concat(sa.cast(wanted.c.version, sa.String))
+    )
+    locked = step(
+        "locked",
+        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
+        .where(
+            one_of(unpaid_orders.c.order_id, sa.select(wanted.c.order_id)),
+            one_of(same, seen),
+        )
+        .order_by(unpaid_orders.c.order_id)
+        .with_for_update(skip_locked=True),
+    )
+    start = sa.type_coerce(sa.func.greatest(unpaid_orders.c.expires_at, now()), Instant)
+    facts = {
+        "reason": text_literal("operators"),
+        "extension_id": _extension,
+        "note": p("for_note", type_=sa.String),
+        "by": p("for_whom", type_=sa.String),
+    }
+    extended, deliveries = _move(step, locked, later(start, "for_ms"), facts)
+    skipped = _count(wanted) - _count(locked)
+    return _outcome(extended, deliveries, _rows("page", _end_of(page), skipped))
+
+
+class Wanted(NamedTuple):
+    """Which unpaid orders operators extend: those that are all of what is given."""
+
+    client_id: str | None = None
+    sku: str | None = None
+    placed_after: datetime | None = None
+    due_before: datetime | None = None
+
+
+class Progress(NamedTuple):
+    """How many orders were extended, and whether all were: otherwise repeat it."""
+
+    extended: int
+    done: bool
 
 
 class Extensions(Payments):
@@ -189,6 +303,38 @@ class Extensions(Payments):
         self._observe(EventType.EXTENDED, "freeze", len(batch.extended))
         return batch if any(row.kind == "freeze" for row in rows) else None
 
+    def count(self, wanted: Wanted) -> int:
+        """How many orders `extend` would extend."""
+        total, values = 0, {**first_page(wanted), "for_extension": ""}
+        with reading(self._engine) as connection:
+            while values["last_id"] is not None:
+                [row] = count_wanted(connection, **values)
+                total, values = total + row.wanted, {**values, "last_id": row.last_id}
+        return total
+
+    def extend(
+        self, wanted: Wanted, *, ms: int, note: str, by: str, extension_id: str, seconds: float
+    ) -> Progress:
+        """Extend orders by so many milliseconds, each once for each extension, a batch to a statement.
+
+        An overdue order is extended from now on. Takes little more than ``seconds``. Interrupting it
+        loses nothing: repeat it with the same id until it is done. It is not while orders are locked.
+        """
+        until = time.monotonic() + seconds
+        extended, skipped, values = 0, 0, first_page(wanted)
+        values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
+        while values["last_id"] is not None:
+            if time.monotonic() > until:
+                return Progress(extended, done=False)
+            with autocommit(self._engine) as connection:
+                rows = extend_wanted(connection, **values, reminders=self._reminders)
+            batch = self._batch(rows)
+            self._observe(EventType.EXTENDED, "operators", len(batch.extended))
+            extended += len(batch.extended)
+            [page] = (row for row in rows if row.kind == "page")
+            skipped, values = skipped + page.ms, {**values, "last_id": page.id}
+        return Progress(extended, done=not skipped)
+
     def _batch(self, rows: Sequence[sa.Row[Any]]) -> Batch:
         """What was done, once the checks and the webhooks are scheduled."""
         extended = {row.id: row.ms for row in rows if row.kind == "extended"}
@@ -196,3 +342,16 @@ class Extensions(Payments):
             self._scheduler.schedule(order_id, delay_ms=ms)
         self._send(row.id for row in rows if row.kind == "delivery")
         return Batch(extended, any(row.kind == "freeze" and row.ms for row in rows))
+
+
+def first_page(wanted: Wanted) -> dict[str, Any]:
+    """The parameters of the first page. What is placed from now on is not wanted."""
+    placed_after = wanted.placed_after
+    return {
+        "for_client": wanted.client_id,
+        "for_sku": wanted.sku,
+        "due_before": wanted.due_before,
+        "last_id": FIRST.id if placed_after is None else first_id_after(placed_after),
+        "before_id": new_id(),
+        "most": BATCH_SIZE,
+    }

@@ -27,7 +27,8 @@ WEBHOOKS = Counter("orders_webhooks", "Attempts to send a webhook, by outcome.",
 # Zero, rather than absent, before the first event of a kind: otherwise a rate misses that event.
 for reason in CancelReason:
     CANCELLED.labels(reason)
-EXTENDED.labels("freeze")
+for cause in ("freeze", "operators"):
+    EXTENDED.labels(cause)
 for status in (*PaymentStatus, "disputed"):
     PAYMENTS.labels(status)
 for outcome in ("delivered", "failed", "dead"):

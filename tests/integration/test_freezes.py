@@ -216,6 +216,8 @@ def test_each_deadline_is_given_back_exactly(shop: Shop) -> None:
                 "expires_at": rfc3339(until),
                 "reason": "freeze",
                 "freeze_id": held.id,
+                "note": "a bad deploy",
+                "by": "command line",
             },
         )
         assert (order.id, extended[order.id]) in shop.scheduler.scheduled

@@ -30,7 +30,13 @@ from orders.freezes.domain import Scope
 from orders.freezes.service import Freezes
 from orders.ops.repository import SAMPLE, OpsRepository
 from orders.order.domain import CancelledOrder, Entry
-from orders.order.extensions import Extensions
+from orders.order.extensions import (
+    Extensions,
+    Wanted,
+    count_wanted,
+    extend_wanted,
+    first_page,
+)
 from orders.order.feed import Feed
 from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
@@ -296,6 +302,18 @@ def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail:
     for shop in pair:
         assert not {*batches[id(shop)]} & {*overdue(shop, size)}
     assert len(told) == 2 * size * in_detail
+
+
+def test_extensions_need_no_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        for wanted in (Wanted(sku="sku-007"), Wanted(shop.client, due_before=NOW)):
+            values = {**first_page(wanted), "for_extension": new_id()}
+            more = {"for_ms": 60_000, "for_note": "r", "for_whom": "b", "reminders": False}
+            with autocommit(shop.engine) as connection:
+                assert count_wanted(connection, **values)[0].wanted
+                assert extend_wanted(connection, **values, **more)
+
+    assert_alike(pair, use)
 
 
 def test_a_paced_batch_needs_no_statistics(pair: Pair) -> None:

@@ -1,0 +1,64 @@
+"""Operators move many deadlines at once."""
+
+from datetime import datetime
+from typing import Any
+
+from apiflask import APIBlueprint
+
+from orders.bootstrap import Services
+from orders.errors import ClientNotFound, SkuNotFound
+from orders.http.auth import auth, caller, calling_key, services
+from orders.http.contract import raises
+from orders.http.schemas.extensions import ExtensionIn, ExtensionOut
+from orders.http.schemas.orders import IdempotencyIn
+from orders.order.extensions import Wanted
+from orders.sql.ids import named_id
+
+extensions = APIBlueprint(
+    "extensions",
+    __name__,
+    url_prefix="/v1",
+    tag={"name": "Extensions", "description": "Many deadlines moved at once."},
+)
+#: How long a request takes at most.
+SECONDS = 2.0
+
+
+@extensions.post("/extensions")
+@extensions.auth_required(auth, roles=["ops"])
+@extensions.input(IdempotencyIn, location="headers", arg_name="header")
+@extensions.input(ExtensionIn, arg_name="body")
+@extensions.output(ExtensionOut)
+@raises(ClientNotFound, SkuNotFound)
+def extend_orders(header: IdempotencyIn, body: ExtensionIn) -> Any:
+    """Move the deadlines of unpaid orders, those of overdue ones from now on.
+
+    It may take several requests: repeat it with the same Idempotency-Key and body until `done`. No
+    order is extended twice.
+    """
+    wanted = wanted_orders(services(), body.client, body.sku, body.placed_after, body.due_before)
+    if body.dry_run:
+        return {"extended": services().extensions.count(wanted), "done": True}
+    progress = services().extensions.extend(
+        wanted,
+        ms=1000 * body.seconds,
+        note=body.reason,
+        by=calling_key(),
+        extension_id=named_id(caller(), header.idempotency_key),
+        seconds=SECONDS,
+    )
+    return progress._asdict()
+
+
+def wanted_orders(
+    services: Services,
+    client: str | None,
+    sku: str | None,
+    placed_after: datetime | None,
+    due_before: datetime | None,
+) -> Wanted:
+    """Raises ClientNotFound, SkuNotFound."""
+    client_id = None if client is None else services.clients.id_of(client)
+    if sku is not None:
+        services.stock.get(sku)
+    return Wanted(client_id, sku, placed_after, due_before)
