@@ -95,7 +95,7 @@ def test_an_overdue_order_is_extended_from_now_on(shop: Shop, extensions: Extens
     shop.expire_in(-HOUR_MS, order)
     assert extend(extensions, Wanted()) == Progress(1, done=True)
     [(_, ms)] = [each for each in shop.scheduler.scheduled if each[1] > 50 * 60_000]
-    assert ms == HOUR_MS
+    assert HOUR_MS - 60_000 < ms <= HOUR_MS
 
 
 def test_an_interrupted_extension_goes_on(shop: Shop, extensions: Extensions) -> None:
