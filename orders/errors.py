@@ -215,6 +215,14 @@ class StorageUnavailable(OrderError):
     """The database does not answer."""
 
 
+class RowLocked(StorageUnavailable):
+    """A row stays locked by another transaction."""
+
+
+#: To a client it makes no difference.
+RowLocked.code = StorageUnavailable.code
+
+
 class StorageReadOnly(StorageUnavailable):
     """The database is read-only: a standby, or a failover in progress."""
 

@@ -22,6 +22,7 @@ from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
 from orders.watch.doctor import Doctor
+from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
 from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Retry, Task
 from worker.records import Records
@@ -54,6 +55,8 @@ def timeout_flow(
     settings, orders = services.settings, services.orders
     per_second = settings.max_cancellations_per_second
 
+    locks = LockLog(services.engine)
+
     def decide(
         connection: sa.Connection, tasks: Mapping[str, Task]
     ) -> Mapping[str, float | Outcome]:
@@ -63,7 +66,10 @@ def timeout_flow(
             with outages():
                 guard.before_cancelling(connection, ids)
         not_after = None if guard is None else guard.not_after()
-        left = orders.expire(connection, ids, report, not_after)
+        with locks.expected():
+            left = orders.expire(connection, ids, report, not_after)
+        if any(ms <= 0 for ms in left.values()):
+            locks.suspect()
         return {**(_spread(left, per_second) if per_second else left), **odd}
 
     def probe() -> None:

@@ -16,12 +16,28 @@ class WorkerError(Exception):
 
 
 def described(error: BaseException) -> str:
-    """An error's type and message, even if its ``__str__`` raises."""
+    """An error's type and message, without a SQL statement, even if its ``__str__`` raises."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  a library's __str__ may raise anything
         message = "(it has no readable message)"
-    return f"{type(error).__name__}: {message}"
+    return f"{type(error).__name__}: {without_statements(message)}"
+
+
+def without_statements(text: str) -> str:
+    """The text without the SQL statements that SQLAlchemy quotes at the end of its errors' messages.
+
+    One of ours may have 10,000 characters, which hide what went wrong.
+    """
+    kept = []
+    while (start := text.find("\n[SQL: ")) >= 0:
+        end = text.find("\n(Background on this error at: ", start)
+        if end < 0:
+            break
+        kept.append(text[:start])
+        end = text.find("\n", end + 1)
+        text = "" if end < 0 else text[end:]
+    return "".join([*kept, text])
 
 
 class LeaseLost(WorkerError):

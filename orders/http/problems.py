@@ -54,6 +54,7 @@ STATUS = _by_error(
         503: (
             *(errors.StockBusy, errors.ServerBusy, errors.QueueUnavailable, errors.DoctorBusy),
             *(errors.StorageUnavailable, errors.StorageReadOnly, errors.SchemaOutdated),
+            errors.RowLocked,
         ),
     }
 )
@@ -63,7 +64,7 @@ RETRY_AFTER = _by_error(
         1: (errors.KeyInFlight, errors.StockBusy, errors.ServerBusy),
         2: (
             *(errors.QueueUnavailable, errors.StorageUnavailable),
-            *(errors.StorageReadOnly, errors.SchemaOutdated),
+            *(errors.StorageReadOnly, errors.SchemaOutdated, errors.RowLocked),
         ),
         5: (errors.DoctorBusy,),
         10: (errors.TooManyUnpaidOrders, errors.TooManyHeldPieces),

@@ -50,12 +50,15 @@ class ShownRecords(Transactional[OpsRepository]):
                 overdue = repository.count_overdue(MOST_OVERDUE)
                 upcoming = repository.next_to_expire(NEXT)
                 latest = repository.latest_expired(LATEST)
+                # Read only while there is something to be explained.
+                locked = repository.locked_rows() if overdue else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
         oldest_ms = -upcoming[0].expires_in_ms if upcoming else 0
         return {
             "answers": True,
             "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": max(0, oldest_ms)},
+            "locked": [str(each) for each in locked],
             "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
         }

@@ -32,6 +32,7 @@ from orders.sql.tables import (
     webhook_deliveries,
     webhook_subscriptions,
 )
+from orders.watch.locked import Locked, locked_rows
 
 p = sa.bindparam
 
@@ -167,6 +168,10 @@ class OpsRepository(OrderRepository):
     def next_to_expire(self, most: int) -> Sequence[sa.Row[Any]]:
         """Unpaid orders, soonest deadline first."""
         return self._run(LIST_NEXT, most=most).all()
+
+    def locked_rows(self) -> list[Locked]:
+        """Overdue orders that wait for a row, and who has locked it."""
+        return locked_rows(self._connection)
 
     def latest_expired(self, most: int) -> Sequence[sa.Row[Any]]:
         """The orders that expired in the last day, newest first."""

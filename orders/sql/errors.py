@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from orders.errors import SchemaOutdated, StorageUnavailable
+from orders.errors import RowLocked, SchemaOutdated, StorageUnavailable
 from worker.records import outages
 from worker.records.outages import READ_ONLY, is_transient, sqlstate
 
@@ -36,9 +36,8 @@ def translated() -> Iterator[None]:
         yield
     except (DBAPIError, PoolTimeout) as error:
         if is_transient(error):
-            raise StorageUnavailable(
-                " ".join(str(getattr(error, "orig", error)).split())
-            ) from error
+            outage = RowLocked if sqlstate(error) == LOCK_NOT_AVAILABLE else StorageUnavailable
+            raise outage(" ".join(str(getattr(error, "orig", error)).split())) from error
         if sqlstate(error) in _NO_SCHEMA:
             raise SchemaOutdated(f"It answers {first_line(error)!r}: {MIGRATE}.") from error
         raise

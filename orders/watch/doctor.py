@@ -52,6 +52,7 @@ class Doctor:
             return  # the other statements may not fit
         for check, name in (
             (_indexes, "sql.indexes"),
+            (_locked, "orders.locked"),
             (_stock, "orders.stock"),
             (_orders, "orders.history"),
             (_freezes, "orders.freezes"),
@@ -123,6 +124,17 @@ def _indexes(repository: DoctorRepository) -> Finding:
         "create it again with CREATE INDEX CONCURRENTLY, as its migration does."
     )
     return failure("sql.indexes", f"missing or invalid: {', '.join(broken)}", advice)
+
+
+def _locked(repository: DoctorRepository) -> Finding:
+    rows = repository.locked_rows()
+    if not rows:
+        return ok("orders.locked", "no overdue order waits for a locked row")
+    advice = (
+        "See what that connection does (pg_stat_activity), and end it if it is stuck: "
+        "SELECT pg_terminate_backend(PID)."
+    )
+    return failure("orders.locked", "; ".join(map(str, rows)), advice)
 
 
 def _stock(repository: DoctorRepository) -> Finding:

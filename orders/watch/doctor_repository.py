@@ -27,6 +27,7 @@ from orders.sql.tables import (
 from orders.sql.tables import stock_items as stock
 from orders.sql.tables import webhook_deliveries as deliveries
 from orders.sql.tables import webhook_subscriptions as subscriptions
+from orders.watch.locked import Locked, locked_rows
 from orders.webhooks.repository import heads_of_lines
 
 p = sa.bindparam
@@ -212,6 +213,10 @@ class DoctorRepository(Statements):
         """The names of indexes that are missing or invalid."""
         wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
         return sorted(wanted - {*self._run(GET_INDEXES).scalars()})
+
+    def locked_rows(self) -> list[Locked]:
+        """Overdue orders that wait for a row, and who has locked it."""
+        return locked_rows(self._connection)
 
     def wrong_stock(self) -> Sequence[sa.Row[Any]]:
         """SKUs whose stock does not add up."""

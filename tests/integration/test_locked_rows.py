@@ -1,63 +1,94 @@
-"""What waits for a change of a subscription or an endpoint sees what that change has written."""
+"""Who holds the row that an overdue order waits for is said, instead of that the database is down."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from contextlib import suppress
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
-from orders.order.repository import read_order
-from orders.providers.repository import ProviderRepository
-from orders.providers.service import Providers
-from orders.sql.tables import provider_secrets, webhook_interests, webhook_secrets
-from orders.webhooks.repository import WebhookRepository
-from orders.webhooks.service import WebhookPolicy, Webhooks
-from tests.conftest import Shop
-from tests.integration.test_orders_statements import waiting
+from devtools.valkey import Valkey
+from orders.errors import RowLocked, StorageUnavailable
+from orders.ops.lookups import ShownRecords
+from orders.order.domain import Order
+from orders.sql.database import reading
+from orders.sql.tables import stock_items, unpaid_orders
+from orders.timeouts import timeout_flow
+from orders.watch import locked
+from orders.watch.doctor import Doctor
+from orders.watch.locked import LockLog, locked_rows
+from tests.conftest import Shop, opened, serving
+from worker import Task, Unavailable
 
-
-@pytest.fixture
-def webhooks(shop: Shop) -> Webhooks:
-    return Webhooks(shop.engine, shop.scheduler, WebhookPolicy(5.0, True, 0.0), read_order)
-
-
-def forever(shop: Shop, table: sa.Table) -> list[str]:
-    """The secrets that never expire."""
-    lasting = sa.select(table.c.secret).where(table.c.expires_at.is_(None))
-    with shop.engine.connect() as connection:
-        return [*connection.scalars(lasting)]
+ROWS: dict[str, Callable[[Order], sa.Select[Any]]] = {
+    "its own row": lambda order: sa.select(unpaid_orders).filter_by(order_id=order.id),
+    "the row of tea in stock_items": lambda _: sa.select(stock_items).filter_by(sku="tea"),
+}
 
 
-def test_a_subscription_deleted_during_a_change_leaves_nothing(
-    shop: Shop, webhooks: Webhooks
+@pytest.fixture(autouse=True)
+def _any_lock_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked, "LONG_MS", 0)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, name: str) -> None:
+    shop.stock("tea")
+    shop.stock("cup")
+    order, later, other = shop.place(tea=1, cup=1), shop.place(), shop.place(cup=1)
+    shop.expire_in(-1, order, other)
+    log = LockLog(shop.engine)
+    with shop.engine.begin() as stranger:
+        pid = stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        since = stranger.execute(sa.text("SELECT now()")).scalar_one()
+        stranger.execute(ROWS[name](order).with_for_update())
+        with reading(shop.engine) as connection:
+            [found] = locked_rows(connection)
+        assert (found.order_id, found.pid, found.since) == (order.id, pid, since)
+        said = f"order {order.id} waits for {name}, that pid {pid} holds since {since:%H:%M:%S} UTC"
+        assert str(found).startswith(said)
+        with capture_logs() as lines:
+            for now in (0.0, 59.0, 61.0):
+                assert log.look(now) == [found]
+        assert [line["detail"] for line in lines] == [str(found)] * 2
+        [finding] = [
+            each for each in Doctor(shop.engine).examine() if each.check == "orders.locked"
+        ]
+        assert finding.summary == str(found)
+    assert later.id not in said
+    assert log.look(62.0) == []
+    [finding] = [each for each in Doctor(shop.engine).examine() if each.check == "orders.locked"]
+    assert finding.level == "ok"
+
+
+def test_a_locked_row_is_no_outage_of_the_database(migrated_url: str) -> None:
+    with opened(migrated_url, lock_timeout_seconds=0.1) as shop:
+        shop.stock()
+        with shop.engine.begin() as stranger:
+            stranger.execute(sa.select(stock_items).with_for_update())
+            with pytest.raises(RowLocked, match="A row stays locked") as refused:
+                shop.place()
+        assert refused.value.code == StorageUnavailable.code
+
+
+@pytest.mark.parametrize("table", [unpaid_orders, stock_items], ids=str)
+def test_the_page_and_the_worker_look_for_locked_rows(
+    migrated_url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, table: sa.Table
 ) -> None:
-    made, *_ = webhooks.subscribe(shop.client, url="https://a.example", events=["order.paid"])
-    with waiting(shop, lambda: webhooks.unsubscribe(shop.client, made.id)) as (other, _):
-        repository = WebhookRepository(other, read_order)
-        types = ["order.created"]
-        repository.change(shop.client, made.id, url=None, events=types, types=types)
-        repository.rotate(shop.client, made.id, "whsec_other", 1000)
-    assert forever(shop, webhook_secrets) == []
-    with shop.engine.connect() as connection:
-        assert connection.execute(sa.select(webhook_interests)).all() == []
-        assert connection.execute(sa.select(webhook_secrets)).all() == []
-
-
-def test_of_two_rotations_at_once_one_secret_lasts(shop: Shop, webhooks: Webhooks) -> None:
-    made, *_ = webhooks.subscribe(shop.client, url="https://a.example", events=None)
-    with waiting(shop, lambda: webhooks.rotate_secret(shop.client, made.id)) as (other, found):
-        WebhookRepository(other, read_order).rotate(shop.client, made.id, "whsec_other", 1000)
-    assert forever(shop, webhook_secrets) == [found[0][1]]
-
-
-@pytest.mark.parametrize("how", ["rotate", "revoke"])
-def test_an_endpoint_keeps_no_secret_of_an_overtaken_rotation(shop: Shop, how: str) -> None:
-    providers = Providers(shop.engine)
-    endpoint, _ = providers.add("other", "bank")
-    ways: dict[str, Callable[[str], object]] = {
-        "rotate": lambda one: providers.rotate(one, timedelta(0)),
-        "revoke": providers.revoke,
-    }
-    with waiting(shop, lambda: ways[how](endpoint.id)) as (other, found):
-        ProviderRepository(other).rotate(endpoint.id, "whsec_other", 1000)
-    assert forever(shop, provider_secrets) == ([found[0]] if how == "rotate" else [])
+    suspected: list[int] = []
+    monkeypatch.setattr(LockLog, "suspect", lambda _: suspected.append(1))
+    with serving(migrated_url, valkey.url, lock_timeout_seconds=0.1) as api:
+        placed = api.place().get_json()
+        services = api.services
+        late = sa.text("UPDATE unpaid_orders SET expires_at = now() - interval '1 s'")
+        with services.engine.begin() as connection:
+            connection.execute(late)
+        with services.engine.begin() as stranger:
+            stranger.execute(sa.select(table).with_for_update())
+            with suppress(Unavailable):
+                timeout_flow(services).handler([Task(placed["id"])])
+            [shown] = ShownRecords(services.watching).state()["locked"]
+        assert ShownRecords(services.watching).state()["locked"] == []
+    assert shown.startswith(f"order {placed['id']} waits for ")
+    assert suspected == [1]

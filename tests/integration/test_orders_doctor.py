@@ -79,6 +79,7 @@ def test_all_is_well(busy: Shop) -> None:
         "sql.clock",
         "sql.schema",
         "sql.indexes",
+        "orders.locked",
         "orders.stock",
         "orders.history",
         "orders.freezes",

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,26 @@ def test_a_worker_that_is_silent_or_down(
     assert "silent: gone" in finding.summary
     queue.beat("host:1:abcdef", {"up": False})
     assert "host:1:abcdef is down" in found(redis_client, flow)["queue.workers"].summary
+
+
+@pytest.mark.parametrize(
+    ("started_seconds_ago", "silent"),
+    [([30], []), ([90], ["gone"]), ([30, 40], []), ([], ["gone"])],
+)
+def test_a_dead_worker_is_forgotten_once_another_replaced_it(
+    redis_client: redis.Redis,
+    queue: DelayQueue,
+    flow: Flow,
+    started_seconds_ago: list[int],
+    silent: list[str],
+) -> None:
+    queue._run("beat", queue.server_time_ms() - 60_000, "gone", json.dumps({"up": True}), 3_600_000)
+    for seconds in started_seconds_ago:
+        started_at = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+        queue.beat(f"host:{seconds}:abcdef", {"up": True, "started_at": started_at})
+    finding = found(redis_client, flow).get("queue.workers")
+    summary = "" if finding is None else finding.summary
+    assert summary.partition("silent: ")[2] == ", ".join(silent)
 
 
 def test_a_worker_that_is_stuck_in_a_handler(

@@ -22,7 +22,7 @@ from tests.conftest import Api
 TEXT = (ROOT / "docs" / "openapi.json").read_text()
 DOCUMENT = json.loads(TEXT)
 #: Of those with a status, what no route answers with: /readyz names them in a body of its own.
-OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated}
+OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated, errors.RowLocked}
 #: Of the operators' page, which is not in the document.
 OF_PAGE = {errors.LoginRequired, errors.NotFromThisPage, errors.DoctorBusy}
 SCOPES = ["orders", "payments", "ops"]

@@ -86,6 +86,7 @@ def _list(options: argparse.Namespace) -> None:
         else:
             for row in rows:
                 row.pop("traceback", None)  # too long for a line; --json prints it
+                row["error"] = _first_line(row)
                 print("  ".join(f"{name}={shown(value)}" for name, value in row.items()))
 
 
@@ -123,12 +124,16 @@ def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
                 row["id"],
                 f"{duration(now_ms - int(str(row.get('died_at_ms', 0))))} ago",
                 row.get("reason"),
-                str(row.get("error") or "").partition("\n")[0],
+                _first_line(row),
                 row.get("failures"),
             )
             for row in rows
         ],
     )
+
+
+def _first_line(row: dict[str, object]) -> str:
+    return str(row.get("error") or "").partition("\n")[0]
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 
 from ..errors import Unavailable
 from ..findings import Finding, failure, ok, quantity, warning
@@ -57,7 +58,7 @@ def _workers(
     queue: DelayQueue, live: list[WorkerStatus], known: list[WorkerStatus], flow: Flow | None
 ) -> Finding:
     down = [worker.id for worker in live if not worker.details.get("up", True)]
-    silent = [worker.id for worker in known if worker not in live]
+    silent = [worker.id for worker in _not_replaced(live, known)]
     if not live:
         gone = f"; silent: {_named(silent)}" if silent else ""
         if flow is None:
@@ -74,6 +75,26 @@ def _workers(
             "queue.workers", f"{queue.name}: {len(live)} live; silent: {_named(silent)}", advice
         )
     return ok("queue.workers", f"{queue.name}: {len(live)} live")
+
+
+def _not_replaced(live: list[WorkerStatus], known: list[WorkerStatus]) -> list[WorkerStatus]:
+    """Those that fell silent, but for as many as have been started since."""
+    ages_ms = sorted(_age_ms(worker) for worker in live)
+    silent = sorted(
+        (worker for worker in known if worker.silent), key=lambda worker: worker.heard_ms_ago
+    )
+    return [
+        worker
+        for worker in silent
+        if not (ages_ms and ages_ms[0] <= worker.heard_ms_ago and ages_ms.pop(0) >= 0)
+    ]
+
+
+def _age_ms(worker: WorkerStatus) -> float:
+    """How long ago a worker was started, by its own clock and ours."""
+    started_at = str(worker.details.get("started_at") or "1970-01-01T00:00:00+00:00")
+    passed = datetime.now(UTC) - datetime.fromisoformat(started_at)
+    return max(0.0, passed.total_seconds() * 1000)
 
 
 def _stuck(live: list[WorkerStatus], flow: Flow | None) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from ..errors import LeaseLost, described
+from ..errors import LeaseLost, described, without_statements
 from ..flow import MAX_BATCH_SIZE, Due, Task
 from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
 from .replies import Claim, Put, Restored, Seeded
@@ -294,12 +294,16 @@ def _shared_token(tasks: Sequence[Task]) -> str:
     return tokens.pop() if tokens else ""
 
 
+def _traceback(error: BaseException) -> str:
+    return without_statements("".join(traceback.format_exception(error)))
+
+
 def _story(task: Task, reason: str, error: BaseException | None) -> str:
     story = {
         "reason": reason[:MAX_TEXT],
         "error": described(error)[:MAX_TEXT] if error else None,
         # The end matters most: what was raised, and where.
-        "traceback": "".join(traceback.format_exception(error))[-4000:] if error else None,
+        "traceback": _traceback(error)[-4000:] if error else None,
         "failures": task.failures,
         "deliveries": task.deliveries,
         "due_at_ms": task.due_at_ms,

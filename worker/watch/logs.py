@@ -11,6 +11,7 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
+from ..errors import without_statements
 from .repeats import OnceHandler
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -30,6 +31,7 @@ def configure_logging(level: str = "") -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
+        _without_statements,
         _without_passwords,
         _shortened,
     ]
@@ -96,6 +98,14 @@ USER = re.compile(r"://[^/\s:@]*:")
 TEXTS = ("event", "error", "reason", "exception")
 #: Longer texts lose their middle. A library may quote a whole request in its error.
 MOST_CHARACTERS = 20_000
+
+
+def _without_statements(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Leave SQL statements out: they are in the code, and are longer than all else."""
+    for name in TEXTS:
+        if "\n[SQL: " in (text := str(event.get(name, ""))):
+            event[name] = without_statements(text)
+    return event
 
 
 def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:

@@ -125,6 +125,7 @@ export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) 
 export function problems({ sql, redis }) {
   const found = [];
   if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first."]);
+  for (const each of sql.locked ?? []) found.push(["bad", `${each[0].toUpperCase()}${each.slice(1)}. Others are not held up.`]);
   if (!redis.answers) found.push(["bad", "Redis does not answer. Meanwhile workers cancel orders from the database. Queues, dead letters and workers cannot be shown."]);
   for (const queue of redis.answers ? redis.queues : []) {
     const live = queue.workers.filter((worker) => !worker.silent);
