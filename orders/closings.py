@@ -29,8 +29,10 @@ log = structlog.get_logger("orders")
 
 #: How many attempts a worker closes at a time, and how many of them at one provider.
 THREADS, MOST_AT_ONE = 4, 2
-#: How long to wait for a place at a provider, and how long between two requests to it at least.
-BUSY_MS, SPACING_SECONDS = 200.0, 0.05
+#: How long between two requests to a provider at least.
+SPACING_SECONDS = 0.05
+#: How soon to come back when it is not one's turn: there may be thousands who wait.
+MY_TURN = Backoff(0.1, 5.0)
 #: How soon to ask again what the provider could not tell.
 AGAIN = Backoff(2.0, 60.0)
 
@@ -159,7 +161,7 @@ class Closing:
             return None
         place = self._places.setdefault((attempt.client_id, attempt.provider), _Place())
         if not place.places.acquire(blocking=False):
-            return Retry(BUSY_MS)
+            return Retry(1000 * MY_TURN(number))
         try:
             return self._asked_now(attempt, number, gateway, place)
         finally:
@@ -170,7 +172,7 @@ class Closing:
     ) -> Outcome | None:
         wait = place.free_at - time.monotonic()
         if wait > 0 or (wait := place.circuit.wait_seconds()) > 0:
-            return self._later(attempt, 1000 * wait)
+            return self._later(attempt, 1000 * max(wait, MY_TURN(number)))
         place.free_at = time.monotonic() + self._spacing_seconds
         facts = {"attempt": attempt.id, "order": attempt.order_id, "provider": attempt.provider}
         try:
