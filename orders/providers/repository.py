@@ -55,14 +55,14 @@ _asked = (
         provider_endpoints.c.revoked_at.is_(None),
         provider_endpoints.c.close_url.is_not(None),
     )
-    .order_by(provider_endpoints.c.id.desc())
+    .order_by(provider_endpoints.c.created_at.desc())
     .limit(1)
     .cte("asked")
 )
-GET_CLOSER = (
-    sa.select(_asked.c.close_url, provider_secrets.c.secret)
-    .join_from(_asked, provider_secrets, provider_secrets.c.endpoint_id == _asked.c.id)
-    .where(SECRETS.is_valid)
+GET_CLOSER = sa.select(
+    sa.select(_asked.c.close_url).scalar_subquery().label("close_url"), provider_secrets.c.secret
+).where(
+    provider_secrets.c.endpoint_id == sa.select(_asked.c.id).scalar_subquery(), SECRETS.is_valid
 )
 # Set where an endpoint's provider is asked.
 SET_URL = sa.update(provider_endpoints).where(*_IS_VALID).values(close_url=p("for_url"))

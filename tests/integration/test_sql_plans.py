@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.postgres import Postgres
+from orders.attempts.service import Attempts
 from orders.errors import (
     KeyReused,
     OutOfStock,
@@ -53,6 +54,7 @@ from orders.sql.tables import (
     order_events,
     order_items,
     orders,
+    payment_attempts,
     payment_entries,
     payments,
     provider_endpoints,
@@ -92,6 +94,10 @@ PATIENT = {"statement_timeout_seconds": 3600, "lease_seconds": 4000}
 def id_of(at: datetime) -> str:
     """The id of an order that was created at this moment."""
     return first_id_after(at - timedelta(milliseconds=1)).replace("-", "")[:12] + random_part()
+
+
+#: The reference of an order's attempt.
+PAID_AS = sa.cast(orders.c.id, sa.String)
 
 
 def fill(shop: Shop) -> None:
@@ -223,6 +229,14 @@ def fill(shop: Shop) -> None:
         connection.execute(sa.insert(order_events), events)
         connection.execute(sa.insert(order_events).values(version=2), endings)
         connection.execute(sa.insert(payments), late)
+        settled = sa.select(
+            *(orders.c.id, orders.c.id, orders.c.client_id, sa.literal("bank"), PAID_AS),
+            *(orders.c.created_at, orders.c.created_at, orders.c.created_at),
+            *(sa.literal("expired"), sa.false()),
+        )
+        names = ["id", "order_id", "client_id", "provider", "reference", "opened_at", "ends_at"]
+        names += ["settled_at", "outcome", "asks"]
+        connection.execute(sa.insert(payment_attempts).from_select(names, settled))
         sent = sa.select(
             *(payments.c[name] for name in ("client_id", "provider", "id", "amount_minor")),
             *(payments.c.refund_reference, payments.c.refunded_at, sa.literal("refund")),
@@ -445,6 +459,32 @@ def test_providers_are_managed_without_statistics(pair: Pair) -> None:
         with pytest.raises(SignatureInvalid):
             providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
 
+    assert_alike(pair, use)
+
+
+def test_attempts_are_opened_and_settled_without_statistics(pair: Pair) -> None:
+    def use(shop: Shop) -> None:
+        attempts = Attempts(shop.engine, shop.scheduler, shop.scheduler, 10**9)
+        order_id = id_of_unpaid[id(shop)]
+        names = {"provider": "bank", "reference": new_id()}
+        opened = attempts.open(shop.client, order_id, **names, seconds=900).attempt
+        assert attempts.open(shop.client, order_id, **names, seconds=900).replayed
+        assert expire_now(shop.service, [order_id])
+        assert len(attempts.of_order(order_id, page_size=PAGE)) == 2
+        [found] = attempts.open_ones([opened.id])
+        assert not found.is_over
+        with autocommit(shop.engine) as connection:
+            attempts.settle(connection, [opened.id], [])
+        names["reference"] = new_id()
+        attempts.open(shop.client, order_id, **names, seconds=900)
+        assert attempts.fail(shop.client, order_id, **names)
+        names["reference"] = new_id()
+        assert not attempts.fail(shop.client, order_id, **names)
+        attempts.open(shop.client, order_id, provider="bank", reference="left", seconds=900)
+        assert shop.service.cancel(shop.client, order_id)
+        assert Providers(shop.engine).closer(shop.client, "nobody") is None
+
+    id_of_unpaid = {id(shop): overdue(shop, 1)[0] for shop in pair}
     assert_alike(pair, use)
 
 
