@@ -146,12 +146,16 @@ class Closing:
         attempt_of = {task.id: task.attempt for task in tasks}
         self._closed.difference_update(attempt_of)
         for each in self._services.attempts.open_ones([*attempt_of]):
-            if each.ends_in_ms > 0:
+            if each.is_unpaid and each.ends_in_ms > 0:
                 waiting[each.id] = NotDue(each.ends_in_ms)
-            elif each.asks and (outcome := self._asked(each, attempt_of[each.id])) is not None:
-                waiting[each.id] = outcome
-            else:
+                continue
+            if each.ends_in_ms > 0:
+                self._services.attempts.end(each.id)
+            outcome = self._asked(each, attempt_of[each.id]) if each.asks else None
+            if outcome is None:
                 orders.append(each.order_id)
+            else:
+                waiting[each.id] = outcome
         return waiting, orders
 
     def _asked(self, attempt: DueAttempt, number: int) -> Outcome | None:

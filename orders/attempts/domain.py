@@ -58,6 +58,8 @@ class DueAttempt(NamedTuple):
     asks: bool
     #: Whether it has kept its order for as long as it may.
     is_over: bool
+    #: Whether its order can still be paid.
+    is_unpaid: bool
 
 
 class Closed(NamedTuple):

@@ -202,7 +202,17 @@ GET_OPEN = sa.select(
     ((_bound <= now()) & ~sa.func.coalesce(_of_order(frozen(unpaid_orders)), sa.false())).label(
         "is_over"
     ),
+    sa.exists(sa.select(unpaid.order_id).where(unpaid.order_id == attempts.order_id)).label(
+        "is_unpaid"
+    ),
 ).where(_among, unindexed(attempts.settled_at.is_(None)))
+# End attempts of an order that has ended. It had not when they were opened, in the same instant, so
+# the statement that ended it did not see them.
+END = (
+    sa.update(payment_attempts)
+    .where(_among, unindexed(attempts.settled_at.is_(None)), attempts.ends_at > now())
+    .values(ends_at=now())
+)
 # Lock the orders that some attempts are about, in the order of all locks.
 LOCK_ORDERS = (
     sa.select(unpaid.order_id)
@@ -315,6 +325,10 @@ class AttemptRepository(Statements):
         """Those of these attempts that are not settled."""
         rows = self._run(GET_OPEN, ids=attempt_ids, for_most_ms=most_ms)
         return [DueAttempt._make(row) for row in rows]
+
+    def end(self, attempt_id: str) -> None:
+        """End an attempt of an order that has ended."""
+        self._run(END, ids=[attempt_id])
 
     def settle(
         self,

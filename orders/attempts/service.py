@@ -26,6 +26,9 @@ from orders.sql.errors import retried
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 
+#: How soon the flow looks at a new attempt, whose order may have ended in the same instant.
+FIRST_LOOK_MS = 2000
+
 
 class OpenedAttempt(NamedTuple):
     """An attempt, and whether an earlier request opened it."""
@@ -79,7 +82,8 @@ class Attempts(Transactional[AttemptRepository]):
                     raise OrderNotFound
                 known = opened.attempt
         if opened.attempt is not None:
-            self._closings.schedule(opened.attempt.id, delay_ms=opened.ends_in_ms)
+            soon = min(opened.ends_in_ms, FIRST_LOOK_MS)
+            self._closings.schedule(opened.attempt.id, delay_ms=soon)
             if opened.is_unpaid:
                 return OpenedAttempt(opened.attempt, replayed=False)
         elif known is not None:
@@ -117,6 +121,12 @@ class Attempts(Transactional[AttemptRepository]):
         """Those of these attempts that are not settled."""
         with self._reading() as repository:
             return repository.open_ones(attempt_ids, self._most_ms)
+
+    @retried
+    def end(self, attempt_id: str) -> None:
+        """End an attempt of an order that has ended."""
+        with self._autocommit() as repository:
+            repository.end(attempt_id)
 
     def settle(
         self, connection: sa.Connection, attempt_ids: Sequence[str], closed: Sequence[str]

@@ -322,6 +322,20 @@ def test_an_attempt_for_an_order_that_has_ended_is_closed(till: Till) -> None:
     assert (till.gateway.asked, till.outcomes(order_id)) == (["tx-1"], ["closed"])
 
 
+def test_an_attempt_that_its_orders_end_did_not_see_is_closed(till: Till) -> None:
+    till.asks()
+    order_id = till.place()
+    attempt = content(till.open(order_id))
+    till.api.send("POST", f"/v1/orders/{order_id}/cancel")
+    later = {"ends_at": datetime.fromisoformat(attempt["ends_at"])}
+    with till.services.engine.begin() as connection:
+        connection.execute(sa.update(payment_attempts).values(later))
+    queue = DelayQueue(till.services.redis, ATTEMPT_QUEUE)
+    wait_until(lambda: queue.stats().due_within_minute == 1, "the first look to be scheduled")
+    assert till.settle() == {}
+    assert (till.gateway.asked, till.outcomes(order_id)) == (["tx-1"], ["closed"])
+
+
 def test_a_provider_that_does_not_answer_is_left_alone(till: Till) -> None:
     till.asks()
     ids = [till.place(timeout_seconds=600) for _ in range(8)]
