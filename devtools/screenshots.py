@@ -149,23 +149,24 @@ def make_history(services: Services, dice: random.Random) -> None:
             row = dict(some._mapping) | {  # noqa: SLF001
                 "id": str(uuid4()),
                 "client_id": dice.choice(customers),
-                "status": "cancelled",
-                "cancelled_at": ended,
-                "expires_at": ended - timedelta(milliseconds=late_ms),
                 "created_at": ended - timedelta(minutes=30),
-                "cancel_reason": "expired",
                 "idempotency_key": uuid4().hex,
                 "client_reference": f"A-{9800 + n}",
-                "paid_at": None,
             }
             connection.execute(sa.insert(orders).values(row))
             item = {"order_id": row["id"], "sku": "tea", "quantity": 1, "unit_price_minor": 690}
             connection.execute(sa.insert(order_items).values(item))
-            for kind, at, data in (
-                ("order.created", row["created_at"], {}),
-                ("order.cancelled", ended, {"reason": "expired"}),
+            of_order = {"order_id": row["id"], "client_id": row["client_id"]}
+            ending = {
+                "expires_at": ended - timedelta(milliseconds=late_ms),
+                "version": 2,
+                "client_reference": row["client_reference"],
+            }
+            for kind, at, data, end in (
+                ("order.created", row["created_at"], {}, {}),
+                ("order.cancelled", ended, {"reason": "expired"}, ending),
             ):
-                event = {"order_id": row["id"], "type": kind, "at": at, "data": data}
+                event = {**of_order, "type": kind, "at": at, "data": data, **end}
                 connection.execute(sa.insert(order_events).values(event))
 
 

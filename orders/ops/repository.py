@@ -4,7 +4,7 @@ Except for those on its sessions they only read, and a bounded number of rows.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from orders.order.states import (
     listed,
     unpaid_state,
 )
-from orders.sql.expressions import Instant, later, ms_until, now, one_of
+from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
 from orders.sql.ids import new_id
 from orders.sql.statements import FIRST, Position, Statements, after_last
 from orders.sql.tables import (
@@ -117,6 +117,10 @@ LIST_REFUNDS_DUE = (
 )
 # The client that a payment belongs to.
 GET_PAYER = sa.select(payments.c.client_id).where(payments.c.id == p("for_id"))
+# Whose these API keys are.
+NAMES_OF_KEYS = sa.select(api_keys.c.id, client_of(api_keys.c.client_id)).where(
+    one_of(api_keys.c.id, ids("ids"))
+)
 
 _has_reference = (
     page.where(
@@ -188,6 +192,11 @@ class OpsRepository(OrderRepository):
         """All clients' payments that have to be refunded, oldest first."""
         at, last_id = after or FIRST
         return self._run(LIST_REFUNDS_DUE, most=most, last_at=at, last_id=last_id).all()
+
+    def names_of_keys(self, key_ids: Collection[str]) -> dict[str, str]:
+        """Whose these API keys are, by their ids."""
+        rows = self._run(NAMES_OF_KEYS, ids=key_ids) if key_ids else ()
+        return {row.id: row.client for row in rows}
 
     def payer(self, payment_id: str) -> str | None:
         """The id of the client that a payment belongs to."""

@@ -13,8 +13,13 @@ from flask import Response, current_app, g, make_response, request, send_from_di
 from orders.bootstrap import Services
 from orders.errors import (
     AlreadyRefunded,
+    ClientNotFound,
     DoctorBusy,
     Forbidden,
+    FreezeEnded,
+    FreezeNotFound,
+    FreezeOutOfRange,
+    KeyReused,
     LoginRequired,
     NotFromThisPage,
     OrderNotFound,
@@ -22,18 +27,23 @@ from orders.errors import (
     QueueUnavailable,
     ReferenceReused,
     RefundTooLarge,
+    SkuNotFound,
     StorageUnavailable,
     TooManyRequests,
     WrongCurrency,
 )
+from orders.freezes.domain import Scope
 from orders.http.auth import check_scopes, identify, log_operator, page, services
 from orders.http.contract import raises
+from orders.http.schemas.freezes import FreezeChangeIn, FreezeIn
 from orders.http.schemas.payments import RefundIn
 from orders.http.strict_json import StrictRequest
 from orders.ops.examination import Examination
+from orders.ops.freezes import KEY, ShownFreezes
 from orders.ops.lookups import ShownRecords, refund_due
 from orders.ops.queues import ShownQueues
 from orders.ops.schemas import (
+    ConcernedQuery,
     LetterQuery,
     LettersIn,
     LettersQuery,
@@ -67,6 +77,7 @@ class Tools:
     def __init__(self, wired: Services) -> None:
         self.records = ShownRecords(wired.watching)
         self.queues = ShownQueues(wired.redis, wired.engine)
+        self.freezes = ShownFreezes(wired.engine, wired.watching)
         self.examination = Examination(wired)
         self.sessions = Sessions(wired.engine, wired.clients)
 
@@ -222,7 +233,10 @@ def _described(session: Session) -> Json:
 @raises(*ALWAYS)
 def state() -> Json:
     """What the page polls: counts, lists, queues and workers."""
-    return {"sql": tools().records.state(), "redis": tools().queues.state()}
+    sql = tools().records.state()
+    if sql["answers"]:
+        sql |= {"freezes": tools().freezes.state()}
+    return {"sql": sql, "redis": tools().queues.state()}
 
 
 @ops.get("/search")
@@ -274,6 +288,14 @@ def refunds(query: RefundsQuery) -> Json:
     return {"refunds": shown, "next_cursor": found["next_cursor"]}
 
 
+@ops.get("/freezes/concerned")
+@ops.input(ConcernedQuery, location="query", arg_name="query")
+@raises(*ALWAYS)
+def concerned(query: ConcernedQuery) -> Json:
+    """How many orders would be cancelled within so many seconds."""
+    return tools().freezes.concerned(query.seconds)
+
+
 @ops.get("/doctor")
 @raises(*ALWAYS, DoctorBusy)
 def doctor() -> Response:
@@ -290,6 +312,48 @@ def doctor() -> Response:
 
 
 # -- changing ------------------------------------------------------------------------------
+
+
+@ops.post("/freezes")
+@ops.input(FreezeIn, arg_name="body")
+@raises(*ALWAYS, ClientNotFound, FreezeOutOfRange, KeyReused, SkuNotFound)
+def freeze(body: FreezeIn) -> Json:
+    """Stop cancellations by timeout, of all orders or of some."""
+    made, _ = tools().freezes.open(
+        Scope(body.client, body.sku),
+        reason=body.reason,
+        by=_key(),
+        seconds=body.seconds,
+        give_back_seconds=body.give_back_seconds,
+    )
+    return _frozen("freeze", made.id)
+
+
+@ops.post("/freezes/<uuid:freeze_id>")
+@ops.input(FreezeChangeIn, arg_name="body")
+@raises(*ALWAYS, FreezeEnded, FreezeNotFound, FreezeOutOfRange)
+def prolong(freeze_id: object, body: FreezeChangeIn) -> Json:
+    """Have a freeze end so many seconds from now."""
+    tools().freezes.prolong(str(freeze_id), by=_key(), seconds=body.seconds)
+    return _frozen("prolong", str(freeze_id))
+
+
+@ops.delete("/freezes/<uuid:freeze_id>")
+@raises(*ALWAYS, FreezeNotFound)
+def thaw(freeze_id: object) -> Json:
+    """End a freeze now: its orders get their time back."""
+    tools().freezes.thaw(str(freeze_id), by=_key())
+    return _frozen("thaw", str(freeze_id))
+
+
+def _key() -> str:
+    return f"{KEY}{session().key_id}"
+
+
+def _frozen(action: str, freeze_id: str) -> Json:
+    tools().freezes.forget()
+    _log(action, freeze=freeze_id)
+    return {"id": freeze_id}
 
 
 @ops.post("/letters/requeue")

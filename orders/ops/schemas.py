@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
+from orders.freezes.domain import MAX_SECONDS
 from orders.http.schemas.paging import CreatedQuery
 from orders.http.schemas.queue import MAX_TASK_ID, DeadLettersQuery
 from orders.http.schemas.types import In
@@ -42,17 +43,23 @@ class PauseIn(QueueIn):
     reason: Annotated[str, StringConstraints(max_length=500, strip_whitespace=True)] = ""
 
 
+class Parameters(BaseModel):
+    """A query string."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ConcernedQuery(Parameters):
+    """How many orders a freeze of everything for so many seconds would concern."""
+
+    seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)]
+
+
 class LettersIn(In):
     """Dead letters to requeue or purge."""
 
     queue: QueueName
     ids: Annotated[list[TaskId], Field(min_length=1, max_length=MOST_IDS)]
-
-
-class Parameters(BaseModel):
-    """A query string."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class LettersQuery(DeadLettersQuery):

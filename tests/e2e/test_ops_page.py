@@ -247,6 +247,40 @@ def test_a_queue_is_paused_and_resumed(site: Site) -> None:
     assert not site.queue.stats().paused
 
 
+def test_cancellations_are_stopped_and_go_on(site: Site) -> None:
+    page = site.logged_in(width=390)
+    page.click("#stop-button")
+    page.until("document.querySelector('#dialog-choice-note').textContent", "how many it concerns")
+    page.type("#dialog-input", "the card terminal is down")
+    page.click("#dialog-yes")
+    page.until("document.querySelector('#freezes .timer')?.textContent", "the countdown")
+    shown = page.run("document.querySelector('#freezes').innerText")
+    assert "the card terminal is down" in shown
+    assert "by anna, key " in shown
+    assert page.run("document.querySelector('#status').textContent") == "Stopped"
+    assert [each.reason for each in site.services.freezes.holding()] == [
+        "the card terminal is down"
+    ]
+    page.click("#freezes button:last-of-type")
+    page.click("#dialog-yes")
+    page.until("document.querySelector('#stop-button').checkVisibility()", "it to go on")
+    page.until("!document.querySelector('#freezes li')", "the time to be given back")
+    assert site.services.freezes.holding() == []
+
+
+def test_nothing_is_off_screen_on_a_phone(site: Site) -> None:
+    site.pay_late("tx-78")
+    page = site.logged_in(width=390)
+    for view in ("overview", "dead", "refunds", "doctor", "runbook/QueuePaused"):
+        show(page, view)
+        wide = "[...document.querySelectorAll('body *')].filter((each) => each.checkVisibility() && !each.closest('.unseen, thead, svg') && each.getBoundingClientRect().right > 391).map((each) => each.outerHTML.slice(0, 80))"
+        assert page.run(wide) == [], view
+    show(page, "refunds")
+    page.until("document.querySelector('#refund-rows')?.innerText.includes('tx-78')", "the refund")
+    row = page.run("document.querySelector('#refund-rows').innerText")
+    assert "the order was cancelled" in row, "why"
+
+
 def test_the_doctor_is_asked(site: Site) -> None:
     page = site.logged_in()
     show(page, "doctor")

@@ -18,9 +18,10 @@ from devtools.processes import free_port, wait_until
 from orders.app import create_app
 from orders.config import Settings
 from orders.ops import sessions
-from orders.ops.routes import POLICY, Tools
+from orders.ops.routes import POLICY, STATIC, Tools
 from orders.queues import QUEUE, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
+from orders.sql.ids import new_id
 from orders.sql.tables import ops_sessions, unpaid_orders
 from tests.conftest import Api, serving
 from tests.expiring import expire_now
@@ -83,7 +84,8 @@ def routes(api: Api) -> list[tuple[str, str]]:
             method,
             rule.rule.removeprefix("/ops/")
             .replace("<uuid:order_id>", str(uuid4()))
-            .replace("<uuid:payment_id>", str(uuid4())),
+            .replace("<uuid:payment_id>", str(uuid4()))
+            .replace("<uuid:freeze_id>", str(uuid4())),
         )
         for rule in api.app.url_map.iter_rules()
         if rule.rule.startswith("/ops") and rule.rule not in files
@@ -615,3 +617,47 @@ def test_one_examination_runs_at_a_time(api: Api, page: Page) -> None:
     examination.end()
     for method in ("GET", "HEAD", "GET"):  # nobody reads what answers HEAD
         assert page.ask(method, "doctor").status_code == 200
+
+
+# -- stop cancellations ----------------------------------------------------------------------
+
+
+def test_cancellations_are_stopped_prolonged_and_thawed(api: Api, page: Page) -> None:
+    order_id = (api.place().json or {})["id"]
+    concerned = page.get("freezes/concerned?seconds=3600")
+    assert concerned["count"] == 1, "it would expire within the hour"
+    why = {"reason": "the card terminal is down", "seconds": 3600}
+    with capture_logs() as logs:
+        made = page.ask("POST", "freezes", why)
+    freeze_id = (made.json or {})["id"]
+    assert [line["action"] for line in logs if line["event"] == "operator"] == ["freeze"]
+    [shown] = page.get("state")["sql"]["freezes"]
+    assert (shown["id"], shown["reason"], shown["state"]) == (freeze_id, why["reason"], "open")
+    assert re.fullmatch(r"ops, key \S+", shown["opened_by"])
+    assert (shown["scope"], shown["orders"]) == ("everything", 1)
+    assert 3_500_000 < shown["left_ms"] <= 3_600_000
+    assert page.ask("POST", f"freezes/{freeze_id}", {"seconds": 60}).status_code == 200
+    [shown] = page.get("state")["sql"]["freezes"]
+    assert shown["left_ms"] <= 60_000
+    assert page.ask("DELETE", f"freezes/{freeze_id}").status_code == 200
+    [shown] = page.get("state")["sql"]["freezes"]
+    assert (shown["state"], shown["left_ms"]) == ("thawing", 0)
+    again = page.ask("POST", f"freezes/{freeze_id}", {"seconds": 60})
+    assert (again.status_code, (again.json or {})["code"]) == (409, "freeze_ended")
+    assert page.get(f"orders/{order_id}")["order"]["status"] == "unpaid"
+
+
+def test_cancellations_are_not_stopped_without_a_reason(page: Page) -> None:
+    for body in ({"seconds": 60}, {"seconds": 60, "reason": ""}, {"reason": "why"}):
+        assert page.ask("POST", "freezes", body).status_code == 422
+    assert page.ask("DELETE", f"freezes/{new_id()}").status_code == 404
+    assert page.get("state")["sql"]["freezes"] == []
+
+
+def test_the_runbook_comes_with_the_page(page: Page) -> None:
+    """The page links each problem to its entry."""
+    script = (STATIC / "runbook.js").read_text() + (STATIC / "overview.js").read_text()
+    entries = {*re.findall(r'"([A-Z][a-z]+[A-Z]\w+)"', script)}
+    text = page.ask("GET", "static/runbook.md").text
+    assert len(entries) > 10
+    assert {entry for entry in entries if f"\n### {entry}\n" not in text} == set()

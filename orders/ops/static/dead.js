@@ -115,11 +115,11 @@ function row(letter) {
     "tr",
     {},
     h("td", { class: "tick" }, h("input", { type: "checkbox", value: letter.id, "aria-label": `Select ${name}` })),
-    h("td", { class: "id" }, task),
-    h("td", { class: "reason" }, letter.reason),
-    h("td", { class: "number extra" }, number(letter.failures)),
-    h("td", { class: "number extra" }, number(letter.deliveries)),
-    h("td", { class: "number extra" }, ago(letter.died_ms_ago)),
+    h("td", { class: "id", "data-label": "Task" }, task),
+    h("td", { class: "reason", "data-label": "Reason" }, letter.reason),
+    h("td", { class: "number extra", "data-label": "Failures" }, number(letter.failures)),
+    h("td", { class: "number extra", "data-label": "Expired leases" }, number(letter.deliveries)),
+    h("td", { class: "number extra", "data-label": "Died" }, ago(letter.died_ms_ago)),
     h("td", { class: "end" }, details),
   );
   return tr;

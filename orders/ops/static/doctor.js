@@ -1,8 +1,9 @@
 // The doctor's findings. It runs when the page is opened, every five minutes while it is visible, and on request.
 
 import { lines } from "./api.js";
-import { $, announce, h, setText } from "./dom.js";
+import { $, announce, h, setText, withCode } from "./dom.js";
 import { plural, time } from "./format.js";
+import { hrefOf } from "./runbook.js";
 
 const EVERY_MS = 300_000;
 
@@ -59,9 +60,6 @@ function show(findings) {
   $("doctor-count").className = problems.some((finding) => finding.level === "failure") ? "count bad" : "count warn";
 }
 
-/** Shows what is between backticks as code. */
-const withCode = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
-
 function item({ check, level, summary: text, advice }) {
   const state = { ok: "good", warning: "warn", failure: "bad" }[level];
   return h(
@@ -69,6 +67,6 @@ function item({ check, level, summary: text, advice }) {
     {},
     h("span", { class: `level ${state}` }, level),
     h("span", { class: "id" }, check),
-    h("div", {}, h("p", {}, ...withCode(text)), advice ? h("p", { class: "note" }, ...withCode(advice)) : null),
+    h("div", {}, h("p", {}, ...withCode(text)), advice ? h("p", { class: "note" }, ...withCode(advice), " ", h("a", { href: hrefOf(check) }, "Runbook")) : null),
   );
 }

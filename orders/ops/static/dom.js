@@ -24,6 +24,9 @@ function filled(element, attributes, children) {
   return element;
 }
 
+/** A text, with what is between backticks as code. */
+export const withCode = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+
 /** Change text only if it is different, so that selections and screen readers are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -52,17 +55,17 @@ export function setRows(body, items, key, cells) {
     const id = String(key(item));
     const row = known.get(id) ?? h("tr", { "data-key": id, class: isFirst ? null : "new" });
     known.delete(id);
-    setCells(row, cells(item));
+    setCells(row, cells(item), body.closest("table")?.tHead?.rows[0].cells);
     if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
   });
   for (const row of known.values()) row.remove();
   body.dataset.filled = "yes";
 }
 
-function setCells(row, cells) {
+function setCells(row, cells, labels) {
   cells.forEach((cell, index) => {
     const wanted = typeof cell === "object" ? cell : { text: cell };
-    const td = row.children[index] ?? row.appendChild(h("td"));
+    const td = row.children[index] ?? row.appendChild(h("td", { "data-label": labels?.[index]?.textContent }));
     if (td.className !== (wanted.class ?? "")) td.className = wanted.class ?? "";
     if (wanted.title && td.title !== wanted.title) td.title = wanted.title;
     if (wanted.node) {

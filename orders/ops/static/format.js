@@ -48,15 +48,16 @@ export function ago(ms) {
 }
 
 const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const exact = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, timeZoneName: "short" });
 const day = new Intl.DateTimeFormat([], { dateStyle: "medium" });
 
 export const time = (moment) => clock.format(moment);
 
-/** A moment in this browser's time zone, without the date if it is today. */
+/** A moment in this browser's time zone, which it names, to the millisecond; without the date if it is today. */
 export function dateTime(text) {
   const moment = new Date(text);
   const isToday = moment.toDateString() === new Date().toDateString();
-  return isToday ? time(moment) : `${day.format(moment)}, ${time(moment)}`;
+  return isToday ? exact.format(moment) : `${day.format(moment)}, ${exact.format(moment)}`;
 }
 
 /** Enough of an id to recognize it; the full id is in the title and the link. */

@@ -9,6 +9,8 @@ import { number, time, upTo } from "./format.js";
 import * as orders from "./orders.js";
 import * as overview from "./overview.js";
 import * as refunds from "./refunds.js";
+import * as runbook from "./runbook.js";
+import * as stop from "./stop.js";
 
 const EVERY_MS = 2000;
 const TICK_MS = 250;
@@ -99,7 +101,8 @@ async function pollOnce() {
 function show(state) {
   if (!isLoggedIn) return;
   overview.show(state, refresh);
-  showStatus(overview.problems(state));
+  stop.show(state);
+  showStatus(overview.problems(state), state.sql.freezes?.length > 0);
   const letters = overview.deadLetters(state.redis);
   const due = overview.refundsDue(state.sql);
   setText($("dead-count"), letters ? number(letters) : "");
@@ -112,15 +115,15 @@ function show(state) {
   doctor.examineIfDue();
 }
 
-function showStatus(problems) {
-  const [[level, text] = ["good", "On time"]] = problems;
+function showStatus(problems, isStopped = false) {
+  const [[level, text] = isStopped ? ["good", "Stopped"] : ["good", "On time"]] = problems;
   const status = problems.length > 1 ? `${problems.length} problems` : level === "good" ? text : "1 problem";
   setText($("status"), status);
-  $("status").className = `pill ${level}`;
+  $("status").className = `pill ${isStopped && !problems.length ? "bad" : level}`;
   document.title = problems.length ? `(${problems.length}) ${TITLE}` : TITLE;
   // A screen reader announces new problems, but not every change of a number.
   const kinds = JSON.stringify(problems.map(([, sentence]) => sentence.replace(/[\d.,:+]+( (ms|s|min|h|d)\b)?/g, "")));
-  const items = () => problems.map(([how, sentence]) => h("li", { class: `notice ${how}` }, h("span", {}, sentence), " ", h("a", { href: "#doctor" }, "What to do")));
+  const items = () => problems.map(([how, sentence, entry]) => h("li", { class: `notice ${how}` }, h("span", {}, sentence), " ", h("a", { href: entry ? `#runbook/${entry}` : "#doctor" }, "What to do")));
   setItems($("notices"), items, problems);
   if (kinds !== lastKinds && lastKinds !== "") announce(problems.length ? problems.map(([, sentence]) => sentence).join(" ") : "Everything is on time again.");
   lastKinds = kinds;
@@ -131,6 +134,7 @@ document.addEventListener("visibilitychange", () => {
   if (isLoggedIn && !document.hidden) poll();
 });
 setInterval(() => {
+  if (isLoggedIn && !document.hidden) stop.tick();
   if (!isLoggedIn || document.hidden || !overview.tick()) return;
   if (performance.now() - polledAt > HURRY_MS) poll(); // to show the outcome at once
 }, TICK_MS);
@@ -138,7 +142,7 @@ new ResizeObserver(() => overview.drawCharts()).observe($("due-chart"));
 
 // -- navigation ----------------------------------------------------------------------------
 
-const LOADERS = { dead: dead.enter, refunds: refunds.load, find: orders.find, order: orders.show };
+const LOADERS = { runbook: runbook.show, dead: dead.enter, refunds: refunds.load, find: orders.find, order: orders.show };
 
 /** The section that the address names, and which item in it. */
 function place() {
@@ -191,4 +195,5 @@ dialog.prepare();
 doctor.prepare();
 dead.prepare(refresh);
 refunds.prepare(refresh);
+stop.prepare(refresh);
 get("session").then(enter, (error) => leave(error.status === 401 ? "" : error.message));

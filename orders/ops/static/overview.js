@@ -121,29 +121,39 @@ export const refundsDue = (sql) => (sql.refunds?.sums ?? []).reduce((sum, each) 
 
 // -- what is wrong -------------------------------------------------------------------------
 
-/** What is wrong: pairs of a level and a sentence, the worst first. */
+/** What is wrong, one for each cause, the worst first: a level, a sentence, and an entry of the runbook. */
 export function problems({ sql, redis }) {
   const found = [];
-  if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first."]);
-  for (const each of sql.locked ?? []) found.push(["bad", `${each[0].toUpperCase()}${each.slice(1)}. Others are not held up.`]);
-  if (!redis.answers) found.push(["bad", "Redis does not answer. Meanwhile workers cancel orders from the database. Queues, dead letters and workers cannot be shown."]);
-  for (const queue of redis.answers ? redis.queues : []) {
-    const live = queue.workers.filter((worker) => !worker.silent);
-    const down = live.filter((worker) => !worker.up);
-    if (!live.length) found.push(["bad", `No worker for ${queue.name} is running, or none can reach Redis.`]);
-    if (live.length && down.length === live.length) found.push(["bad", `Every worker for ${queue.name} is down: a dependency of its handler does not answer.`]);
-    if (queue.paused) found.push(["warn", `${queue.name} is ${queue.pause}. Its tasks are neither claimed nor swept.`]);
-    if (queue.oldest_due_age_ms > LATE_MS && !queue.paused) {
-      const are = queue.due === 1 ? "is" : "are";
-      found.push(["bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`]);
-    }
+  if (!sql.answers) found.push(["bad", "The database does not answer. Nothing is cancelled until it does; overdue orders then go first.", "DatabaseUnavailable"]);
+  const locked = sql.locked ?? [];
+  for (const each of locked) found.push(["bad", `${each[0].toUpperCase()}${each.slice(1)}. Others are not held up.`, "OrdersOverdue"]);
+  if (!redis.answers) found.push(["bad", "Redis does not answer. Meanwhile workers cancel orders from the database. Queues, dead letters and workers cannot be shown.", "RedisUnavailable"]);
+  const held = new Set(); // queues whose backlog is explained
+  const note = (queues, ...problem) => {
+    if (queues.length) found.push(problem);
+    for (const queue of queues) held.add(queue.name);
+  };
+  const queues = redis.answers ? redis.queues : [];
+  const live = (queue) => queue.workers.filter((worker) => !worker.silent);
+  const without = queues.filter((queue) => !live(queue).length);
+  note(without, "bad", `No worker for ${names(without)} is running, or none can reach Redis.`, "NoWorker");
+  const down = queues.filter((queue) => live(queue).length && live(queue).every((worker) => !worker.up));
+  if (sql.answers) note(down, "bad", `Every worker for ${names(down)} is down: a dependency of its handler does not answer.`, "WorkerFailing");
+  else for (const queue of down) held.add(queue.name);
+  for (const queue of queues.filter((each) => each.paused)) note([queue], "warn", `${queue.name} is ${queue.pause}. Its tasks are neither claimed nor swept.`, "QueuePaused");
+  const late = queues.filter((queue) => queue.oldest_due_age_ms > LATE_MS && !held.has(queue.name) && sql.answers);
+  for (const queue of late) {
+    const are = queue.due === 1 ? "is" : "are";
+    note([queue], "bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`, "QueueBacklog");
   }
-  if (sql.answers && sql.overdue.oldest_ms > LATE_MS) {
+  if (sql.answers && sql.overdue.oldest_ms > LATE_MS && !held.has(ORDERS) && !sql.freezes?.length && sql.overdue.count > locked.length) {
     const { count, most, oldest_ms } = sql.overdue;
-    found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`]);
+    found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`, "OrdersOverdue"]);
   }
   return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
 }
+
+const names = (queues) => queues.map((queue) => queue.name).join(", ");
 
 // -- orders --------------------------------------------------------------------------------
 

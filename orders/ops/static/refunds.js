@@ -55,12 +55,12 @@ function row(refund) {
   return h(
     "tr",
     {},
-    h("td", { class: "number" }, amount),
-    h("td", { class: "extra" }, refund.client),
-    h("td", {}, `${refund.provider} `, h("span", { class: "id" }, refund.reference)),
-    h("td", { class: "extra" }, WHY[refund.reason] ?? refund.reason ?? ""),
-    h("td", { class: "id extra" }, h("a", { href: `#order/${refund.order_id}`, title: refund.order_id }, shortId(refund.order_id))),
-    h("td", { class: "number extra", title: dateTime(refund.created_at) }, duration(refund.due_for_ms)),
+    h("td", { class: "number", "data-label": "Amount" }, amount),
+    h("td", { "data-label": "Client" }, refund.client),
+    h("td", { "data-label": "Paid with" }, h("span", {}, `${refund.provider} `, h("span", { class: "id" }, refund.reference))),
+    h("td", { "data-label": "Why" }, WHY[refund.reason] ?? refund.reason ?? ""),
+    h("td", { class: "id", "data-label": "Order" }, h("a", { href: `#order/${refund.order_id}`, title: refund.order_id }, shortId(refund.order_id))),
+    h("td", { class: "number", "data-label": "Due for", title: dateTime(refund.created_at) }, duration(refund.due_for_ms)),
     h("td", { class: "end" }, h("button", { "aria-label": `Mark refunded: ${amount} of ${refund.client}`, click: () => mark(refund, amount) }, "Mark refunded")),
   );
 }

@@ -1,0 +1,80 @@
+"""The freezes as the page shows them: at its top, because they stop every cancellation."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from orders.caches import SharedRead
+from orders.errors import StorageUnavailable
+from orders.freezes.domain import Freeze, Scope
+from orders.freezes.repository import FreezeRepository
+from orders.freezes.service import MOST_COUNTED, Freezes
+from orders.http.schemas.types import rfc3339
+from orders.ops.repository import OpsRepository
+from orders.sql.database import reading
+from orders.sql.expressions import later, now
+
+Json = dict[str, Any]
+
+#: How long the freezes that hold are shared by all who ask this process.
+FRESH_SECONDS = 1.0
+#: More are not shown.
+MOST_SHOWN = 20
+KEY = "key "
+
+
+class ShownFreezes(Freezes):
+    """Raises StorageUnavailable from every method but ``state`` while the database does not answer."""
+
+    def __init__(self, engine: sa.Engine, watching: sa.Engine) -> None:
+        super().__init__(engine)
+        self._watching = watching
+        self._state = SharedRead(self._read_state, FRESH_SECONDS)
+
+    def state(self) -> list[Json]:
+        """The freezes that hold orders, the one that ends first at the top."""
+        return self._state.get()
+
+    def forget(self) -> None:
+        """Have the next state read them again."""
+        self._state.forget()
+
+    def concerned(self, seconds: int) -> Json:
+        """How many orders would be cancelled within so many seconds, or a freeze's time to give back."""
+        with reading(self._watching) as connection:
+            until = later(now(), sa.literal(1000 * seconds, sa.BigInteger))
+            before = connection.execute(sa.select(until)).scalar_one()
+            count = FreezeRepository(connection).count(Scope(), before, MOST_COUNTED)
+        return {"count": count, "most": MOST_COUNTED}
+
+    def _read_state(self) -> list[Json]:
+        try:
+            with reading(self._watching) as connection:
+                repository = FreezeRepository(connection)
+                found = repository.holding(MOST_SHOWN)
+                keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
+                names = OpsRepository(connection).names_of_keys(keys)
+                return [_shown(each, repository, names) for each in found]
+        except (StorageUnavailable, sa.exc.DBAPIError):
+            return []
+
+
+def _is_key(freeze: Freeze) -> bool:
+    return freeze.opened_by.startswith(KEY)
+
+
+def _shown(freeze: Freeze, repository: FreezeRepository, names: dict[str, str]) -> Json:
+    name = names.get(freeze.opened_by.removeprefix(KEY))
+    return {
+        "id": freeze.id,
+        "scope": str(freeze.scope),
+        "reason": freeze.reason,
+        "opened_by": f"{name}, {freeze.opened_by}" if name else freeze.opened_by,
+        "opened_at": rfc3339(freeze.opened_at),
+        "ends_at": rfc3339(freeze.ends_at),
+        "left_ms": max(0, repository.left_ms(freeze.id) or 0),
+        "state": freeze.state,
+        "orders": repository.count(freeze.scope, freeze.deadline, MOST_COUNTED),
+        "most": MOST_COUNTED,
+        "given_back": freeze.given_back,
+    }

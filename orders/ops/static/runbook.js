@@ -1,0 +1,39 @@
+// The runbook, as docs/runbook.md has it: the entry for one problem, or all of it.
+
+import { $, h, setText, withCode } from "./dom.js";
+
+/** What to read about each of the doctor's checks; by the beginning of its name. */
+const ENTRIES = {
+  "queue.pause": "QueuePaused",
+  "queue.workers": "NoWorker",
+  "queue.stuck": "HandlerTooSlow",
+  "queue.backlog": "QueueBacklog",
+  "queue.dead": "DeadLetters",
+  "flow.probe": "DatabaseUnavailable",
+  "flow.overdue": "OrdersOverdue",
+  "flow.tasks": "TasksRestored",
+  "redis.": "RedisUnavailable",
+  "orders.freezes": "OrdersFrozen",
+  "orders.refunds": "RefundsWaiting",
+  "orders.webhooks": "WebhooksFailing",
+};
+
+/** The address of the entry for one of the doctor's checks. */
+export function hrefOf(check) {
+  const known = Object.keys(ENTRIES).find((name) => check.startsWith(name));
+  return known ? `#runbook/${ENTRIES[known]}` : "#runbook";
+}
+
+export async function show(entry) {
+  setText($("runbook-heading"), entry || "Runbook");
+  try {
+    const response = await fetch("/ops/static/runbook.md");
+    if (!response.ok) throw new Error(`Status ${response.status}`);
+    const sections = (await response.text()).split(/^(?=#{2,3} )/m);
+    const wanted = sections.filter((section) => !entry || section.startsWith(`### ${entry}\n`));
+    const found = wanted.length ? wanted : sections;
+    $("runbook-text").replaceChildren(...found.map((section) => h("p", {}, ...withCode(section.replace(entry ? /^.*\n+/ : /^$/, "").trim()))));
+  } catch {
+    setText($("runbook-text"), "The runbook cannot be read here: see docs/runbook.md.");
+  }
+}

@@ -1,0 +1,104 @@
+// The first thing on the page: stop all cancellations by timeout, and what has stopped them.
+
+import { ask, get, post } from "./api.js";
+import { confirm } from "./dialog.js";
+import { $, h, setHidden, setItems, setText } from "./dom.js";
+import { countdown, dateTime, plural, upTo } from "./format.js";
+
+const DURATIONS = [[900, "15 minutes"], [3600, "1 hour"], [14_400, "4 hours"], [86_400, "1 day"]];
+const EVERYTHING = "everything";
+const RULES = { door: "by itself, because payers cannot reach the service", clock: "by itself, because the database's clock jumped", brake: "by itself, because far more orders are due than were promised", provider: "by itself, because a payment provider does not answer" };
+
+/** By freeze id: when it ends on this page's clock. */
+let ends = new Map();
+let refresh = async () => {};
+
+export function prepare(refreshState) {
+  refresh = refreshState;
+  $("stop-button").addEventListener("click", stop);
+}
+
+export function show({ sql }) {
+  const freezes = sql.freezes ?? [];
+  ends = new Map(freezes.map((freeze) => [freeze.id, performance.now() + freeze.left_ms]));
+  const isStopped = freezes.some((freeze) => freeze.scope === EVERYTHING && freeze.state === "open");
+  setHidden($("stop-button"), isStopped || !sql.answers);
+  setHidden($("stop-note"), freezes.length > 0);
+  setText($("stop-note"), note(sql));
+  $("stop").className = freezes.length ? "stop held" : "stop";
+  setItems($("freezes"), () => freezes.map(item), freezes.map(({ left_ms: _, ...rest }) => rest));
+  tick();
+}
+
+function note(sql) {
+  if (!sql.answers) return "The database does not answer.";
+  const orders = sql.unpaid && `${upTo(sql.unpaid.count, sql.unpaid.most)} ${sql.unpaid.count === 1 ? "order waits" : "orders wait"} to be paid.`;
+  return `${orders || ""} Each is cancelled at its deadline.`.trim();
+}
+
+/** Continue the countdowns between two polls. */
+export function tick() {
+  for (const timer of $("freezes").querySelectorAll("[data-freeze]")) {
+    const end = ends.get(timer.dataset.freeze);
+    if (end !== undefined) setText(timer, countdown(end - performance.now()));
+  }
+}
+
+function item(freeze) {
+  const isOpen = freeze.state === "open";
+  const many = `${upTo(freeze.orders, freeze.most)} ${freeze.orders === 1 ? "order" : "orders"}`;
+  const what = freeze.scope === EVERYTHING ? "No order is cancelled by timeout" : `No order of ${freeze.scope} is cancelled by timeout`;
+  const left = isOpen ? h("span", { class: "timer", "data-freeze": freeze.id, role: "timer", "aria-label": "Time left" }) : null;
+  const facts = [
+    h("p", {}, h("strong", {}, isOpen ? what : "Giving back time"), ` · ${many}`),
+    h("p", {}, freeze.reason),
+    h("p", { class: "note" }, `Stopped ${RULES[freeze.opened_by] ?? `by ${freeze.opened_by}`}, ${dateTime(freeze.opened_at)}. ${isOpen ? `Ends ${dateTime(freeze.ends_at)}` : `Ended ${dateTime(freeze.ends_at)}; ${plural(freeze.given_back, "order")} got time back so far`}.`),
+  ];
+  const buttons = isOpen
+    ? h("div", { class: "tools" }, h("button", { click: () => prolong(freeze) }, "Prolong…"), h("button", { click: () => thaw(freeze) }, "Thaw…"))
+    : null;
+  return h("li", {}, left, h("div", { class: "why" }, ...facts), buttons);
+}
+
+async function concerned(seconds) {
+  const { count, most } = await get("freezes/concerned", { seconds });
+  return `${upTo(count, most)} ${count === 1 ? "order" : "orders"} would be cancelled meanwhile. They can still be paid, and cancelled by hand; afterwards each has at least five minutes left.`;
+}
+
+function stop() {
+  confirm({
+    title: "Stop cancellations?",
+    text: "No order is cancelled by timeout, by any worker, until the time is over or somebody thaws.",
+    field: "Why? Whoever looks sees it",
+    choice: { label: "For", options: DURATIONS, chosen: 3600, note: concerned },
+    yes: "Stop cancellations",
+    danger: true,
+    act: (reason, _, seconds) => changed(post("freezes", { reason, seconds: Number(seconds) }), "Cancellations are stopped."),
+  });
+}
+
+function prolong(freeze) {
+  confirm({
+    title: "Prolong?",
+    text: `Stopped: ${freeze.reason}`,
+    choice: { label: "From now on, for", options: DURATIONS, chosen: 3600 },
+    yes: "Prolong",
+    act: (_text, _progress, seconds) => changed(post(`freezes/${freeze.id}`, { seconds: Number(seconds) }), "Cancellations are stopped for longer."),
+  });
+}
+
+function thaw(freeze) {
+  confirm({
+    title: "Thaw?",
+    text: `Stopped: ${freeze.reason}. Orders whose deadline has passed, or is near, get time back first: nobody is cancelled at once.`,
+    yes: "Thaw",
+    danger: true,
+    act: () => changed(ask("DELETE", `freezes/${freeze.id}`), "Orders get their time back."),
+  });
+}
+
+async function changed(request, outcome) {
+  await request;
+  await refresh();
+  return outcome;
+}
