@@ -37,6 +37,11 @@ from orders.ops import routes as ops
 from orders.watch.shared_counts import DIRECTORY, prepared
 
 MAX_BODY_BYTES = 16 * 1024
+#: Of ``python -m orders`` and ``flask --app orders.app``.
+COMMANDS: tuple[click.Command, ...] = (
+    *(cli.keys, cli.providers, cli.stock),
+    *(cli_deadlines.freeze, cli_deadlines.list_freezes, cli_deadlines.thaw, cli_deadlines.extend),
+)
 
 
 class OrdersApp(APIFlask):
@@ -86,13 +91,8 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         app.register_blueprint(blueprint)
     ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
-    app.cli.add_command(cli.keys)
-    app.cli.add_command(cli.providers)
-    app.cli.add_command(cli.stock)
-    app.cli.add_command(cli_deadlines.freeze)
-    app.cli.add_command(cli_deadlines.list_freezes)
-    app.cli.add_command(cli_deadlines.thaw)
-    app.cli.add_command(cli_deadlines.extend)
+    for command in COMMANDS:
+        app.cli.add_command(command)
     return app
 
 

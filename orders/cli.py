@@ -8,7 +8,7 @@ import click
 from flask.cli import AppGroup
 from pydantic import TypeAdapter, ValidationError
 
-from orders.clients.domain import ApiKey
+from orders.clients.domain import ApiKey, parted
 from orders.errors import OrderError
 from orders.http import reports
 from orders.http.auth import services
@@ -43,7 +43,7 @@ stock = Commands("stock", help="Stock on hand and prices.")
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:
     """The id of a key, which may have been pasted whole, with the line break after it."""
-    found = text.strip().partition(".")[0]
+    found, _ = parted(text.strip())
     if not UUID.fullmatch(found):
         raise click.BadParameter(f"{found!r} is not a key's id: keys list shows them")
     return found
@@ -89,15 +89,19 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
 @click.option("--days", type=click.IntRange(1, 36_500), help="Days until it expires.")
-def create_key(name: str, scopes: tuple[str, ...], days: int | None) -> None:
+@click.option("--label", help="Who or what it is for: Anna, till 3.")
+def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str | None) -> None:
     """Make an API key for the client NAME, which is created if new. Prints only the key.
 
     Only a hash of it is stored, so it cannot be shown again.
     """
-    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
-        raise click.BadParameter(f"a name has 1 to {MAX_NAME} printable characters, in one line")
+    for text in (name, label or "-"):
+        if not 0 < len(text) <= MAX_NAME or not text.isprintable():
+            raise click.BadParameter(
+                f"a name has 1 to {MAX_NAME} printable characters, in one line"
+            )
     expires_in = None if days is None else timedelta(days=days)
-    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in))
+    click.echo(services().clients.create_key(name, sorted(set(scopes)), expires_in, label))
 
 
 @keys.command("list")
@@ -111,12 +115,22 @@ def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
         for key in found:
             click.echo(TypeAdapter(ApiKey).dump_json(key))
         return
-    rows: list[tuple[str, ...]] = [("ID", "CLIENT", "SCOPES", "CREATED", "LAST USED", "EXPIRES")]
+    rows: list[tuple[str, ...]] = [
+        ("ID", "CLIENT", "LABEL", "SCOPES", "CREATED", "LAST USED", "EXPIRES")
+    ]
     for key in found:
         expires = _time(key.expires_at) + (" (expired)" if key.expired else "")
         scopes = " ".join(sorted(key.scopes))
         rows.append(
-            (key.id, key.client, scopes, _time(key.created_at), _time(key.last_used_at), expires)
+            (
+                key.id,
+                key.client,
+                key.label or "",
+                scopes,
+                _time(key.created_at),
+                _time(key.last_used_at),
+                expires,
+            )
         )
     print_table(rows)
 

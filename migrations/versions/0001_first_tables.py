@@ -39,6 +39,7 @@ def _clients() -> None:
         "api_keys",
         sa.Column("id", ID, nullable=False),
         sa.Column("client_id", ID, nullable=False),
+        sa.Column("label", sa.String(100)),
         sa.Column("secret_hash", sa.String(64), nullable=False),
         sa.Column("scopes", sa.String(100), nullable=False),
         sa.Column("created_at", INSTANT, nullable=False),
@@ -163,6 +164,7 @@ def _stock() -> None:
         sa.Column("on_hand", sa.Integer(), nullable=False),
         sa.Column("at", INSTANT, nullable=False),
         sa.Column("idempotency_key", sa.String(255)),
+        sa.Column("key_id", ID),
         sa.CheckConstraint("delta <> 0", name="ck_stock_adjustments_delta"),
         sa.ForeignKeyConstraint(
             ["client_id"], ["api_clients.id"], name="fk_stock_adjustments_client_id"
@@ -287,6 +289,7 @@ def _orders() -> None:
         sa.Column("payment_id", ID, nullable=False),
         sa.Column("amount_minor", sa.BigInteger(), nullable=False),
         sa.Column("at", INSTANT, nullable=False),
+        sa.Column("key_id", ID),
         sa.ForeignKeyConstraint(
             ["payment_id"], ["payments.id"], name="fk_payment_entries_payment_id"
         ),
@@ -302,6 +305,7 @@ def _orders() -> None:
         sa.Column("type", sa.String(30), nullable=False),
         sa.Column("at", INSTANT, nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
+        sa.Column("key_id", ID),
         sa.Column("expires_at", INSTANT),
         sa.Column("version", sa.Integer()),
         sa.Column("client_reference", sa.String(255)),

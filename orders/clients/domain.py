@@ -3,6 +3,15 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+#: What keys begin with, so that people and programs that search for leaked secrets recognize them.
+KEY_PREFIX = "otk_"
+
+
+def parted(api_key: str) -> tuple[str, str]:
+    """The id and the secret of a key, whose prefix may be missing: old keys have none."""
+    key_id, _, secret = api_key.removeprefix(KEY_PREFIX).partition(".")
+    return key_id, secret
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -40,3 +49,5 @@ class ApiKey:
     #: To the minute.
     last_used_at: datetime | None
     expired: bool
+    #: What it is for, for people to read.
+    label: str | None = None

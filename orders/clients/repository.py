@@ -22,7 +22,7 @@ ADD_CLIENT = insert(api_clients).values(created_at=now()).on_conflict_do_nothing
 GET_CLIENT_ID = sa.select(api_clients.c.id).where(api_clients.c.name == p("for_name"))
 _KEY_COLUMNS = (
     *("id", "client_id", "secret_hash", "scopes"),
-    *("created_at", "expires_at", "lifetime_ms"),
+    *("created_at", "expires_at", "lifetime_ms", "label"),
 )
 # Insert a key of the client of a name.
 ADD_KEY = sa.insert(api_keys).from_select(
@@ -35,6 +35,7 @@ ADD_KEY = sa.insert(api_keys).from_select(
         now(),
         later(now(), "for_ms"),
         p("for_ms", type_=sa.BigInteger),
+        p("for_label", type_=sa.String),
     ).where(api_clients.c.name == p("for_name")),
 )
 _expired = sa.func.coalesce(api_keys.c.expires_at <= now(), sa.false()).label("expired")
@@ -52,6 +53,7 @@ ADD_SUCCESSOR = (
             now(),
             later(now(), api_keys.c.lifetime_ms),
             api_keys.c.lifetime_ms,
+            api_keys.c.label,
         )
         .where(api_keys.c.id == p("for_id"), _is_valid)
         .with_for_update(),  # so that it is not revoked meanwhile
@@ -108,7 +110,12 @@ class ClientRepository(Statements):
     """Clients and keys."""
 
     def add_key(
-        self, name: str, secret_hash: str, scopes: Sequence[str], expires_in_ms: int | None
+        self,
+        name: str,
+        secret_hash: str,
+        scopes: Sequence[str],
+        expires_in_ms: int | None,
+        label: str | None,
     ) -> str:
         """Insert a key for the client of this name, and the client if it is new; the key's id."""
         self._run(ADD_CLIENT, id=new_id(), name=name)
@@ -120,6 +127,7 @@ class ClientRepository(Statements):
             hash=secret_hash,
             allowed=" ".join(scopes),
             for_ms=expires_in_ms,
+            for_label=label,
         )
         return key_id
 
@@ -180,4 +188,5 @@ def _api_key(row: sa.Row[Any]) -> ApiKey:
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
         expired=bool(row.expired),
+        label=row.label,
     )

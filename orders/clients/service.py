@@ -10,7 +10,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from orders.caches import Credentials
-from orders.clients.domain import ApiKey, Client, ValidKey
+from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
 from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
 from orders.sql.ids import is_uuid
@@ -25,7 +25,7 @@ OVERLAP = timedelta(hours=24)
 
 
 class Clients(Transactional[ClientRepository]):
-    """A client owns orders and has any number of keys. A key is ``ID.SECRET``.
+    """A client owns orders and has any number of keys. A key is ``otk_ID.SECRET``.
 
     Only a hash of the secret is stored.
 
@@ -39,7 +39,11 @@ class Clients(Transactional[ClientRepository]):
         self._cached = Credentials[ValidKey](self._valid_ids)
 
     def create_key(
-        self, name: str, scopes: Sequence[str], expires_in: timedelta | None = None
+        self,
+        name: str,
+        scopes: Sequence[str],
+        expires_in: timedelta | None = None,
+        label: str | None = None,
     ) -> str:
         """Make a key for the client of this name, and the client if it is new; return the key."""
         secret = secrets.token_urlsafe(32)
@@ -49,8 +53,9 @@ class Clients(Transactional[ClientRepository]):
                 hashed(secret),
                 sorted(scopes),
                 None if expires_in is None else _ms(expires_in),
+                label,
             )
-        return f"{key_id}.{secret}"
+        return f"{KEY_PREFIX}{key_id}.{secret}"
 
     def list_keys(self, name: str | None = None) -> list[ApiKey]:
         """The keys of one client, or of all, in the order in which they were made."""
@@ -59,7 +64,7 @@ class Clients(Transactional[ClientRepository]):
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
-        self._find(key_id)
+        key_id = self._find(key_id).id
         with self._autocommit() as repository:
             key = repository.expire_key(key_id, 0)
         self._cached.forget(key_id)
@@ -71,7 +76,7 @@ class Clients(Transactional[ClientRepository]):
 
         Raises KeyNotFound, also for one that has expired.
         """
-        self._find(key_id)
+        key_id = self._find(key_id).id
         secret = secrets.token_urlsafe(32)
         with self._writing() as repository:
             successor = repository.add_successor(key_id, hashed(secret))
@@ -79,7 +84,7 @@ class Clients(Transactional[ClientRepository]):
                 raise KeyNotFound("This one has expired.")
             repository.expire_key(key_id, _ms(overlap))
         self._cached.forget(key_id)
-        return f"{successor}.{secret}"
+        return f"{KEY_PREFIX}{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
         with self._reading() as repository:
@@ -102,7 +107,7 @@ class Clients(Transactional[ClientRepository]):
 
     def recall(self, api_key: str) -> Client | None:
         """The client whose key this is, if the key is cached."""
-        key_id, _, secret = api_key.partition(".")
+        key_id, secret = parted(api_key)
         known = self._cached.get(key_id)
         return known.client if known and is_secret(secret, known.secret_hash) else None
 
@@ -122,7 +127,7 @@ class Clients(Transactional[ClientRepository]):
         return self._cached.find(key_id, self._read, stale=stale)
 
     def _authenticate(self, api_key: str) -> Client | None:
-        key_id, _, secret = api_key.partition(".")
+        key_id, secret = parted(api_key)
         # A key keeps its secret: who guesses that of a cached one costs no query.
         found = self._cached.find(key_id, self._read)
         if found is None or not is_secret(secret, found.secret_hash):

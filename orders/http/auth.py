@@ -8,8 +8,9 @@ from apiflask import HTTPTokenAuth
 from flask import current_app, g, request
 
 from orders.bootstrap import Services
-from orders.clients.domain import Client
+from orders.clients.domain import Client, parted
 from orders.errors import Forbidden
+from orders.sql.acting import KEY_ID
 
 log = structlog.get_logger("orders")
 
@@ -51,7 +52,9 @@ def verify(token: str) -> Client | None:
     """The client, if the key is valid. Raises TooManyRequests."""
     client = identify(token) if token else None
     if client is not None:
-        g.rate_limit = services().rate_limits.admit(token.partition(".")[0])
+        key_id, _ = parted(token)
+        g.rate_limit = services().rate_limits.admit(key_id)
+        KEY_ID.set(key_id)
     return client
 
 
@@ -63,7 +66,7 @@ def identify(api_key: str) -> Client | None:
     clients, limits = services().clients, services().rate_limits
     client = clients.recall(api_key)
     if client is None:
-        key_id = api_key.partition(".")[0]
+        key_id, _ = parted(api_key)
         limits.admit_stranger(request.remote_addr, unless=lambda: clients.knows(key_id))
         client = clients.authenticate(api_key)
     if client is None:
@@ -85,12 +88,12 @@ def caller() -> str:
 
 def calling_key() -> str:
     """The key that came with the request, as it is noted with what it changed."""
-    return f"key {auth.get_auth().token.partition('.')[0]}"
+    return f"key {parted(auth.get_auth().token)[0]}"
 
 
 def log_key(action: str, **facts: Any) -> None:
     """Log who changed something, with which key."""
-    key_id, _, _ = auth.get_auth().token.partition(".")
+    key_id, _ = parted(auth.get_auth().token)
     log_operator(action, current_client(), key_id, **facts)
 
 

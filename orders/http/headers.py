@@ -9,6 +9,7 @@ from uuid_utils import uuid7
 from werkzeug.exceptions import BadRequest
 
 from orders.order.origin import Origin
+from orders.sql.acting import KEY_ID
 
 HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
@@ -34,6 +35,7 @@ def install(app: Flask) -> None:
 
 def _enter() -> None:
     """Raises BadRequest for a parameter that is given twice, because one would be ignored."""
+    KEY_ID.set(None)  # that of the request before
     given = request.headers.get(HEADER, "")
     g.request_id = given if GIVEN.fullmatch(given) else str(uuid7())
     structlog.contextvars.clear_contextvars()

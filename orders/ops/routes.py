@@ -11,6 +11,7 @@ from apiflask import APIBlueprint, APIFlask
 from flask import Response, current_app, g, make_response, request, send_from_directory
 
 from orders.bootstrap import Services
+from orders.clients.domain import parted
 from orders.errors import (
     AlreadyRefunded,
     ClientNotFound,
@@ -54,6 +55,7 @@ from orders.ops.schemas import (
     SearchQuery,
 )
 from orders.ops.sessions import COOKIE, SECONDS, Session, Sessions
+from orders.sql.acting import KEY_ID
 
 STATIC = Path(__file__).parent / "static"
 #: Only the page's own files and routes, nothing inline, and not in a frame.
@@ -123,6 +125,7 @@ def enter() -> None:
     if changes and request.headers.get(TOKEN_HEADER) != session.token:
         raise NotFromThisPage
     limits.admit(session.key_id)
+    KEY_ID.set(session.key_id)
     g.session = session
 
 
@@ -179,7 +182,7 @@ def _file(name: str) -> Response:
 def log_in(body: LoginIn) -> Response:
     """Log in with an API key."""
     client = identify(body.key)
-    key_id = body.key.partition(".")[0]
+    key_id, _ = parted(body.key)
     made = None if client is None else tools().sessions.log_in(client, key_id)
     if made is None:
         raise LoginRequired("This key is not valid.")

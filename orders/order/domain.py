@@ -177,6 +177,8 @@ class OrderEvent:
     at: datetime
     #: Of order.created, the order as it was placed.
     data: Mapping[str, Any] | Order
+    #: Of the API key that it was done with; None if there was none.
+    key_id: str | None = None
 
 
 class CancelledOrder(NamedTuple):

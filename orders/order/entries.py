@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from orders.order.domain import EventType, PaymentStatus
 from orders.order.operations import (
+    BY_KEY,
     OWN_PAYMENT,
     add_events,
     event_of,
@@ -49,6 +50,7 @@ def enter(step: Step) -> sa.Select[Any]:
         "payment_id": payment.c.id,
         "amount_minor": amount,
         "at": clock(),
+        "key_id": BY_KEY,
     }
     currency = p("for_currency", type_=sa.String)
     same_currency = sa.func.coalesce(payment.c.currency == currency, sa.true())

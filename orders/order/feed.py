@@ -35,6 +35,8 @@ class FeedEvent(NamedTuple):
     data: Mapping[str, Any] | Order
     #: The ids of the messages about it, as long as they are kept.
     webhook_ids: list[str]
+    #: Of the API key that it was done with; None if there was none.
+    key_id: str | None
 
 
 # The greatest id up to which every event is committed.
@@ -86,6 +88,7 @@ class FeedRepository(Statements):
                 row.at,
                 placed[row.order_id] if row.type == EventType.CREATED else row.data,
                 row.webhook_ids or [],
+                row.key_id,
             )
             for row in rows
         ]

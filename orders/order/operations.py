@@ -236,7 +236,12 @@ def ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
 
 
 #: The columns of an event; the last three are those of a terminal one.
-EVENT = ("order_id", "client_id", "type", "at", "data", "expires_at", "version", "client_reference")
+EVENT = (
+    *("order_id", "client_id", "type", "at", "data", "key_id"),
+    *("expires_at", "version", "client_reference"),
+)
+#: The id of the API key that something is done with.
+BY_KEY = p("by_key", value=None, type_=Id)
 NULL: sa.ColumnClause[Any] = sa.literal_column("NULL")
 #: For an event that ends nothing, beside one that does.
 NO_ENDING: Ending = (NULL, NULL, NULL)
@@ -253,7 +258,7 @@ def event_of(
     """An event of each order in ``of``, which has the order's id and client."""
     pairs = (each for name, value in data.items() for each in (text_literal(name), value))
     facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
-    row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, *ending)
+    row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, BY_KEY, *ending)
     return sa.select(*row).where(announced(), *conditions)
 
 

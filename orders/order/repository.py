@@ -54,6 +54,7 @@ from orders.order.states import (
     with_items,
 )
 from orders.order.waiting import kept
+from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
 from orders.sql.ids import first_id_after, first_id_from, new_id, random_part
@@ -240,7 +241,7 @@ class OrderRepository(Statements):
 
     def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
         """Run an operation, and add the webhook deliveries it made to `deliveries`."""
-        rows = operation(self._connection, **values)
+        rows = operation(self._connection, **values, by_key=KEY_ID.get())
         self.deliveries += (rows[0].deliveries if rows else None) or ()
         return rows
 
@@ -574,7 +575,9 @@ class OrderRepository(Statements):
     def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
         rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
-        return [OrderEvent(row.id, EventType(row.type), row.at, row.data) for row in rows]
+        return [
+            OrderEvent(row.id, EventType(row.type), row.at, row.data, row.key_id) for row in rows
+        ]
 
 
 def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:

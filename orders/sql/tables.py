@@ -9,6 +9,7 @@ from orders.sql.base import metadata, secrets_of
 from orders.sql.expressions import Id, Instant
 from orders.sql.guards import api_signs, queue_pauses
 from orders.sql.keeping import cancellation_pace, freezes, payment_attempts
+from orders.sql.stock_tables import stock_adjustments, stock_repairs
 from orders.sql.webhook_tables import (
     EVERY,
     PENDING,
@@ -37,6 +38,7 @@ api_keys = sa.Table(
     metadata,
     sa.Column("id", Id, primary_key=True),
     sa.Column("client_id", Id, sa.ForeignKey("api_clients.id"), nullable=False),
+    sa.Column("label", sa.String(100)),
     sa.Column("secret_hash", sa.String(64), nullable=False),  # SHA-256 of 256 random bits
     sa.Column("scopes", sa.String(100), nullable=False),  # separated by spaces
     sa.Column("created_at", Instant, nullable=False),
@@ -130,39 +132,6 @@ INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
     'CREATE INDEX ix_stock_items_sku ON stock_items (sku COLLATE "C") WHERE retired_at IS NULL'
 )
 sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES)
-
-stock_adjustments = sa.Table(
-    "stock_adjustments",
-    metadata,
-    # Assigned while the SKU is locked, so that a SKU's ids are in commit order.
-    sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
-    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), nullable=False),
-    sa.Column("client_id", Id, sa.ForeignKey("api_clients.id")),  # null: set on the command line
-    sa.Column("delta", sa.Integer, nullable=False),
-    sa.Column("reason", sa.String(200), nullable=False),
-    sa.Column("on_hand", sa.Integer, nullable=False),  # afterwards
-    sa.Column("at", Instant, nullable=False),
-    sa.Column("idempotency_key", sa.String(255)),  # null: the stock was set
-    sa.CheckConstraint("delta <> 0", name="ck_stock_adjustments_delta"),
-)
-sa.Index("ix_stock_adjustments_sku", stock_adjustments.c.sku, stock_adjustments.c.id)
-sa.Index(
-    "uq_stock_adjustments_idempotency_key",
-    stock_adjustments.c.client_id,
-    stock_adjustments.c.idempotency_key,
-    unique=True,
-)
-
-# What was put right of a SKU by `stock repair`, numbered from 1.
-stock_repairs = sa.Table(
-    "stock_repairs",
-    metadata,
-    sa.Column("sku", sa.String(64), sa.ForeignKey("stock_items.sku"), primary_key=True),
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("reserved_before", sa.Integer, nullable=False),
-    sa.Column("reserved", sa.Integer, nullable=False),  # afterwards
-    sa.Column("at", Instant, nullable=False),
-)
 
 # An order never changes, but for what `orders.order.details` does. While it is unpaid it has a row in
 # `unpaid_orders`: whoever deletes that ends the order, and writes its one terminal event with it.
@@ -293,6 +262,7 @@ payment_entries = sa.Table(
     sa.Column("payment_id", Id, sa.ForeignKey("payments.id"), nullable=False),
     sa.Column("amount_minor", sa.BigInteger, nullable=False),
     sa.Column("at", Instant, nullable=False),
+    sa.Column("key_id", Id),  # the API key's
 )
 
 order_events = sa.Table(
@@ -304,6 +274,7 @@ order_events = sa.Table(
     sa.Column("type", sa.String(30), nullable=False),
     sa.Column("at", Instant, nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("key_id", Id),  # of the API key that it was done with, if any
     # Of a terminal event, what the order ended with; null in the others.
     sa.Column("expires_at", Instant),
     sa.Column("version", sa.Integer),

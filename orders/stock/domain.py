@@ -53,6 +53,8 @@ class Adjustment:
     #: Afterwards.
     on_hand: int
     at: datetime
+    #: Of the API key; None for the command line.
+    key_id: str | None = None
 
 
 class Repair(NamedTuple):

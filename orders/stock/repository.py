@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
+from orders.sql.acting import KEY_ID
 from orders.sql.expressions import clock, text_literal, unindexed
 from orders.sql.statements import Statements
 from orders.sql.steps import Operation, Step
@@ -65,7 +66,8 @@ def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
 def _by_client(sku: sa.ColumnElement[str]) -> dict[str, sa.ColumnElement[Any]]:
     """What every adjustment has: its SKU, its client, and its time, which is after the SKU was locked."""
     client_id = p("for_client", type_=stock_adjustments.c.client_id.type)
-    return {"sku": sku, "client_id": client_id, "at": clock()}
+    key_id = p("by_key", type_=stock_adjustments.c.key_id.type)
+    return {"sku": sku, "client_id": client_id, "at": clock(), "key_id": key_id}
 
 
 def _refusal() -> sa.ColumnElement[str]:
@@ -258,6 +260,7 @@ class StockRepository(Statements):
             for_timeout=item.timeout_seconds or None,
             keep_timeout=item.timeout_seconds == KEEP_TIMEOUT,
             for_client=client_id,
+            by_key=KEY_ID.get(),
             any_version=expected.versions is None,
             versions=dict.fromkeys(expected.versions or (), 1),
             may_create=expected.exists is not True,
@@ -276,6 +279,7 @@ class StockRepository(Statements):
             self._connection,
             for_sku=sku,
             for_client=client_id,
+            by_key=KEY_ID.get(),
             for_key=key,
             for_delta=delta,
             for_reason=reason,
@@ -321,7 +325,8 @@ class StockRepository(Statements):
 
 
 def _adjustment(row: sa.Row[Any]) -> Adjustment:
-    return Adjustment(row.id, row.sku, row.client, row.delta, row.reason, row.on_hand, row.at)
+    fields = (row.id, row.sku, row.client, row.delta, row.reason, row.on_hand, row.at)
+    return Adjustment(*fields, row.key_id)
 
 
 def stock_item(row: sa.Row[Any]) -> StockItem:

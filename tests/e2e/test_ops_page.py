@@ -13,6 +13,7 @@ from devtools.chromium import Browser, Page, chromium
 from devtools.processes import free_port
 from devtools.service import Service
 from orders.bootstrap import Services, bootstrap
+from orders.clients.domain import parted
 from orders.config import Settings
 from orders.order.domain import NewOrder
 from orders.queues import QUEUE
@@ -374,7 +375,7 @@ def test_a_revoked_key_ends_the_session_in_the_browser(site: Site) -> None:
     page.type("#key", key)
     page.press("Enter")
     page.until("document.querySelector('#tiles').children.length > 7", "the counters")
-    site.services.clients.revoke(key.partition(".")[0])
+    site.services.clients.revoke(parted(key)[0])
     page.until("document.querySelector('#login').checkVisibility()", "the login")
     assert "logged out" in page.text("#refused")
 

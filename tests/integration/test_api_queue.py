@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from werkzeug.test import TestResponse
 
 from devtools.processes import free_port, wait_until
+from orders.clients.domain import parted
 from orders.http.schemas.paging import encoded
 from orders.http.schemas.queue import MAX_TASK_ID
 from orders.queues import ATTEMPT_QUEUE, FREEZE_QUEUE, QUEUE, WEBHOOK_QUEUE
@@ -167,7 +168,7 @@ def test_a_requeued_letter_is_due_again_and_starts_afresh(
     [again] = queue.claim(1, 60_000).tasks
     assert (again.id, again.failures) == (task_id, 0)
     [line] = [each for each in logs if each["event"] == "operator"]
-    key = api.keys["ops"].partition(".")[0]
+    key = parted(api.keys["ops"])[0]
     assert (line["action"], line["client"], line["key"]) == ("requeue", "ops", key)
     assert (line["queue"], line["task_id"]) == (QUEUE, task_id)
 

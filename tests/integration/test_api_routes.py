@@ -11,6 +11,7 @@ import redis
 from werkzeug.test import TestResponse
 
 from devtools.processes import wait_until
+from orders.clients.domain import parted
 from orders.queues import QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.tables import unpaid_orders
@@ -207,7 +208,7 @@ def test_an_orders_events_are_told_oldest_first(api: Api) -> None:
     path = f"/v1/orders/{order['id']}/events"
     first = content(api.send("GET", f"{path}?limit=2"))
     assert [*first] == ["data", "next_cursor"]
-    assert [[*event] for event in first["data"]] == [["type", "at", "data"]] * 2
+    assert [[*event] for event in first["data"]] == [["type", "at", "key_id", "data"]] * 2
     assert all(MOMENT.fullmatch(event["at"]) for event in first["data"])
     rest = content(api.send("GET", f"{path}?limit=2&cursor={first['next_cursor']}"))
     assert [(event["type"], event["data"]) for event in first["data"] + rest["data"]] == [
@@ -381,7 +382,7 @@ SIGNED = {("POST", "/v1/providers/<uuid:endpoint_id>/webhook")}
 
 def test_every_route_needs_a_key(api: Api) -> None:
     order_id = content(api.place())["id"]
-    client_id, _, secret = api.keys["customer"].partition(".")
+    client_id, secret = parted(api.keys["customer"])
     found = [each for each in routes(api, order_id) if (each[0], each[2]) not in SIGNED]
     assert len(found) >= 8
     for number, (method, path, _) in enumerate(found):

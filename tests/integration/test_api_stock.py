@@ -6,12 +6,13 @@ from uuid import uuid4
 import pytest
 from werkzeug.test import TestResponse
 
+from orders.clients.domain import parted
 from orders.http.schemas.paging import encoded
 from orders.stock.domain import MAX_INT
 from tests.conftest import Api
 from tests.integration.test_api_routes import MOMENT, content, expire, problem
 
-ADJUSTMENT_KEYS = ["id", "sku", "client", "delta", "reason", "on_hand", "at"]
+ADJUSTMENT_KEYS = ["id", "sku", "client", "delta", "reason", "on_hand", "at", "key_id"]
 ANY = {"If-Match": "*"}
 NEW = {"If-None-Match": "*"}
 
@@ -253,6 +254,7 @@ def test_an_adjustment_adds_and_removes_and_is_written_down(api: Api) -> None:
         "reason": "delivery 4711 \u2013 f\u00fcnf \u8336",
         "on_hand": 105,
         "at": "",
+        "key_id": parted(api.keys["ops"])[0],
     }
     assert MOMENT.fullmatch(told["at"])
     assert "Idempotent-Replayed" not in added.headers

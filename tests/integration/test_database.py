@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import wait_until
+from orders.clients.domain import parted
 from orders.clients.service import Clients
 from orders.errors import StorageUnavailable
 from orders.sql.database import LightCursor, reading
@@ -42,7 +43,7 @@ def test_a_rotation_that_fails_leaves_the_old_key_alone(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = Clients(shop.engine)
-    key_id, _, _ = clients.create_key("new", ["orders"]).partition(".")
+    key_id, _ = parted(clients.create_key("new", ["orders"]))
     before = shop.tables()
 
     def fail(*_: object) -> None:

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 from werkzeug.test import TestResponse
 
+from orders.clients.domain import parted
 from orders.freezes.domain import Scope
 from orders.watch.doctor import Doctor
 from tests.conftest import Api
@@ -31,7 +32,7 @@ def test_a_freeze_over_http_says_who_why_and_how_long(api: Api) -> None:
     made = send(api, "POST", body={**WHY, "client": "customer", "sku": "tea"})
     assert made.status_code == 201
     freeze = content(made)
-    key_id = api.keys["ops"].partition(".")[0]
+    key_id = parted(api.keys["ops"])[0]
     assert freeze["opened_by"] == f"key {key_id}"
     facts = ("client", "sku", "provider", "reason", "give_back_seconds", "state", "given_back")
     assert [freeze[name] for name in facts] == [

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 
 from devtools.processes import free_port, wait_until
 from orders.app import create_app
+from orders.clients.domain import parted
 from orders.config import Settings
 from orders.ops import sessions
 from orders.ops.routes import POLICY, STATIC, Tools
@@ -212,7 +213,7 @@ def test_a_session_ends_after_a_shift(
 
 def test_a_revoked_key_ends_its_sessions(api: Api, page: Page) -> None:
     page.get("state")
-    api.services.clients.revoke(api.keys["ops"].partition(".")[0])
+    api.services.clients.revoke(parted(api.keys["ops"])[0])
     assert page.ask("GET", "state").status_code == 401
 
 

@@ -1,17 +1,25 @@
 """flask --app orders.app keys ..., providers ... and stock ..."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from click.testing import Result
 
-from orders.sql.tables import stock_items
+from orders.clients.domain import parted
+from orders.sql.acting import KEY_ID
+from orders.sql.expressions import now
+from orders.sql.tables import payment_entries, stock_items, unpaid_orders
 from orders.webhooks.signatures import signed
 from tests.conftest import Api
+from tests.expiring import expire_now
 
 
 @pytest.fixture
@@ -63,9 +71,9 @@ def test_keys_are_listed_with_what_is_known_of_them(bare: Api) -> None:
     other = run(bare, "keys", "create", "other", "--scope", "ops").stdout.strip()
     head, first, second = run(bare, "keys", "list").stdout.splitlines()
     assert head.split("  ")[0] == "ID"
-    assert first.startswith(used.partition(".")[0])
+    assert first.startswith(parted(used)[0])
     assert "orders payments" in first
-    assert second.startswith(other.partition(".")[0])
+    assert second.startswith(parted(other)[0])
     assert second.endswith("never")
     [_, alone] = run(bare, "keys", "list", "other").stdout.splitlines()
     assert alone.split() == second.split()
@@ -97,8 +105,8 @@ def test_a_key_is_revoked_and_rotated_by_its_id_or_pasted_whole(bare: Api) -> No
     first = create(bare, "--scope", "orders")
     second = run(bare, "keys", "rotate", first, "--hours", "1").stdout.strip()
     assert clients.authenticate(first) == clients.authenticate(second)
-    revoked = run(bare, "keys", "revoke", second.partition(".")[0])
-    assert revoked.stdout == f"{second.partition('.')[0]} of shop is revoked\n"
+    revoked = run(bare, "keys", "revoke", parted(second)[0])
+    assert revoked.stdout == f"{parted(second)[0]} of shop is revoked\n"
     assert clients.authenticate(second) is None
     assert clients.authenticate(first)
     assert "expired" in run(bare, "keys", "list").stdout
@@ -213,3 +221,62 @@ def test_stock_is_repaired_on_the_command_line(bare: Api) -> None:
     said = [run(bare, "stock", "repair", "tea").stdout for _ in range(2)]
     assert said == ["tea: 0 reserved now, 2 before\n", "tea: 0 reserved, as unpaid orders hold\n"]
     assert run(bare, "stock", "repair", "no").exit_code == 1
+
+
+def test_what_is_done_carries_the_id_of_its_key(api: Api) -> None:
+    """Two keys of one client, and nobody's."""
+    clients = api.services.clients
+    name = clients.recall(api.keys["customer"]) or clients.authenticate(api.keys["customer"])
+    assert name is not None
+    api.keys["second"] = clients.create_key(name.name, ["payments"])
+    ids = {name: parted(key)[0] for name, key in api.keys.items()}
+    paid, expired = (api.place().get_json()["id"] for _ in range(2))
+    due = api.pay(paid, amount_minor=1).get_json()
+    api.send("POST", f"/v1/payments/{due['id']}/refund", {"reference": "re-1"}, key="second")
+    with api.services.engine.begin() as connection:
+        connection.execute(sa.update(unpaid_orders).values(expires_at=now()))
+    KEY_ID.set(None)
+    assert expire_now(api.services.orders, [paid, expired]) == {}
+
+    def keys_of(order_id: str) -> list[str | None]:
+        page: Any = api.send("GET", f"/v1/orders/{order_id}/events").json
+        return [each["key_id"] for each in page["data"]]
+
+    assert keys_of(expired) == [ids["customer"], None]
+    assert keys_of(paid) == [ids["customer"], ids["customer"], ids["second"], None]
+    feed: Any = api.send("GET", "/v1/events").json
+    assert {each["key_id"] for each in feed["data"]} == {ids["customer"], ids["second"], None}
+    with api.services.engine.begin() as connection:
+        assert connection.scalar(sa.select(payment_entries.c.key_id)) == ids["second"]
+    made = api.send(
+        "POST",
+        "/v1/stock/tea/adjustments",
+        {"delta": 1, "reason": "found"},
+        key="ops",
+        headers={"Idempotency-Key": "one"},
+    )
+    assert made.get_json()["key_id"] == ids["ops"]
+
+
+def test_keys_have_labels_and_a_prefix_and_old_ones_work(bare: Api) -> None:
+    key = run(bare, "keys", "create", "shop", "--scope", "ops", "--label", "Anna").stdout.strip()
+    assert key.startswith("otk_")
+    clients = bare.services.clients
+    for same in (key, key.removeprefix("otk_")):
+        assert clients.authenticate(same)
+    successor = run(bare, "keys", "rotate", key).stdout.strip()
+    assert clients.authenticate(successor)
+    assert [each.label for each in clients.list_keys("shop")] == ["Anna", "Anna"]
+    assert "Anna" in run(bare, "keys", "list").stdout
+    for wrong in ("", "a\nb", "x" * 101):
+        refused = run(bare, "keys", "create", "shop", "--scope", "ops", "--label", wrong or "\x07")
+        assert refused.exit_code == 2
+
+
+def test_help_needs_no_settings() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
+    for command in ([], ["keys"], ["keys", "create"], ["stock", "repair"]):
+        arguments = [sys.executable, "-m", "orders", *command, "--help"]
+        told = subprocess.run(arguments, env=env, capture_output=True, text=True, check=True)
+        assert told.stdout.startswith("Usage: ")
+        assert told.stderr == ""

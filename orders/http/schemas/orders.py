@@ -376,6 +376,10 @@ class EventOut(Out):
         json_schema_extra={"pattern": "^[a-z]+\\.[a-z_]+$", "maxLength": 30},
     )
     at: Moment = Field(description="When it happened.")
+    key_id: Id | None = Field(
+        description="The id of the API key that it was done with; null if there was none: it expired, or a "
+        "provider reported it."
+    )
     data: OrderOut | dict[str, Any] = Field(
         description="For order.created, the order as it was placed; for the others, details "
         "such as the payment or the reason.",

@@ -11,6 +11,7 @@ from orders.http.schemas.types import (
     Count,
     CountOut,
     CurrencyOut,
+    Id,
     In,
     Moment,
     Out,
@@ -142,6 +143,9 @@ class AdjustmentOut(Out):
     reason: Annotated[str, Shown(Reason)]
     on_hand: CountOut = Field(description="How many there were afterwards.", examples=[7])
     at: Moment = Field(description="When it was made.")
+    key_id: Id | None = Field(
+        description="The id of the key that it was made with; null when it came from the command line."
+    )
 
 
 class AdjustmentsOut(Out):
