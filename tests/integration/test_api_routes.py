@@ -344,6 +344,8 @@ SCOPES: dict[tuple[str, str], set[str]] = {
     ("POST", "/v1/orders/<uuid:order_id>/cancel"): {"orders"},
     ("POST", "/v1/orders/<uuid:order_id>/payments"): {"payments"},
     ("GET", "/v1/orders/<uuid:order_id>/payments"): {"orders", "payments", "ops"},
+    ("POST", "/v1/orders/<uuid:order_id>/payment-attempts"): {"orders"},
+    ("GET", "/v1/orders/<uuid:order_id>/payment-attempts"): {"orders", "payments", "ops"},
     ("GET", "/v1/payments"): {"payments"},
     ("GET", "/v1/payments/<uuid:payment_id>"): {"payments"},
     ("POST", "/v1/payments/<uuid:payment_id>/refund"): {"payments"},
@@ -447,6 +449,7 @@ def test_another_customers_order_looks_as_if_it_did_not_exist(api: Api) -> None:
     assert len(paths) >= 4
     bodies = {
         ("POST", "/payments"): body,
+        ("POST", "-attempts"): {"provider": "bank", "reference": "r"},
         ("PATCH", order_id[-9:]): {"expires_at": "2099-01-01T00:00:00Z"},
     }
     for method, path in paths:
