@@ -25,7 +25,8 @@ LONG_MS = 1500
 #: How often a worker looks while it meets locked rows, and how often it repeats itself.
 LOOK_SECONDS, REPEAT_SECONDS = 2.0, 60.0
 
-# The oldest overdue orders whose own row, or that of a SKU of theirs, is locked for long, and by whom.
+# The oldest overdue orders whose own row, or that of a SKU of theirs, is locked for long, and by whom;
+# not by those who wait for another row themselves.
 LIST_LOCKED = sa.text("""
 WITH late AS MATERIALIZED (
     SELECT order_id, xmax AS locked_by FROM unpaid_orders
@@ -43,7 +44,7 @@ WITH late AS MATERIALIZED (
 )
 SELECT needed.order_id::text, needed.sku, who.pid, who.xact_start AS since, who.application_name, who.state
 FROM needed JOIN locks ON locks.transactionid = needed.locked_by JOIN pg_stat_activity who USING (pid)
-WHERE who.pid <> pg_backend_pid() AND coalesce(
+WHERE who.pid <> pg_backend_pid() AND who.wait_event_type IS DISTINCT FROM 'Lock' AND coalesce(
     who.xact_start <= clock_timestamp() - :long_ms * interval '1 millisecond', true
 )
 ORDER BY who.xact_start, needed.order_id, needed.sku LIMIT 5

@@ -1,6 +1,7 @@
 """Who holds the row that an overdue order waits for is said, instead of that the database is down."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
+from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.errors import RowLocked, StorageUnavailable
 from orders.ops.lookups import ShownRecords
@@ -19,6 +21,7 @@ from orders.watch import locked
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog, locked_rows
 from tests.conftest import Shop, opened, serving
+from tests.integration.test_orders_statements import blocked
 from worker import Task, Unavailable
 
 ROWS: dict[str, Callable[[Order], sa.Select[Any]]] = {
@@ -60,6 +63,22 @@ def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, name: str) -> N
     assert log.look(62.0) == []
     [finding] = [each for each in Doctor(shop.engine).examine() if each.check == "orders.locked"]
     assert finding.level == "ok"
+
+
+def test_who_waits_for_another_row_is_not_named(migrated_url: str) -> None:
+    with opened(migrated_url, lock_timeout_seconds=60, statement_timeout_seconds=60) as shop:
+        shop.stock()
+        order = shop.place()
+        shop.expire_in(-1, order)
+        with ThreadPoolExecutor(1) as pool, shop.engine.begin() as stranger:
+            stranger.execute(sa.select(stock_items).with_for_update())
+            pid = stranger.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+            cancelled = pool.submit(shop.service.cancel, shop.client, order.id)
+            wait_until(lambda: blocked(shop), "it to wait for the stock, with the order")
+            with reading(shop.engine) as connection:
+                assert [each.pid for each in locked_rows(connection)] == [pid]
+            stranger.commit()
+            cancelled.result()
 
 
 def test_a_locked_row_is_no_outage_of_the_database(migrated_url: str) -> None:
