@@ -13,11 +13,12 @@ from uuid import NAMESPACE_OID, uuid5
 import sqlalchemy as sa
 import structlog
 
-from orders.errors import FreezeNotFound
+from orders.errors import FreezeNotFound, StorageUnavailable
 from orders.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.freezes.service import EVERYTHING, Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR, Signs
+from orders.sql.errors import translated
 
 log = structlog.get_logger("orders")
 
@@ -90,7 +91,19 @@ class Guard:
         )
 
     def before_cancelling(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
-        """Look first if that was not possible lately, and brake if far more is due than was promised."""
+        """Look first if that was not possible lately, and brake if far more is due than was promised.
+
+        An error of its own must not count against orders: it is logged, and they go on.
+        """
+        try:
+            with translated():
+                self._check(connection, order_ids)
+        except StorageUnavailable:
+            raise
+        except Exception:
+            log.exception("guard failed")
+
+    def _check(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
         if self._own_ms() > self._looked_at + FRESH_MS:
             self.look()
         if self._limits.brake_factor:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from orders.errors import StorageUnavailable
 from orders.freezes.domain import FreezeState
 from orders.freezes.guard import AGREES_MS, LEAST_BRAKED, REDIS_MS, Guard, Limits
 from orders.freezes.service import Freezes
@@ -177,6 +178,22 @@ def test_nothing_is_cancelled_early_before_the_jump_was_seen(shop: Shop) -> None
     assert left[order.id] <= 0, "it is due by the database's clock, and still there"
     with autocommit(shop.service._engine) as connection:
         assert shop.service.expire(connection, [order.id], not_after=guard.not_after()) == {}
+
+
+def test_an_error_of_the_guard_counts_against_no_order(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(error: Exception) -> None:
+        def look() -> Looked:
+            raise error
+
+        monkeypatch.setattr(watched.guard._signs, "look", look)
+        with autocommit(watched.engine) as connection:
+            watched.guard.before_cancelling(connection, [])
+
+    raises(ValueError("a bug"))
+    with pytest.raises(StorageUnavailable):
+        raises(StorageUnavailable("gone"))
 
 
 # -- the brake -------------------------------------------------------------------------------
