@@ -9,12 +9,14 @@ import sqlalchemy as sa
 from orders.bootstrap import bootstrap
 from orders.config import Settings
 from orders.order.domain import Order, Timeouts
+from orders.order.repository import OrderRepository
 from orders.order.service import OrderService
 from orders.sql.expressions import later, now
 from orders.sql.keeping import cancellation_pace
 from orders.timeouts import timeout_flow
 from tests.conftest import Shop
 from tests.expiring import expire_now
+from tests.integration.test_orders_statements import waiting
 from tests.races import together
 from worker import Retry, Task
 
@@ -88,6 +90,20 @@ def test_all_workers_together_keep_the_pace(shop: Shop, slow: OrderService) -> N
     together(*(partial(expire_now, slow, ids[start::4]) for start in range(1, 5)))
     seconds = time.monotonic() - began
     assert 3 <= cancelled(shop) - 1 <= 3 + RATE * seconds
+
+
+def test_a_batch_that_waited_takes_only_what_is_left(shop: Shop, slow: OrderService) -> None:
+    """Both found a full bucket when they began."""
+    ids = [each.id for each in overdue(shop, 7)]
+    expire_now(slow, ids[:1])
+    used(shop, -1000)
+    with waiting(shop, lambda: expire_now(slow, ids[4:])) as (other, _):
+        OrderRepository(other).expire(ids[1:4], per_second=RATE)
+        # Nothing is added while the other waits.
+        far = sa.update(cancellation_pace).values(used_until=later(now(), "ms"))
+        other.execute(far, {"ms": 30_000})
+    assert cancelled(shop) == 4
+    shop.check(tea=100)
 
 
 def test_on_time_cancellations_are_not_delayed(shop: Shop) -> None:
