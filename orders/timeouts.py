@@ -55,7 +55,7 @@ def timeout_flow(
     settings, orders = services.settings, services.orders
     per_second = settings.max_cancellations_per_second
 
-    locks = LockLog(services.engine)
+    locks = LockLog(services.watching)
 
     def decide(
         connection: sa.Connection, tasks: Mapping[str, Task]
@@ -72,6 +72,11 @@ def timeout_flow(
             locks.suspect()
         return {**(_spread(left, per_second) if per_second else left), **odd}
 
+    def tick() -> None:
+        locks.tick()
+        if guard is not None:
+            guard.look()
+
     def probe() -> None:
         with outages():
             orders.check_ready()
@@ -87,7 +92,7 @@ def timeout_flow(
         pauses=queue_pauses,
     ).flow(
         probe=probe,
-        tick=None if guard is None else guard.look,
+        tick=tick,
         checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
         lease_seconds=settings.lease_seconds,

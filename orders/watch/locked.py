@@ -4,7 +4,6 @@ Reads only, and waits for no row: a row that is locked names the transaction tha
 and that one's own lock names its connection.
 """
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -89,8 +88,9 @@ class LockLog:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._busy = threading.Lock()
-        #: When each order and holder was logged, on the monotonic clock.
+        #: When to look next, if a row may be locked; and when each order and holder was logged. Both are
+        #: on the monotonic clock.
+        self._look_at: float | None = None
         self._logged: dict[tuple[str, int], float] = {}
 
     @contextmanager
@@ -104,17 +104,15 @@ class LockLog:
             raise
 
     def suspect(self) -> None:
-        """Look in a while, and as long as there is something to be seen, in a thread of its own."""
-        if self._busy.acquire(blocking=False):
-            threading.Thread(target=self._watch, name="locked rows", daemon=True).start()
+        """Have `tick` look in a while, and as long as there is something to be seen."""
+        if self._look_at is None:
+            self._look_at = time.monotonic() + LOOK_SECONDS
 
-    def _watch(self) -> None:
-        try:
-            time.sleep(LOOK_SECONDS)
-            while self.look(time.monotonic()):
-                time.sleep(LOOK_SECONDS)
-        finally:
-            self._busy.release()
+    def tick(self) -> None:
+        """To be called about once a second."""
+        now = time.monotonic()
+        if self._look_at is not None and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS if self.look(now) else None
 
     def look(self, now: float) -> Sequence[Locked]:
         """Log what is locked, unless that was logged recently. ``now`` is monotonic, in seconds."""

@@ -282,7 +282,7 @@ class Command:
 @pytest.fixture
 def doctor(migrated_url: str, valkey: Valkey, redis_client: redis.Redis) -> Command:
     live = {"up": True, "holds": 0, "held": [], "oldest_seconds": 0.0}
-    for queue in ("order-timeout", "webhooks"):
+    for queue in QUEUES:
         DelayQueue(redis_client, queue).beat("host:1:abcdef", live)
     return Command(migrated_url, valkey.url)
 
