@@ -20,6 +20,7 @@ from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
+from orders.queues import QUEUES
 from orders.sql.database import create_engine, writing
 from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, unpaid_orders
 from orders.watch.doctor import Doctor
