@@ -19,7 +19,7 @@ from tests.interleavings.explorer import Violation, explore
 from tests.interleavings.mistakes import MISTAKES, Mistake, planted
 from tests.interleavings.moves import parsed
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import FRAME, SCENARIOS, TRANSITIONS
+from tests.interleavings.scenarios import FRAME, LARGE, SCENARIOS, TRANSITIONS
 from worker import connect
 
 #: Of one random scenario: about a minute.
@@ -51,7 +51,7 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
     )
     states = steps = complete = number = 0
     for number, line in enumerate(
-        chain(SCENARIOS, takewhile(lambda _: time.monotonic() < ends, drawn)), 1
+        chain(SCENARIOS, LARGE, takewhile(lambda _: time.monotonic() < ends, drawn)), 1
     ):
         try:
             found = explore(QueueWorld(client), parsed(line), MOST_STEPS)
@@ -79,7 +79,7 @@ def _plant(client: redis.Redis) -> int:
 
 def _first_trace(client: redis.Redis, mistake: Mistake) -> str | None:
     """The order of moves that finds a mistake, in the first scenario that does."""
-    for line in SCENARIOS:
+    for line in (*SCENARIOS, *LARGE):
         world = QueueWorld(client)
         try:
             with planted(world, mistake):

@@ -10,7 +10,7 @@ from tests.conftest import missing
 from tests.interleavings.explorer import explore
 from tests.interleavings.moves import parsed
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import PAIRS, SCENARIOS
+from tests.interleavings.scenarios import LARGE, PAIRS, SCENARIOS
 from worker import connect
 
 
@@ -32,6 +32,6 @@ def test_no_order_breaks_a_promise(world: redis.Redis, line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", PAIRS)
-def test_no_two_transitions_do(world: redis.Redis, line: str) -> None:
+@pytest.mark.parametrize("line", [*LARGE, *PAIRS])
+def test_no_order_of_more_moves_does(world: redis.Redis, line: str) -> None:
     assert explore(QueueWorld(world), parsed(line)).complete
