@@ -446,6 +446,7 @@ def _keeping() -> None:
         sa.Column("opened_by", sa.String(100), nullable=False),
         sa.Column("opened_at", INSTANT, nullable=False),
         sa.Column("ends_at", INSTANT, nullable=False),
+        sa.Column("asked_ms", sa.BigInteger(), nullable=False),
         sa.Column("give_back_ms", sa.BigInteger(), nullable=False),
         sa.Column("thawed_by", sa.String(100)),
         sa.Column("given_back", sa.Integer(), server_default="0", nullable=False),
@@ -462,6 +463,13 @@ def _keeping() -> None:
         postgresql_where=sa.text("given_back_at IS NULL"),
     )
     op.create_index("ix_freezes_opened", "freezes", ["opened_at", "id"])
+    op.create_table(
+        "extensions",
+        sa.Column("id", ID, nullable=False),
+        sa.Column("fingerprint", sa.String(64), nullable=False),
+        sa.Column("before_id", ID, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_extensions"),
+    )
     op.create_table(
         "cancellation_pace",
         sa.Column("id", sa.SmallInteger(), autoincrement=False, nullable=False),
@@ -532,6 +540,7 @@ def downgrade() -> None:
         "api_signs",
         "payment_attempts",
         "cancellation_pace",
+        "extensions",
         "queue_pauses",
         "freezes",
         "webhook_deliveries",

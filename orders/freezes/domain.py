@@ -45,6 +45,8 @@ class Freeze:
     opened_by: str
     opened_at: datetime
     ends_at: datetime
+    #: How long it was to last when it was opened.
+    asked_ms: int
     give_back_seconds: int
     state: FreezeState
     #: Who ended it; None if it ended by itself, or has not.

@@ -6,6 +6,7 @@ Each worker looks about once a second, whatever Redis does, and before it cancel
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import NAMESPACE_OID, uuid5
@@ -13,7 +14,7 @@ from uuid import NAMESPACE_OID, uuid5
 import sqlalchemy as sa
 import structlog
 
-from orders.errors import FreezeNotFound, StorageUnavailable
+from orders.errors import FreezeNotFound, KeyReused, StorageUnavailable
 from orders.freezes.clock import ClockWatch, Look, uptime_ms
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.freezes.service import EVERYTHING, Freezes
@@ -120,10 +121,10 @@ class Guard:
         is_silent = (now - signed_at).total_seconds() > self._limits.door_seconds
         if is_silent and not is_shut and signed_at != self._silent_since:
             # Once for each silence, whichever worker is first: not again when somebody thawed it, or its bound is over.
-            self._silent_since = signed_at
             self._open(
                 DOOR, f"No API process has served since {_text(signed_at)}.", _text(signed_at)
             )
+            self._silent_since = signed_at
         if is_shut and not is_silent:
             self._thaw(DOOR)
 
@@ -154,14 +155,8 @@ class Guard:
         seconds = abs(jump_ms) / 1000
         way = "ahead" if jump_ms > 0 else "back"
         give_back = min(MAX_SECONDS, GIVE_BACK_SECONDS + max(0.0, jump_ms / 1000))
-        known = [freeze.id for freeze in self._freezes.holding() if freeze.opened_by == CLOCK]
-        return (
-            known[0]
-            if known
-            else self._open(
-                CLOCK, f"The database's clock jumped {seconds:.1f} s {way}.", give_back=give_back
-            )
-        )
+        reason = f"The database's clock jumped {seconds:.1f} s {way}."
+        return self._open(CLOCK, reason, give_back=give_back)
 
     def _watch_frozen_clock(self, freeze_id: str, look: Look, *, agrees: bool) -> None:
         try:
@@ -189,31 +184,43 @@ class Guard:
         due, moved = self._signs.count_overdue(connection)
         foreseen = due - moved
         if due >= LEAST_BRAKED and due > self._limits.brake_factor * foreseen:
-            minute = _text(datetime.now(UTC))[:16]
-            reason = "More than 1,000 orders are due before what they were promised."
-            self._open(BRAKE, reason, minute)
+            self._open(BRAKE, "More than 1,000 orders are due before what they were promised.")
 
     # -- freezes ---------------------------------------------------------------------------
 
     def _open(
         self, rule: str, reason: str, once: str = "", give_back: float = GIVE_BACK_SECONDS
     ) -> str:
-        """Freeze everything; only ``once``, whichever worker is first. Returns the freeze's id."""
-        made_id = str(uuid5(NAMESPACE_OID, f"{rule} {once}")) if once else None
-        opened, _ = self._freezes.open(
-            EVERYTHING,
-            reason=reason,
-            by=rule,
-            seconds=min(MAX_SECONDS, self._limits.at_most_seconds),
-            give_back_seconds=math.ceil(give_back),
-            made_id=made_id,
-        )
-        return opened.id
+        """Freeze everything, unless the rule has an open freeze; only ``once``, if it is given.
+
+        Returns the freeze's id. Of workers that are at it together one opens it.
+        """
+        latest = [freeze.id for freeze in self._freezes.page(page_size=1)]
+        if known := self._open_ones(rule):
+            return known[0]
+        made_id = str(uuid5(NAMESPACE_OID, f"{rule} {once or latest}"))
+        with suppress(KeyReused):  # another worker did, and says it in other words
+            self._freezes.open(
+                EVERYTHING,
+                reason=reason,
+                by=rule,
+                seconds=min(MAX_SECONDS, self._limits.at_most_seconds),
+                give_back_seconds=math.ceil(give_back),
+                made_id=made_id,
+            )
+        return made_id
+
+    def _open_ones(self, rule: str) -> list[str]:
+        """The rule's open freezes."""
+        return [
+            freeze.id
+            for freeze in self._freezes.holding()
+            if freeze.opened_by == rule and freeze.state is FreezeState.OPEN
+        ]
 
     def _thaw(self, rule: str) -> None:
-        for freeze in self._freezes.holding():
-            if freeze.opened_by == rule and freeze.state is FreezeState.OPEN:
-                self._freezes.thaw(freeze.id, by=rule)
+        for freeze_id in self._open_ones(rule):
+            self._freezes.thaw(freeze_id, by=rule)
 
 
 def _text(moment: datetime) -> str:

@@ -42,6 +42,7 @@ _row = {
     "opened_by": p("for_whom", type_=_type.opened_by.type),
     "opened_at": now(),
     "ends_at": _ends_at,
+    "asked_ms": p("for_ms", type_=_type.asked_ms.type),
     "give_back_ms": p("for_give_back_ms", type_=_type.give_back_ms.type),
 }
 # Open a freeze, unless there is one of this id, or no such client or SKU.
@@ -163,6 +164,7 @@ def _freeze(row: sa.Row[Any]) -> Freeze:
         opened_by=row.opened_by,
         opened_at=row.opened_at,
         ends_at=row.ends_at,
+        asked_ms=row.asked_ms,
         give_back_seconds=row.give_back_ms // 1000,
         state=FreezeState(row.state),
         thawed_by=row.thawed_by,

@@ -71,8 +71,8 @@ class Freezes(Transactional[FreezeRepository]):
             freeze = repository.get(freeze_id)
         if freeze is None:
             raise FreezeNotFound
-        same = (freeze.scope, freeze.reason, freeze.give_back_seconds)
-        if not is_new and same != (scope, reason, give_back_seconds):
+        same = (freeze.scope, freeze.reason, freeze.asked_ms, freeze.give_back_seconds)
+        if not is_new and same != (scope, reason, ms, give_back_seconds):
             raise KeyReused
         if is_new:
             log.warning("freeze opened", **_facts(freeze), seconds=seconds)

@@ -149,18 +149,22 @@ class Signs(Transactional[SignRepository]):
         return self._opened(connection).count_overdue()
 
 
-def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> None:
-    """Sign until this process ends, from a thread, while it is ready. Not at once: it may not serve yet."""
+def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> threading.Event:
+    """Sign until this process ends, from a thread, while it is ready. Not at once: it may not serve yet.
+
+    The first sign has those of processes that ended long ago forgotten. Returns what stops it.
+    """
     process, stop = new_id(), threading.Event()
 
     def run() -> None:
-        fails = False
+        fails, has_signed = False, False
         while not stop.wait(SIGN_SECONDS):
             try:
                 if is_ready():
                     signs.sign(process)
-                    if fails:
+                    if not has_signed:
                         signs.forget()
+                    has_signed = True
                 fails = False
             except StorageUnavailable:  # which it says elsewhere
                 fails = True
@@ -170,3 +174,4 @@ def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> None:
                 fails = True
 
     threading.Thread(target=run, name="signs", daemon=True).start()
+    return stop

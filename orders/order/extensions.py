@@ -6,10 +6,13 @@ An operation moves some of them, so it can be interrupted between any two.
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
+from orders.errors import KeyReused
 from orders.order.domain import EventType
 from orders.order.operations import REMINDERS, add_events, event_of
 from orders.order.payments import Payments
@@ -30,7 +33,7 @@ from orders.sql.expressions import (
     uuid7,
 )
 from orders.sql.ids import first_id_after, new_id
-from orders.sql.keeping import freezes
+from orders.sql.keeping import extensions, freezes
 from orders.sql.statements import FIRST
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import order_events, order_items, unpaid_orders
@@ -168,6 +171,18 @@ def give_back(step: Step) -> sa.Select[Any]:
 # -- by operators --------------------------------------------------------------------------
 
 _extension = p("for_extension", type_=sa.String)
+_of_extension = extensions.c.id == p("for_extension", type_=Id)
+# Note what an extension is, unless it is known.
+BEGIN = (
+    insert(extensions)
+    .values(
+        id=p("for_extension", type_=Id),
+        fingerprint=p("for_fingerprint", type_=sa.String),
+        before_id=p("before_id", type_=Id),
+    )
+    .on_conflict_do_nothing()
+)
+GET_EXTENSION = sa.select(extensions.c.fingerprint, extensions.c.before_id).where(_of_extension)
 #: What is wanted of an order, as parameters; null wants nothing.
 _client_id = p("for_client", type_=Id)
 _sku = p("for_sku", type_=order_items.c.sku.type)
@@ -319,9 +334,13 @@ class Extensions(Payments):
 
         An overdue order is extended from now on. Takes little more than ``seconds``. Interrupting it
         loses nothing: repeat it with the same id until it is done. It is not while orders are locked.
+        What was placed after the first call is not wanted. Raises KeyReused for another extension's id.
         """
         until = time.monotonic() + seconds
-        extended, skipped, values = 0, 0, first_page(wanted)
+        values = first_page(wanted)
+        asked = sha256(repr([str(each) for each in (*wanted, ms, note)]).encode()).hexdigest()
+        values["before_id"] = self._begin(extension_id, asked, values["before_id"])
+        extended, skipped = 0, 0
         values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
         while values["last_id"] is not None:
             if time.monotonic() > until:
@@ -334,6 +353,16 @@ class Extensions(Payments):
             [page] = (row for row in rows if row.kind == "page")
             skipped, values = skipped + page.ms, {**values, "last_id": page.id}
         return Progress(extended, done=not skipped)
+
+    def _begin(self, extension_id: str, fingerprint: str, before_id: str) -> str:
+        """Note what an extension is; return the id that the orders it wants come before."""
+        row = {"for_extension": extension_id, "for_fingerprint": fingerprint}
+        with autocommit(self._engine) as connection:
+            connection.execute(BEGIN, {**row, "before_id": before_id})
+            known = connection.execute(GET_EXTENSION, row).one()
+        if known.fingerprint != fingerprint:
+            raise KeyReused
+        return str(known.before_id)
 
     def _batch(self, rows: Sequence[sa.Row[Any]]) -> Batch:
         """What was done, once the checks and the webhooks are scheduled."""

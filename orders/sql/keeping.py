@@ -18,6 +18,7 @@ freezes = sa.Table(
     sa.Column("opened_by", sa.String(100), nullable=False),  # see `orders.freezes.domain`
     sa.Column("opened_at", Instant, nullable=False),
     sa.Column("ends_at", Instant, nullable=False),
+    sa.Column("asked_ms", sa.BigInteger, nullable=False),  # how long it was to last at first
     sa.Column("give_back_ms", sa.BigInteger, nullable=False),
     sa.Column("thawed_by", sa.String(100)),  # null: it was not ended by anybody
     sa.Column("given_back", sa.Integer, nullable=False, server_default="0"),  # how many orders
@@ -32,6 +33,15 @@ sa.Index(
     postgresql_where=freezes.c.given_back_at.is_(None),
 )
 sa.Index("ix_freezes_opened", freezes.c.opened_at, freezes.c.id)
+
+# What operators' extensions of many orders are, so that one can be repeated.
+extensions = sa.Table(
+    "extensions",
+    metadata,
+    sa.Column("id", Id, primary_key=True),
+    sa.Column("fingerprint", sa.String(64), nullable=False),  # of what was asked for
+    sa.Column("before_id", Id, nullable=False),  # orders from this id on were placed later
+)
 
 # What may be cancelled at the moment: one row, see `orders.order.pace`.
 cancellation_pace = sa.Table(

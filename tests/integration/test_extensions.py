@@ -1,12 +1,14 @@
 """Operators move many deadlines at once, each order's once, in batches that can be interrupted."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
 from orders.http.schemas.types import rfc3339
 from orders.order.extensions import Extensions, Progress, Wanted
 from orders.sql.ids import new_id
@@ -110,6 +112,39 @@ def test_an_interrupted_extension_goes_on(shop: Shop, extensions: Extensions) ->
     assert {*versions(shop).values()} == {2}
 
 
+#: A statement that moves deadlines has begun, and goes on when nobody else is at it.
+IN_TURN = """
+CREATE FUNCTION in_turn() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock(28); RETURN NULL; END $$;
+CREATE TRIGGER in_turn BEFORE UPDATE ON unpaid_orders FOR EACH STATEMENT EXECUTE FUNCTION in_turn()
+"""
+WAITING = sa.text(
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+    " WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted"
+)
+
+
+def test_two_runs_of_one_extension_extend_an_order_once(shop: Shop, extensions: Extensions) -> None:
+    """Each has looked at the order before the other changes it."""
+    order, extension_id = shop.place(), new_id()
+    with shop.engine.begin() as connection:
+        connection.execute(sa.text(IN_TURN))
+    try:
+        with ThreadPoolExecutor(2) as pool, shop.engine.connect() as gate:
+            with gate.begin():
+                gate.execute(sa.text("SELECT pg_advisory_xact_lock(28)"))
+                runs = [pool.submit(extend, extensions, Wanted(), extension_id) for _ in range(2)]
+                wait_until(lambda: gate.scalar(WAITING) == 2, "both to have begun")
+            found = sorted(run.result(60) for run in runs)
+    finally:
+        with shop.engine.begin() as connection:
+            connection.execute(sa.text("DROP FUNCTION in_turn CASCADE"))
+    assert found == [Progress(0, done=False), Progress(1, done=True)]
+    after = shop.service.order(shop.client, order.id)
+    assert after.expires_at == order.expires_at + timedelta(hours=1)
+    assert extend(extensions, Wanted(), extension_id) == Progress(0, done=True)
+
+
 def test_an_extension_over_http(api: Api) -> None:
     api.place()
 
@@ -120,9 +155,12 @@ def test_an_extension_over_http(api: Api) -> None:
         return response.status_code, json.loads(response.get_data())
 
     assert send(dry_run=True) == (200, {"extended": 1, "done": True})
-    assert send(due_before="2020-01-01T00:00:00Z") == (200, {"extended": 0, "done": True})
     assert send() == (200, {"extended": 1, "done": True})
-    assert send() == (200, {"extended": 0, "done": True})
+    api.place()
+    assert send() == (200, {"extended": 0, "done": True}), "what was placed later is not extended"
+    for other in ({"seconds": 901}, {"reason": "why"}, {"due_before": "2020-01-01T00:00:00Z"}):
+        status, problem = send(**other)
+        assert (status, problem["code"]) == (422, "key_reused")
     assert send(client="nobody")[0] == send(sku="nothing")[0] == 404
     assert send(seconds=0)[0] == 422
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
 from orders.errors import StorageUnavailable
 from orders.freezes.domain import FreezeState
 from orders.freezes.guard import AGREES_MS, LEAST_BRAKED, REDIS_MS, Guard, Limits
 from orders.freezes.service import Freezes
-from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs
+from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs, start_signing
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.guards import api_signs
@@ -112,6 +113,39 @@ def test_each_rule_can_be_switched_off(shop: Shop) -> None:
     assert watched.guard.not_after() is None
 
 
+def test_a_shut_door_is_frozen_after_an_outage_of_the_database(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageUnavailable("gone")
+
+    watched.sign(seconds_ago=20)
+    with monkeypatch.context() as outage:
+        outage.setattr(watched.freezes.__class__, "open", fail)
+        with pytest.raises(StorageUnavailable):
+            watched.look()
+    assert watched.look() == [(DOOR, FreezeState.OPEN)]
+
+
+def test_an_api_process_that_starts_forgets_old_signs(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.freezes.signs.SIGN_SECONDS", 0.001)
+    watched.sign(seconds_ago=2 * 86_400)
+    signs = sa.select(sa.func.count()).where(api_signs.c.at < later(now(), "for_ms"))
+
+    def old() -> int:
+        with autocommit(watched.engine) as connection:
+            return connection.execute(signs, {"for_ms": -86_400_000}).scalar_one()
+
+    assert old() == 1
+    stop = start_signing(watched.signs, lambda: True)
+    try:
+        wait_until(lambda: old() == 0, "the old sign to go")
+    finally:
+        stop.set()
+
+
 def test_an_api_signs_only_while_it_is_ready(watched: Watched) -> None:
     watched.signs.sign(process := new_id())
     watched.signs.sign(process)
@@ -146,6 +180,37 @@ def test_a_person_says_which_clock_is_right(watched: Watched) -> None:
     watched.freezes.thaw(freeze.id, by="a person")
     watched.give_back()
     assert watched.look(3) == []
+
+
+def test_workers_that_see_a_jump_together_open_one_freeze(
+    watched: Watched, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Watched(shop)
+    watched.look()
+    other.look()
+    for each, ahead_ms in ((watched, 600_000), (other, 600_300)):
+        each.sql_ahead_ms += ahead_ms
+    with monkeypatch.context() as instant:
+        # Neither finds what the other has not committed yet.
+        for each in (watched, other):
+            instant.setattr(each.guard._freezes, "holding", list)
+            instant.setattr(each.guard._freezes, "page", lambda page_size: [])  # noqa: ARG005
+        for each in (watched, other):
+            each.own_ms += 1000
+            each.guard.look()
+    assert watched.look() == other.look() == [(CLOCK, FreezeState.OPEN)]
+    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    assert watched.look() == other.look() == [(CLOCK, FreezeState.THAWING)]
+
+
+def test_a_jump_while_time_is_given_back_is_another(watched: Watched) -> None:
+    watched.look()
+    for _ in range(2):
+        watched.sql_ahead_ms += 600_000
+        watched.look()
+        assert [each.state for each in watched.freezes.holding()].count(FreezeState.OPEN) == 1
+        watched.freezes.thaw(watched.freezes.page(page_size=1)[0].id, by="a person")
+        watched.look()
 
 
 def test_a_machine_that_slept_does_not_blame_the_database(watched: Watched) -> None:
@@ -265,6 +330,19 @@ def test_far_more_than_was_promised_is_braked(
     foreseen = due(shop, given.get("foreseen", 0), moved=False) if "foreseen" in given else []
     moved = due(shop, given["moved"], moved=True) if "moved" in given else []
     assert braked(watched, (moved or foreseen)[:500]) == expected
+
+
+def test_a_brake_is_pulled_once_until_somebody_consents(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(shop)
+    ids = due(shop, LEAST_BRAKED, moved=True)
+    for minute in ("2026-01-01T00:00", "2026-01-01T00:01"):
+        monkeypatch.setattr("orders.freezes.guard._text", lambda _, minute=minute: minute)
+        assert braked(watched, ids[:500]), "one freeze"
+    watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    watched.give_back()
+    assert braked(watched, ids[:500]), "what else is moved in the same minute"
 
 
 def test_deadlines_that_were_moved_on_record_are_not_braked(shop: Shop) -> None:

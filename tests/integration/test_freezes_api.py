@@ -53,8 +53,12 @@ def test_a_freeze_is_opened_once_for_each_key(api: Api) -> None:
     first, again = (send(api, "POST", body=WHY, **{"Idempotency-Key": "a"}) for _ in range(2))
     assert content(again) == content(first)
     assert again.headers["Idempotent-Replayed"] == "true"
-    other = send(api, "POST", body={**WHY, "sku": "tea"}, **{"Idempotency-Key": "a"})
-    assert code(other) == (422, "key_reused")
+    send(api, "PATCH", f"/{content(first)['id']}", {"seconds": 60})
+    again = send(api, "POST", body=WHY, **{"Idempotency-Key": "a"})
+    assert again.headers["Idempotent-Replayed"] == "true", "although it was prolonged"
+    for changed in ({"sku": "tea"}, {"seconds": 3601}, {"reason": "another"}):
+        other = send(api, "POST", body={**WHY, **changed}, **{"Idempotency-Key": "a"})
+        assert code(other) == (422, "key_reused")
 
 
 def test_freezes_are_listed_the_latest_first(api: Api) -> None:

@@ -353,8 +353,8 @@ def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
 def frozen(pair: Pair) -> Iterator[list[str]]:
     """Ten freezes that hold other orders, one of which gives back, and many that are over."""
     past = sa.text(
-        "INSERT INTO freezes (id, reason, opened_by, opened_at, ends_at, give_back_ms, given_back_at)"
-        " SELECT gen_random_uuid(), '', '', at, at, 0, at FROM generate_series("
+        "INSERT INTO freezes (id, reason, opened_by, opened_at, ends_at, asked_ms, give_back_ms, given_back_at)"
+        " SELECT gen_random_uuid(), '', '', at, at, 0, 0, at FROM generate_series("
         "CAST(:oldest AS timestamptz), CAST(:now AS timestamptz), interval '10 s') AS at"
     )
     made = [new_id() for _ in range(10)]

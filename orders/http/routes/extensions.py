@@ -6,7 +6,7 @@ from typing import Any
 from apiflask import APIBlueprint
 
 from orders.bootstrap import Services
-from orders.errors import ClientNotFound, SkuNotFound
+from orders.errors import ClientNotFound, KeyReused, SkuNotFound
 from orders.http.auth import auth, caller, calling_key, services
 from orders.http.contract import raises
 from orders.http.schemas.extensions import ExtensionIn, ExtensionOut
@@ -29,12 +29,12 @@ SECONDS = 2.0
 @extensions.input(IdempotencyIn, location="headers", arg_name="header")
 @extensions.input(ExtensionIn, arg_name="body")
 @extensions.output(ExtensionOut)
-@raises(ClientNotFound, SkuNotFound)
+@raises(ClientNotFound, KeyReused, SkuNotFound)
 def extend_orders(header: IdempotencyIn, body: ExtensionIn) -> Any:
     """Move the deadlines of unpaid orders, those of overdue ones from now on.
 
     It may take several requests: repeat it with the same Idempotency-Key and body until `done`. No
-    order is extended twice.
+    order is extended twice, and none that was placed after the first request. A dry run uses no key.
     """
     wanted = wanted_orders(services(), body.client, body.sku, body.placed_after, body.due_before)
     if body.dry_run:
