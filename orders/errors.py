@@ -75,6 +75,10 @@ class AttemptTooLate(OrderError):
     """Payments for this order have been under way for as long as they may beyond its deadline."""
 
 
+class TooManyAttempts(OrderError):
+    """Too many payments for this order are under way."""
+
+
 class GatewayUnavailable(OrderError):
     """The payment provider does not answer."""
 

@@ -58,6 +58,17 @@ _IS_KNOWN = sa.exists(_endpoint) | ~sa.exists(_registered)
 
 #: How much of an order's bound is left for asking its provider: a tenth of it.
 _TO_ASK_MS = p("for_most_ms", type_=sa.BigInteger) // sa.literal_column("10", sa.BigInteger)
+#: So many attempts of an order may be unsettled: settling one looks at the others.
+MOST_OPEN = 50
+_open_ones = (
+    sa.select(attempts.id)
+    .where(attempts.order_id == _order, attempts.settled_at.is_(None))
+    .limit(sa.literal_column(str(MOST_OPEN), sa.Integer))
+    .subquery()
+)
+_IS_FULL = sa.select(sa.func.count() >= sa.literal_column(str(MOST_OPEN), sa.Integer)).select_from(
+    _open_ones
+)
 #: The columns of an attempt that is shown.
 SHOWN = tuple(each.name for each in attempts if each.name != "asks")
 
@@ -69,7 +80,7 @@ def open_(step: Step) -> sa.Select[Any]:
     It ends in time for its provider to be asked, if that can be, before the order's bound. What is
     reported of an order that has ended only ends at once, so that the provider is asked to close it.
     Returns nothing if there is no such order; otherwise the attempt, or nulls, whether its provider is
-    known, whether the order is unpaid, and how it ended.
+    known, whether the order is unpaid, how it ended, and whether it has too many attempts.
     """
     own = step(
         "own",
@@ -87,6 +98,7 @@ def open_(step: Step) -> sa.Select[Any]:
             clock().label("moment"),
             sa.exists(asked).label("asks"),
             _IS_KNOWN.label("is_known"),
+            _IS_FULL.scalar_subquery().label("is_full"),
             ending.scalar_subquery().label("ending"),
         )
         .select_from(orders.join(own, sa.true(), isouter=True))
@@ -104,8 +116,12 @@ def open_(step: Step) -> sa.Select[Any]:
         "ends_at": sa.case((order.c.bound.is_not(None), end), else_=order.c.moment),
         "asks": order.c.asks,
     }
-    wanted = order.c.is_known & sa.func.coalesce(
-        order.c.bound > order.c.moment, order.c.asks & order.c.ending.is_not(None)
+    wanted = (
+        ~order.c.is_full
+        & order.c.is_known
+        & sa.func.coalesce(
+            order.c.bound > order.c.moment, order.c.asks & order.c.ending.is_not(None)
+        )
     )
     opened = step(
         "opened",
@@ -133,6 +149,7 @@ def open_(step: Step) -> sa.Select[Any]:
         order.c.is_known,
         order.c.bound.is_not(None).label("is_unpaid"),
         order.c.ending,
+        order.c.is_full,
         ms_until(opened.c.ends_at, order.c.moment).label("ms"),
     ).select_from(order.join(opened, sa.true(), isouter=True))
 
@@ -279,6 +296,8 @@ class Opened(NamedTuple):
     is_unpaid: bool
     #: The type of the order's terminal event.
     ending: str | None
+    #: Whether as many attempts are open as may be.
+    is_full: bool
 
 
 class AttemptRepository(Statements):
@@ -295,7 +314,7 @@ class AttemptRepository(Statements):
             return None
         row = rows[0]
         attempt = None if row.id is None else _attempt(row)
-        return Opened(attempt, row.ms, row.is_known, row.is_unpaid, row.ending)
+        return Opened(attempt, row.ms, row.is_known, row.is_unpaid, row.ending, row.is_full)
 
     def named(self, client_id: str, provider: str, reference: str) -> Attempt | None:
         """The attempt that a client's provider knows by this reference."""

@@ -18,6 +18,7 @@ from orders.errors import (
     OrderError,
     OrderNotFound,
     ReferenceReused,
+    TooManyAttempts,
     UnknownProvider,
 )
 from orders.order.domain import EventType
@@ -65,7 +66,7 @@ class Attempts(Transactional[AttemptRepository]):
         """Note that somebody is paying, once for each provider and reference.
 
         Raises OrderNotFound, AlreadyPaid, OrderCancelled, AttemptTooLate, ReferenceReused,
-        UnknownProvider. Of an order that has ended, the attempt is noted all the same if its provider
+        TooManyAttempts, UnknownProvider. Of an order that has ended, the attempt is noted all the same if its provider
         can be asked to close it.
         """
         names = {"provider": provider, "reference": reference}
@@ -148,5 +149,5 @@ def _refusal(opened: Opened) -> OrderError:
     if not opened.is_known:
         return UnknownProvider()
     if opened.is_unpaid:
-        return AttemptTooLate()
+        return TooManyAttempts() if opened.is_full else AttemptTooLate()
     return AlreadyPaid() if opened.ending == EventType.PAID else OrderCancelled()

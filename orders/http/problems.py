@@ -35,7 +35,7 @@ STATUS = _by_error(
             *(errors.OutOfStock, errors.StockReserved, errors.AlreadyPaid, errors.OrderCancelled),
             *(errors.KeyInFlight, errors.ReferenceReused, errors.TooManyWebhooks),
             *(errors.AlreadyRefunded, errors.RefundTooLarge, errors.WrongCurrency),
-            *(errors.FreezeEnded, errors.AttemptTooLate),
+            *(errors.FreezeEnded, errors.AttemptTooLate, errors.TooManyAttempts),
         ),
         412: (errors.PreconditionFailed,),
         422: (

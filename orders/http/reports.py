@@ -16,6 +16,7 @@ from orders.errors import (
     OrderNotFound,
     PaymentNotFound,
     StorageUnavailable,
+    TooManyAttempts,
 )
 from orders.http.schemas.providers import (
     ENTRIES,
@@ -99,7 +100,7 @@ def _noted(services: Services, sender: Sender, message: PaymentPending | Payment
     of = {"provider": sender.provider, **message.data.model_dump()}
     if isinstance(message, PaymentFailed):
         return "failed" if services.attempts.fail(sender.client_id, **of) else "ignored"
-    with suppress(AlreadyPaid, AttemptTooLate, OrderCancelled):
+    with suppress(AlreadyPaid, AttemptTooLate, OrderCancelled, TooManyAttempts):
         opened = services.attempts.open(sender.client_id, **of)
         return "replayed" if opened.replayed else "pending"
     return "ignored"

@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.attempts.domain import Closed, Gateway, Paid, Reply, Unknown
+from orders.attempts.repository import MOST_OPEN
 from orders.closings import attempt_flow
 from orders.errors import GatewayUnavailable
 from orders.queues import ATTEMPT_QUEUE, QUEUE
@@ -189,6 +190,18 @@ def test_attempts_keep_an_order_up_to_a_bound_in_all(till: Till) -> None:
     till.pass_(30)
     problem(till.open(order_id, "one-more"), 409, "attempt_too_late")
     assert till.expire(order_id) == {}
+
+
+def test_an_order_has_only_so_many_open_attempts(till: Till) -> None:
+    order_id = till.place()
+    for number in range(MOST_OPEN):
+        assert till.open(order_id, f"tx-{number}").status_code == 201
+    problem(till.open(order_id, "another"), 409, "too_many_attempts")
+    assert till.open(order_id, "tx-1").status_code == 201, "it is known"
+    pending = till.bank.report("payment.pending", order_id=order_id, reference="another")
+    assert content(pending)["outcome"] == "ignored"
+    till.bank.report("payment.failed", order_id=order_id, reference="tx-1")
+    assert till.open(order_id, "another").status_code == 201
 
 
 def test_an_attempt_moves_with_the_deadline(till: Till) -> None:

@@ -11,6 +11,7 @@ from orders.errors import (
     OrderCancelled,
     OrderNotFound,
     ReferenceReused,
+    TooManyAttempts,
     UnknownProvider,
 )
 from orders.http.auth import auth, caller, page, reader, replay_header, services
@@ -34,7 +35,7 @@ attempts = APIBlueprint(
 @attempts.output(AttemptOut, HTTPStatus.CREATED)
 @raises(
     *(AlreadyPaid, AttemptTooLate, OrderCancelled, OrderNotFound),
-    *(ReferenceReused, UnknownProvider),
+    *(ReferenceReused, TooManyAttempts, UnknownProvider),
 )
 @sends("Idempotent-Replayed")
 def open_attempt(order_id: object, body: AttemptIn) -> Any:
