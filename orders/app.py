@@ -68,9 +68,9 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     app.config.update(
         MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
         # The pages come with the application: they work without the internet.
-        SWAGGER_UI_CSS="/docs/assets/swagger-ui.css",
+        SWAGGER_UI_CSS="/docs/page/page.css",
         SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
-        SWAGGER_UI_STANDALONE_PRESET_JS="/docs/assets/swagger-ui-standalone-preset.js",
+        SWAGGER_UI_STANDALONE_PRESET_JS="/docs/page/page.js",
         DOCS_FAVICON="/docs/assets/favicon-32x32.png",
     )
     app.extensions["orders"] = bootstrap(settings) if settings else _from_environment(app)
@@ -91,6 +91,7 @@ def create_app(settings: Settings | None = None) -> APIFlask:
         app.register_blueprint(blueprint)
     ops.install(app)
     app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
+    app.add_url_rule("/docs/page/<name>", view_func=app.doc(hide=True)(docs_page))
     for command in COMMANDS:
         app.cli.add_command(command)
     return app
@@ -136,3 +137,9 @@ def _bootstrap_counting(app: APIFlask, settings: Settings) -> Services:
 def docs_asset(name: str) -> ResponseReturnValue:
     folder = Path(flask_swagger_ui.__file__).parent / "dist"
     return send_from_directory(folder, name, max_age=86_400)
+
+
+def docs_page(name: str) -> ResponseReturnValue:
+    """A file of the page at /docs, or a guide that it links to."""
+    guide = "text/plain" if name.endswith(".md") else None
+    return send_from_directory(Path(__file__).parent / "http" / "page", name, mimetype=guide)

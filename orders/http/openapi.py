@@ -32,13 +32,29 @@ from orders.webhooks.domain import WEBHOOK_TYPES
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+#: The paths that begin with it come first.
+ORDERS = "/v1/orders"
 
 DESCRIPTION = """\
 Orders that are paid in time, or cancelled on time.
 
-**Errors** are problem+json (RFC 9457) with a stable `code`. Besides those listed with each operation
-there are 404 `not_found` for any other path and 405 `method_not_allowed`, with `Allow`, for any other
-method.
+Guides: [by example](/docs/page/http-api.md), [payments](/docs/page/payments.md),
+[webhooks](/docs/page/webhooks.md), [fairness](/docs/page/fairness.md).
+
+**Errors** are problem+json (RFC 9457) with a stable `code`. These have one meaning everywhere:
+
+| status | `code` | |
+|---|---|---|
+| 400 | `bad_request` | a header, a parameter or the body cannot be read |
+| 401 | `unauthorized`, `signature_invalid` | the key, or the signature, is missing or wrong |
+| 403 | `forbidden` | the key lacks the scope that `detail` names |
+| 404 | `not_found` | there is no such path; `…_not_found`: no such thing |
+| 405 | `method_not_allowed` | `Allow` lists the methods of the path |
+| 411, 413 | `length_required`, `request_entity_too_large` | send a `Content-Length`, and a smaller body |
+| 415 | `unsupported_media_type` | send `application/json` |
+| 429 | `too_many_requests` | wait for `Retry-After` |
+| 500 | `internal_error` | our fault; report the `X-Request-ID` |
+| 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `queue_unavailable` | wait for `Retry-After`, and repeat |
 
 **Repeating** a request is safe: `POST /v1/orders` by its `Idempotency-Key`, a payment and a refund by
 the provider's reference; a cancellation changes nothing the second time. A repeated response says
@@ -252,7 +268,7 @@ def _completed(app: APIFlask, document: Any) -> Any:
             method: _Operation(routes[method, path], operation, components).completed()
             for method, operation in document["paths"][path].items()
         }
-        for path in sorted(document["paths"])
+        for path in sorted(document["paths"], key=lambda path: (ORDERS not in path, path))
     }
     components["responses"] = dict(sorted(components["responses"].items()))
     return {

@@ -124,6 +124,35 @@ def test_the_page_loads_only_what_this_server_serves(api: Api) -> None:
     assert not re.findall(r"""["'](?:https?:)?//[^"']*\.(?:js|css|json|png)["']""", html)
 
 
+def test_errors_that_operations_leave_out_are_described_once(api: Api, document: Any) -> None:
+    with api.send("GET", "/docs/page/page.css", key=None) as page:
+        style = page.get_data(as_text=True)
+    hidden = {*re.findall(r'data-code="(\d+)"', style)}
+    assert {"401", "500"} <= hidden
+    rows = re.findall(
+        r"^\| ([\d, ]+) \| (.*?) \|", document["info"]["description"], flags=re.MULTILINE
+    )
+    described = {status: codes for statuses, codes in rows for status in statuses.split(", ")}
+    for (_, path), operation in operations(document).items():
+        for status in hidden & operation["responses"].keys() if path != "/readyz" else ():
+            response = operation["responses"][status]
+            if "$ref" in response:
+                response = document["components"]["responses"][response["$ref"].split("/")[-1]]
+            schema = response["content"]["application/problem+json"]["schema"]
+            codes = schema["properties"]["code"]["enum"]
+            if (status, operation["operationId"]) != ("429", "create_order"):
+                assert [code for code in codes if f"`{code}`" not in described[status]] == []
+
+
+def test_the_guides_that_the_page_links_to_are_served(api: Api, document: Any) -> None:
+    guides = re.findall(r"\]\((/[^)]+)\)", document["info"]["description"])
+    assert len(guides) == 4
+    for path in guides:
+        with api.send("GET", path, key=None) as guide:
+            assert (guide.status_code, guide.mimetype) == (200, "text/plain")
+            assert guide.get_data(as_text=True).startswith("# ")
+
+
 @pytest.mark.parametrize(
     "name", ["../__init__.py", "%2e%2e/__init__.py", "..%2f__init__.py", "/etc/passwd", "%00", ""]
 )
