@@ -89,7 +89,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 @click.argument("name")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(SCOPES))
 @click.option("--days", type=click.IntRange(1, 36_500), help="Days until it expires.")
-@click.option("--label", help="Who or what it is for: Anna, till 3.")
+@click.option("--label", help="Who or what it is for, such as: Anna, till 3.")
 def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str | None) -> None:
     """Make an API key for the client NAME, which is created if new. Prints only the key.
 
@@ -159,7 +159,9 @@ def rotate_key(key_id: str, hours: int) -> None:
 @providers.command("add")
 @click.argument("client")
 @click.argument("provider", callback=_provider)
-@click.option("--close-url", callback=_close_url, help="Where it is asked to close a payment.")
+@click.option(
+    "--close-url", callback=_close_url, help="The URL at which it is asked to close a payment."
+)
 def add_provider(client: str, provider: str, close_url: str | None) -> None:
     """Make an endpoint for webhooks of PROVIDER about orders of CLIENT.
 

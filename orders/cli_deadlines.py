@@ -79,7 +79,7 @@ def _described(freeze: Freeze) -> str:
     "--give-back",
     type=DURATION,
     default=GIVE_BACK_SECONDS,
-    help="How long after its end its orders expire at the earliest (5m).",
+    help="How long its orders have left, at least, when it ends (5m).",
 )
 @with_appcontext
 def freeze(reason: str, seconds: int, client: str | None, sku: str | None, give_back: int) -> None:
@@ -98,11 +98,11 @@ def freeze(reason: str, seconds: int, client: str | None, sku: str | None, give_
 
 
 @click.command("freezes", cls=Command)
-@click.option("--all", "every", is_flag=True, help="Also the latest of those that are over.")
+@click.option("--all", "every", is_flag=True, help="Also recent ones that are over.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @with_appcontext
 def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
-    """List the freezes that hold orders: open ones, and those that give back time."""
+    """List the freezes that are open or giving back time."""
     service = services().freezes
     found = service.page(page_size=MOST_LISTED) if every else service.holding()
     if as_json:
@@ -137,10 +137,12 @@ def _moment(_context: object, _parameter: object, text: str | None) -> datetime 
 @click.option("--placed-after", callback=_moment, help="Only orders placed after this time.")
 @click.option("--due-before", callback=_moment, help="Only orders due before this time.")
 @click.option("--dry-run", is_flag=True, help="Only count the orders.")
-@click.option("--resume", "extension_id", callback=_id_or_none, help="Go on with this extension.")
+@click.option(
+    "--resume", "extension_id", callback=_id_or_none, help="Continue the extension with this id."
+)
 @with_appcontext
 def extend(seconds: int, reason: str | None, dry_run: bool, **wanted: Any) -> None:  # noqa: FBT001  click's
-    """Move the deadlines of unpaid orders, those of overdue ones from now on.
+    """Extend unpaid orders; overdue ones get the time from now on.
 
     It can be interrupted at any time, and resumed with the id that it prints first.
     """

@@ -181,8 +181,8 @@ def _freezes(repository: DoctorRepository) -> Finding:
         for each in found
     )
     advice = (
-        "These orders are not cancelled meanwhile, as somebody wished. python -m orders thaw ID ends a freeze; "
-        "python -m orders freezes lists them. One that has ended gives back time, which needs a worker."
+        "These orders are not cancelled meanwhile. python -m orders thaw ID ends a freeze; "
+        "python -m orders freezes lists them. One that has ended needs a worker to give back time."
     )
     return warning("orders.freezes", f"frozen: {listed}", advice)
 

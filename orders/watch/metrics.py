@@ -101,7 +101,7 @@ def _figures(
     overdue.add_metric([], oldest_overdue_ms / 1000)
     freezes = GaugeMetricFamily(
         "orders_freezes",
-        "Freezes that hold orders: those that are open, or give back time.",
+        "Freezes that are open or giving back time.",
         labels=["opened_by"],
     )
     for rule in (*RULES, PERSON):

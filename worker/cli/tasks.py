@@ -60,7 +60,7 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
     pause = commands.add(
         "pause", _pause, examples="pause --reason 'restoring the backup'\npause --queue emails"
     )
-    pause.add_argument("--reason", default="", metavar="TEXT", help="why, for whoever looks")
+    pause.add_argument("--reason", default="", metavar="TEXT", help="why; stats and doctor show it")
     pause.add_argument("--by", default="", metavar="NAME", help="who; default: user@host")
     commands.add("resume", _resume, examples="resume\nresume --queue emails")
 
@@ -115,7 +115,7 @@ def _print(options: argparse.Namespace, queue: DelayQueue, task_id: str, answer:
 def _pause(options: argparse.Namespace) -> None:
     """Stop claims and sweeps in every worker until resume.
 
-    A flow that keeps its pauses with its records stays paused whatever happens to Redis, which need not answer.
+    If a flow's records keep the pause, it holds whatever happens to Redis, even if Redis does not answer.
     """
     for queue, flow in _queues_and_flows(options):
         kept = flow.pauses if flow else None

@@ -39,7 +39,7 @@ attempts = APIBlueprint(
 )
 @sends("Idempotent-Replayed")
 def open_attempt(order_id: object, body: AttemptIn) -> Any:
-    """Say that somebody is paying.
+    """Open an attempt: somebody is paying.
 
     Until it succeeds, fails or ends, the order's deadline passes without effect, within bounds. Send it
     before you send the payer to the provider. Repeating it, with the same provider and reference, returns

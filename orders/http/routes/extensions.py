@@ -31,7 +31,7 @@ SECONDS = 2.0
 @extensions.output(ExtensionOut)
 @raises(ClientNotFound, KeyReused, SkuNotFound)
 def extend_orders(header: IdempotencyIn, body: ExtensionIn) -> Any:
-    """Move the deadlines of unpaid orders, those of overdue ones from now on.
+    """Move the deadlines of unpaid orders, with overdue ones counted from now.
 
     It may take several requests: repeat it with the same Idempotency-Key and body until `done`. No
     order is extended twice, and none that was placed after the first request. A dry run uses no key.
