@@ -20,7 +20,7 @@ exclude_patterns = [".git", ".venv*", "build", "node_modules", "data"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "site_pages"]
 navigation = {
-    "Use it": ["docs/http-api", "docs/payments", "docs/webhooks"],
+    "Use it": ["docs/http-api", "docs/payments", "docs/webhooks", "docs/fairness"],
     "Run it": [
         "docs/operations",
         "docs/monitoring",
@@ -42,6 +42,7 @@ navigation = {
     ],
     "Change it": [
         "docs/decisions",
+        "docs/proof",
         "README </README>",
         "README, 简体中文 </README.zh-CN>",
         "CONTRIBUTING",
