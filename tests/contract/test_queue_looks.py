@@ -84,6 +84,14 @@ def test_the_newest_dead_ids_begin_where_an_earlier_page_ended(queue: DelayQueue
     assert [*queue.newest_dead_ids((0, "a"))] == []
 
 
+def test_a_page_may_end_between_two_deaths_of_a_millisecond(queue: DelayQueue) -> None:
+    bury(queue, "a", "b", "c")
+    queue._redis.zadd(queue.keys.dead, {"a": 1.25, "b": 1.5, "c": 2.75})
+    assert [*queue.newest_dead_ids((2, "c"))] == [["b", "a"]]
+    assert [*queue.newest_dead_ids((1, "b"))] == [["a"]]
+    assert [*queue.newest_dead_ids((1, "gone"))] == [["b", "a"]]
+
+
 def test_a_task_is_looked_up_wherever_it_is(queue: DelayQueue) -> None:
     bury(queue, "dead")
     queue.schedule("held", 1000)

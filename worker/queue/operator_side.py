@@ -89,9 +89,10 @@ class OperatorSide(ScriptedQueue):
         with self._redis.pipeline() as pipe:
             pipe.zscore(dead, raw)
             pipe.zrevrank(dead, raw)
-            pipe.zcount(dead, f"({died_at_ms}", "+inf")
+            pipe.zcount(dead, died_at_ms + 1, "+inf")
             score, rank, newer = pipe.execute()
-        return int(rank) + 1 if score == died_at_ms else int(newer)
+        # Scores have a fraction.
+        return int(rank) + 1 if score is not None and int(score) == died_at_ms else int(newer)
 
     def dead_ids(self) -> Iterator[list[str]]:
         """The ids of tasks that are dead now, oldest first, in pages.
