@@ -19,6 +19,7 @@ from devtools.service import Service
 from devtools.valkey import Valkey
 from orders.clients.domain import parted
 from orders.config import Settings
+from orders.queues import QUEUES
 from tests.e2e.pages import (
     CONFIGURATION,
     COPY_IT,
@@ -116,7 +117,7 @@ def test_every_link_leads_to_a_file_and_to_a_heading_that_exist() -> None:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(tmp_path_factory.mktemp("service"), free_port()) as running:
         with redis.Redis.from_url(running.valkey.url) as client:
-            for name in ("order-timeout", "webhooks"):  # doctor looks for workers
+            for name in QUEUES:  # doctor looks for workers
                 wait_until(DelayQueue(client, name).workers, "a worker")
         yield running
 
