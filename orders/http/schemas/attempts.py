@@ -7,6 +7,7 @@ from pydantic import Field
 from orders.attempts.domain import MAX_SECONDS, AttemptOutcome
 from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
 from orders.http.schemas.types import (
+    WHOLE,
     Id,
     In,
     Moment,
@@ -25,6 +26,7 @@ Seconds = Annotated[
         description="How long it may take, in seconds.",
         examples=[600],
     ),
+    WHOLE,
 ]
 
 
