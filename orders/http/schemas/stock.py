@@ -27,7 +27,7 @@ OnHand = Field(
     description="How many pieces there are, including those held by unpaid orders.", examples=[10]
 )
 
-Timeout = Annotated[int, Field(ge=1, le=MAX_INT, examples=[300])]
+Timeout = Annotated[int, Field(ge=1, le=MAX_INT, examples=[300]), WHOLE]
 
 
 class StockIn(In):
