@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -125,7 +126,11 @@ def test_nobody_is_cancelled_early_when_the_clock_jumps(
     try:
         for _ in range(2):
             site.start_worker(THAWS="1")
-        wait_until(lambda: "tick" not in site.log(site._processes[-1]), "looks without failures")
+        logs = [partial(site.log, each) for each in site._processes]
+        wait_until(lambda: all('"available"' in log() for log in logs), "both workers")
+        site.place(1, 1, 1)
+        wait_until(lambda: site.unpaid() == 0, "a cancellation, before which a worker looks")
+        assert not any("tick" in log() for log in logs)
         ids = site.place(40, 300, 500)
         jumpy.jump(offset)
         wait_until(lambda: (CLOCK, FreezeState.OPEN) in held_by(site), "the jump to be noticed")
