@@ -491,7 +491,7 @@ def test_a_receiver_that_was_down_gets_everything_once_it_is_up(hooked: Hooked) 
         hooked.send_due()
         hooked.move(DAY_MS)
         hooked.send_due()
-        assert up.types() == ["order.created", "order.paid"]
+        assert sorted(up.types()) == ["order.created", "order.paid"]  # retries have no order
         assert {message.id for message in up.messages} == {each["id"] for each in pending}
     hooked.receiver._server.server_close = hooked.receiver._server.shutdown = lambda: None  # type: ignore[method-assign]
 
