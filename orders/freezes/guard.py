@@ -31,7 +31,8 @@ REDIS_MS = 10_000.0
 AGREES_MS = 60_000.0
 #: Beyond the clock's latest time, for rounding.
 ROUNDING_MS = 2.0
-#: The brake looks at a sample in each batch that is large, or after so many orders.
+#: The brake looks at a sample of a large batch so often, and after so many orders of small ones.
+BRAKE_MS = 200.0
 LARGE_BATCH, BRAKE_EVERY, SAMPLE = 100, 1000, 20
 #: Fewer overdue orders are never braked.
 LEAST_BRAKED = 1000
@@ -69,7 +70,7 @@ class Guard:
         #: The freeze that waits for the clock to agree again, and since when it does.
         self._clock_freeze: str | None = None
         self._agrees_since: float | None = None
-        self._unchecked = BRAKE_EVERY
+        self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
         self._lock = threading.Lock()
 
     def look(self) -> None:
@@ -105,12 +106,13 @@ class Guard:
             log.exception("guard failed")
 
     def _check(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
-        if self._own_ms() > self._looked_at + FRESH_MS:
+        own_ms = self._own_ms()
+        if own_ms > self._looked_at + FRESH_MS:
             self.look()
-        if self._limits.brake_factor:
+        if self._limits.brake_factor and own_ms >= self._checked_at + BRAKE_MS:
             self._unchecked += len(order_ids)
             if self._unchecked >= BRAKE_EVERY or len(order_ids) >= LARGE_BATCH:
-                self._unchecked = 0
+                self._unchecked, self._checked_at = 0, own_ms
                 self._brake(connection, order_ids)
 
     # -- the door --------------------------------------------------------------------------

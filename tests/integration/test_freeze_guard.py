@@ -305,7 +305,7 @@ def due(shop: Shop, count: int, *, moved: bool, version: int = 1) -> list[str]:
 
 
 def braked(watched: Watched, ids: Sequence[str]) -> bool:
-    watched.guard._unchecked = 0
+    watched.guard._unchecked, watched.guard._checked_at = 0, float("-inf")
     with autocommit(watched.engine) as connection:
         watched.guard.before_cancelling(connection, ids)
     return [freeze.opened_by for freeze in watched.freezes.holding()] == [BRAKE]
