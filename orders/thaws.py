@@ -7,6 +7,7 @@ import sqlalchemy as sa
 import structlog
 
 from orders.bootstrap import Services
+from orders.freezes.service import Freezes
 from orders.order.waiting import HOLDS
 from orders.outages import outages
 from orders.queues import FREEZE_QUEUE
@@ -69,4 +70,4 @@ def _give_back(
             return 0
         if time.monotonic() > until:
             return Retry(0)
-    return services.freezes.left_ms(connection, freeze_id)
+    return Freezes(connection).left_ms(freeze_id)

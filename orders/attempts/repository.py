@@ -3,12 +3,9 @@
 An attempt is locked before its order. What locks orders first passes over attempts that are locked.
 """
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from orders.attempts.domain import Attempt, AttemptOutcome, DueAttempt
 from orders.order.waiting import frozen
@@ -24,10 +21,9 @@ from orders.sql.expressions import (
     text_literal,
     unindexed,
 )
-from orders.sql.ids import new_id
 from orders.sql.keeping import payment_attempts
-from orders.sql.statements import FIRST, Position, Statements, after_last
-from orders.sql.steps import Operation, Step
+from orders.sql.statements import made_of, oldest_first
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import (
     TERMINAL,
     api_clients,
@@ -55,7 +51,7 @@ _registered = sa.select(provider_endpoints.c.id).where(
 _endpoint = _registered.where(provider_endpoints.c.provider == _provider)
 #: Whether the client has registered this provider, or none at all.
 _IS_KNOWN = sa.exists(_endpoint) | ~sa.exists(_registered)
-
+_OF_CLIENT = (orders.c.id == _order, unindexed(orders.c.client_id == _client))
 #: How much of an order's bound is left for asking its provider: a tenth of it.
 _TO_ASK_MS = p("for_most_ms", type_=sa.BigInteger) // sa.literal_column("10", sa.BigInteger)
 #: So many attempts of an order may be unsettled: settling one looks at the others.
@@ -69,8 +65,7 @@ _open_ones = (
 _IS_FULL = sa.select(sa.func.count() >= sa.literal_column(str(MOST_OPEN), sa.Integer)).select_from(
     _open_ones
 )
-#: The columns of an attempt that is shown.
-SHOWN = tuple(each.name for each in attempts if each.name != "asks")
+ATTEMPT, DUE = made_of(Attempt, outcome=AttemptOutcome), made_of(DueAttempt)
 
 
 @Operation
@@ -102,12 +97,12 @@ def open_(step: Step) -> sa.Select[Any]:
             ending.scalar_subquery().label("ending"),
         )
         .select_from(orders.join(own, sa.true(), isouter=True))
-        .where(orders.c.id == _order, unindexed(orders.c.client_id == _client)),
+        .where(*_OF_CLIENT),
     )
     last = sa.case((order.c.asks, later(order.c.bound, -_TO_ASK_MS)), else_=order.c.bound)
     end = sa.func.least(later(order.c.moment, "for_ms"), sa.func.greatest(last, order.c.moment))
     row = {
-        "id": p("attempt_id", type_=Id),
+        "id": "attempt_id",
         "order_id": order.c.id,
         "client_id": _client,
         "provider": _provider,
@@ -125,8 +120,7 @@ def open_(step: Step) -> sa.Select[Any]:
     )
     opened = step(
         "opened",
-        insert(payment_attempts)
-        .from_select([*row], sa.select(*row.values()).where(wanted))
+        insertion(payment_attempts, row, wanted)
         .on_conflict_do_nothing()
         .returning(payment_attempts),
     )
@@ -145,7 +139,7 @@ def open_(step: Step) -> sa.Select[Any]:
         ),
     )
     return sa.select(
-        *(opened.c[name] for name in SHOWN),
+        opened,
         order.c.is_known,
         order.c.bound.is_not(None).label("is_unpaid"),
         order.c.ending,
@@ -154,36 +148,31 @@ def open_(step: Step) -> sa.Select[Any]:
     ).select_from(order.join(opened, sa.true(), isouter=True))
 
 
-_shown = sa.select(*attempts[SHOWN])
 # The attempt that a client's provider knows by this reference.
-GET_NAMED = _shown.where(*_named)
+GET_NAMED = sa.select(payment_attempts).where(*_named)
 # The same, locked, if it is not settled.
 LOCK_NAMED = (
     sa.select(attempts.id)
     .where(*_named, unindexed(attempts.settled_at.is_(None)))
     .with_for_update()
 )
+_failed = {
+    "id": "attempt_id",
+    "order_id": orders.c.id,
+    "client_id": orders.c.client_id,
+    "provider": _provider,
+    "reference": _reference,
+    **dict.fromkeys(("opened_at", "ends_at", "settled_at"), now()),
+    "outcome": text_literal(AttemptOutcome.FAILED),
+    "asks": sa.false(),
+}
 # Insert an attempt that has failed before it was known, so that it is not opened later.
-ADD_FAILED = (
-    insert(payment_attempts)
-    .from_select(
-        [*SHOWN, "asks"],
-        sa.select(
-            *(p("attempt_id", type_=Id), orders.c.id, orders.c.client_id, _provider, _reference),
-            *(now(), now(), now(), text_literal(AttemptOutcome.FAILED), sa.false()),
-        ).where(orders.c.id == _order, unindexed(orders.c.client_id == _client)),
-    )
-    .on_conflict_do_nothing()
-)
-HAS_ORDER = sa.select(
-    sa.exists(sa.select(orders.c.id).where(orders.c.id == _order, orders.c.client_id == _client))
-)
-_oldest_first = (attempts.opened_at, attempts.id)
+ADD_FAILED = insertion(payment_attempts, _failed, *_OF_CLIENT).on_conflict_do_nothing()
+HAS_ORDER = sa.select(sa.exists(sa.select(orders.c.id).where(*_OF_CLIENT)))
 # An order's attempts, oldest first, from a page's end on.
-LIST_OF_ORDER = (
-    _shown.where(attempts.order_id == _order, after_last(*_oldest_first))
-    .order_by(*_oldest_first)
-    .limit(p("page_size"))
+LIST_OF_ORDER = oldest_first(
+    sa.select(payment_attempts).where(attempts.order_id == _order),
+    *(attempts.opened_at, attempts.id),
 )
 
 _among = one_of(attempts.id, ids("ids"))
@@ -284,92 +273,3 @@ def settle(step: Step) -> sa.Select[Any]:
         .returning(unpaid.order_id),
     )
     return sa.select(freed)
-
-
-class Opened(NamedTuple):
-    """What became of an attempt to open one."""
-
-    attempt: Attempt | None
-    #: Milliseconds until it ends.
-    ends_in_ms: float
-    is_known: bool
-    is_unpaid: bool
-    #: The type of the order's terminal event.
-    ending: str | None
-    #: Whether as many attempts are open as may be.
-    is_full: bool
-
-
-class AttemptRepository(Statements):
-    """The statements, on one connection."""
-
-    def open(
-        self, client_id: str, order_id: str, *, provider: str, reference: str, ms: int, most_ms: int
-    ) -> Opened | None:
-        """Insert an attempt; None if there is no such order."""
-        values = {"for_ms": ms, "for_most_ms": most_ms, "attempt_id": new_id()}
-        named = _names(client_id, provider, reference)
-        rows = open_(self._connection, for_order=order_id, **named, **values)
-        if not rows:
-            return None
-        row = rows[0]
-        attempt = None if row.id is None else _attempt(row)
-        return Opened(attempt, row.ms, row.is_known, row.is_unpaid, row.ending, row.is_full)
-
-    def named(self, client_id: str, provider: str, reference: str) -> Attempt | None:
-        """The attempt that a client's provider knows by this reference."""
-        row = self._run(GET_NAMED, **_names(client_id, provider, reference)).one_or_none()
-        return None if row is None else _attempt(row)
-
-    def lock_named(self, client_id: str, provider: str, reference: str) -> str | None:
-        """Lock the same, if it is not settled, and return its id."""
-        values = _names(client_id, provider, reference)
-        return self._run(LOCK_NAMED, **values).scalar_one_or_none()
-
-    def add_failed(self, client_id: str, order_id: str, provider: str, reference: str) -> bool:
-        """Insert an attempt that has failed, unless it is known; whether there is such an order."""
-        values = {"for_order": order_id, **_names(client_id, provider, reference)}
-        self._run(ADD_FAILED, attempt_id=new_id(), **values)
-        found = self._run(HAS_ORDER, for_order=order_id, for_client=client_id)
-        return bool(found.scalar_one())
-
-    def of_order(self, order_id: str, *, page_size: int, after: Position | None) -> list[Attempt]:
-        """An order's attempts, oldest first."""
-        at, last_id = after or FIRST
-        values = {"for_order": order_id, "page_size": page_size}
-        rows = self._run(LIST_OF_ORDER, **values, last_at=at, last_id=last_id)
-        return [_attempt(row) for row in rows]
-
-    def open_ones(self, attempt_ids: Sequence[str], most_ms: int) -> list[DueAttempt]:
-        """Those of these attempts that are not settled."""
-        rows = self._run(GET_OPEN, ids=attempt_ids, for_most_ms=most_ms)
-        return [DueAttempt._make(row) for row in rows]
-
-    def end(self, attempt_id: str) -> None:
-        """End an attempt of an order that has ended."""
-        self._run(END, ids=[attempt_id])
-
-    def settle(
-        self,
-        attempt_ids: Sequence[str],
-        closed: Sequence[str] = (),
-        outcome: AttemptOutcome | None = None,
-    ) -> list[str]:
-        """Settle attempts that this transaction has locked; return those of their orders that are unpaid.
-
-        In two statements: what another transaction did to an order's attempts while this one waited for
-        the order is seen by the second.
-        """
-        self._run(LOCK_ORDERS, ids=attempt_ids)
-        values = {"ids": attempt_ids, "closed": closed, "for_outcome": outcome}
-        return [row.order_id for row in settle(self._connection, **values)]
-
-
-def _names(client_id: str, provider: str, reference: str) -> dict[str, str]:
-    return {"for_client": client_id, "for_provider": provider, "for_reference": reference}
-
-
-def _attempt(row: sa.Row[Any]) -> Attempt:
-    values: dict[str, datetime | str | None] = {name: getattr(row, name) for name in SHOWN}
-    outcome = None if row.outcome is None else AttemptOutcome(row.outcome)
-    return Attempt(**{**values, "outcome": outcome})  # type: ignore[arg-type]

@@ -5,12 +5,12 @@ settles it.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from orders.attempts import repository
 from orders.attempts.domain import Attempt, AttemptOutcome, DueAttempt
-from orders.attempts.repository import AttemptRepository, Opened
 from orders.errors import (
     AlreadyPaid,
     AttemptTooLate,
@@ -24,8 +24,9 @@ from orders.errors import (
 from orders.order.domain import EventType
 from orders.order.ports import TaskScheduler
 from orders.sql.errors import retried
-from orders.sql.statements import Position
-from orders.sql.transactions import Transactional
+from orders.sql.ids import new_id
+from orders.sql.statements import Position, Statements
+from orders.sql.transactions import Service
 
 #: How soon the flow looks at a new attempt, whose order may have ended in the same instant.
 FIRST_LOOK_MS = 2000
@@ -38,11 +39,7 @@ class OpenedAttempt(NamedTuple):
     replayed: bool
 
 
-class Attempts(Transactional[AttemptRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
-    _repository = AttemptRepository
-
+class Attempts(Service):
     def __init__(
         self,
         engine: sa.Engine,
@@ -69,65 +66,77 @@ class Attempts(Transactional[AttemptRepository]):
         TooManyAttempts, UnknownProvider. Of an order that has ended, the attempt is noted all the same if its provider
         can be asked to close it.
         """
-        names = {"provider": provider, "reference": reference}
-        ms = round(1000 * seconds)
-        with self._autocommit() as repository:
-            opened = repository.open(client_id, order_id, **names, ms=ms, most_ms=self._most_ms)
-            if opened is None:
-                raise OrderNotFound
-            known = opened.attempt or repository.named(client_id, **names)
-            if known is None and not opened.is_unpaid and opened.ending is None:
-                # The order has ended since the statement began.
-                opened = repository.open(client_id, order_id, **names, ms=ms, most_ms=self._most_ms)
-                if opened is None:
+        names = _names(client_id, provider, reference)
+        values = {"for_ms": round(1000 * seconds), "for_most_ms": self._most_ms}
+        with self._autocommit() as sql:
+            # Twice, if the order has ended since the first statement began.
+            for _ in range(2):
+                rows = sql.do(
+                    repository.open_, for_order=order_id, attempt_id=new_id(), **names, **values
+                )
+                if not rows:
                     raise OrderNotFound
-                known = opened.attempt
-        if opened.attempt is not None:
-            soon = min(opened.ends_in_ms, FIRST_LOOK_MS)
-            self._closings.schedule(opened.attempt.id, delay_ms=soon)
-            if opened.is_unpaid:
-                return OpenedAttempt(opened.attempt, replayed=False)
-        elif known is not None:
+                [opened] = rows
+                is_new = opened.id is not None
+                known = (
+                    repository.ATTEMPT(opened)
+                    if is_new
+                    else sql.one(repository.ATTEMPT, repository.GET_NAMED, **names)
+                )
+                if known is not None or opened.is_unpaid or opened.ending is not None:
+                    break
+        if known is None:
+            raise _refusal(opened)
+        if not is_new:
             if known.order_id != order_id:
                 raise ReferenceReused
             return OpenedAttempt(known, replayed=True)
-        raise _refusal(opened)
+        self._closings.schedule(known.id, delay_ms=min(opened.ms, FIRST_LOOK_MS))
+        if not opened.is_unpaid:
+            raise _refusal(opened)
+        return OpenedAttempt(known, replayed=False)
 
+    @retried
     def fail(self, client_id: str, order_id: str, *, provider: str, reference: str) -> bool:
         """Settle an attempt that has failed. Its order is cancelled at its deadline, or at once.
 
         One that is not known is noted, so that a report of it which comes later has no effect. Returns
         whether it was open. Raises OrderNotFound.
         """
-        with self._writing() as repository:
-            attempt_id = repository.lock_named(client_id, provider, reference)
-            if attempt_id is None:
-                if not repository.add_failed(client_id, order_id, provider, reference):
+        names = {"for_order": order_id, **_names(client_id, provider, reference)}
+        with self._writing() as sql:
+            locked = sql.run(repository.LOCK_NAMED, **names).scalars().all()
+            if locked:
+                _settle(sql, locked, outcome=AttemptOutcome.FAILED)
+            else:
+                sql.run(repository.ADD_FAILED, attempt_id=new_id(), **names)
+                if not sql.run(repository.HAS_ORDER, **names).scalar_one():
                     raise OrderNotFound
-                return False
-            repository.settle([attempt_id], outcome=AttemptOutcome.FAILED)
-        self.settled([order_id])
-        return True
+        if locked:
+            self.settled([order_id])
+        return bool(locked)
 
     def of_order(
         self, order_id: str, *, page_size: int, after: Position | None = None
     ) -> list[Attempt]:
         """An order's attempts, oldest first."""
-        with self._reading() as repository:
-            return repository.of_order(order_id, page_size=page_size, after=after)
+        return self._page(
+            repository.ATTEMPT, repository.LIST_OF_ORDER, page_size, after, for_order=order_id
+        )
 
     # -- for the worker --------------------------------------------------------------------
 
     def open_ones(self, attempt_ids: Sequence[str]) -> list[DueAttempt]:
         """Those of these attempts that are not settled."""
-        with self._reading() as repository:
-            return repository.open_ones(attempt_ids, self._most_ms)
+        return self._all(
+            repository.DUE, repository.GET_OPEN, ids=attempt_ids, for_most_ms=self._most_ms
+        )
 
     @retried
     def end(self, attempt_id: str) -> None:
         """End an attempt of an order that has ended."""
-        with self._autocommit() as repository:
-            repository.end(attempt_id)
+        with self._autocommit() as sql:
+            sql.run(repository.END, ids=[attempt_id])
 
     def settle(
         self, connection: sa.Connection, attempt_ids: Sequence[str], closed: Sequence[str]
@@ -136,7 +145,7 @@ class Attempts(Transactional[AttemptRepository]):
 
         ``closed`` are those that their provider closed. `settled` is for after the commit.
         """
-        self._opened(connection).settle(attempt_ids, closed)
+        _settle(self._opened(connection), attempt_ids, closed)
 
     def settled(self, order_ids: Sequence[str]) -> None:
         """Have a worker look at these orders at once: one that is overdue may be cancelled now."""
@@ -144,7 +153,26 @@ class Attempts(Transactional[AttemptRepository]):
             self._checks.schedule(order_id, delay_ms=0)
 
 
-def _refusal(opened: Opened) -> OrderError:
+def _settle(
+    sql: Statements,
+    attempt_ids: Sequence[str],
+    closed: Sequence[str] = (),
+    outcome: AttemptOutcome | None = None,
+) -> None:
+    """Settle attempts that this transaction has locked.
+
+    In two statements: what another transaction did to an order's attempts while this one waited for
+    the order is seen by the second.
+    """
+    sql.run(repository.LOCK_ORDERS, ids=attempt_ids)
+    sql.do(repository.settle, ids=attempt_ids, closed=closed, for_outcome=outcome)
+
+
+def _names(client_id: str, provider: str, reference: str) -> dict[str, str]:
+    return {"for_client": client_id, "for_provider": provider, "for_reference": reference}
+
+
+def _refusal(opened: sa.Row[Any]) -> OrderError:
     """Why no attempt was opened."""
     if not opened.is_known:
         return UnknownProvider()

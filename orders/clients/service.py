@@ -2,19 +2,21 @@
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import sqlalchemy as sa
 
 from orders.caches import Credentials
+from orders.clients import repository
 from orders.clients.domain import KEY_PREFIX, ApiKey, Client, ValidKey, parted
-from orders.clients.repository import ClientRepository
 from orders.errors import ClientNotFound, KeyNotFound, StorageUnavailable
-from orders.sql.ids import is_uuid
-from orders.sql.transactions import Transactional
+from orders.sql.ids import is_uuid, new_id
+from orders.sql.transactions import Service
 
 #: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
@@ -24,15 +26,11 @@ MOST_IDS = 10_000
 OVERLAP = timedelta(hours=24)
 
 
-class Clients(Transactional[ClientRepository]):
+class Clients(Service):
     """A client owns orders and has any number of keys. A key is ``otk_ID.SECRET``.
 
     Only a hash of the secret is stored.
-
-    Raises StorageUnavailable from every method while the database does not answer.
     """
-
-    _repository = ClientRepository
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
@@ -46,29 +44,33 @@ class Clients(Transactional[ClientRepository]):
         label: str | None = None,
     ) -> str:
         """Make a key for the client of this name, and the client if it is new; return the key."""
-        secret = secrets.token_urlsafe(32)
-        with self._writing() as repository:
-            key_id = repository.add_key(
-                name,
-                hashed(secret),
-                sorted(scopes),
-                None if expires_in is None else _ms(expires_in),
-                label,
+        key_id, secret = new_id(), secrets.token_urlsafe(32)
+        with self._writing() as sql:
+            sql.run(repository.ADD_CLIENT, id=new_id(), name=name)
+            sql.run(
+                repository.ADD_KEY,
+                key_id=key_id,
+                for_name=name,
+                hash=hashed(secret),
+                allowed=" ".join(sorted(scopes)),
+                for_ms=None if expires_in is None else _ms(expires_in),
+                for_label=label,
             )
         return f"{KEY_PREFIX}{key_id}.{secret}"
 
     def list_keys(self, name: str | None = None) -> list[ApiKey]:
         """The keys of one client, or of all, in the order in which they were made."""
-        with self._reading() as repository:
-            return repository.keys(name)
+        if name is None:
+            return self._all(repository.API_KEY, repository.LIST_KEYS)
+        return self._all(repository.API_KEY, repository.LIST_KEYS_OF_CLIENT, for_name=name)
 
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key: here at once, elsewhere within `CACHE_SECONDS`. Raises KeyNotFound."""
         key_id = self._find(key_id).id
-        with self._autocommit() as repository:
-            key = repository.expire_key(key_id, 0)
+        with self._autocommit() as sql:
+            sql.run(repository.EXPIRE_KEY, for_id=key_id, for_ms=0)
         self._cached.forget(key_id)
-        return key
+        return self._find(key_id)
 
     def rotate(self, key_id: str, overlap: timedelta = OVERLAP) -> str:
         """Make a new key with this one's scopes and lifetime; this one expires after ``overlap`` at
@@ -76,27 +78,24 @@ class Clients(Transactional[ClientRepository]):
 
         Raises KeyNotFound, also for one that has expired.
         """
-        key_id = self._find(key_id).id
+        key_id, successor = self._find(key_id).id, new_id()
         secret = secrets.token_urlsafe(32)
-        with self._writing() as repository:
-            successor = repository.add_successor(key_id, hashed(secret))
-            if successor is None:
+        values = {"key_id": successor, "hash": hashed(secret), "for_id": key_id}
+        with self._writing() as sql:
+            if sql.run(repository.ADD_SUCCESSOR, **values).first() is None:
                 raise KeyNotFound("This one has expired.")
-            repository.expire_key(key_id, _ms(overlap))
+            sql.run(repository.EXPIRE_KEY, for_id=key_id, for_ms=_ms(overlap))
         self._cached.forget(key_id)
         return f"{KEY_PREFIX}{successor}.{secret}"
 
     def _find(self, key_id: str) -> ApiKey:
-        with self._reading() as repository:
-            key = repository.key(key_id) if is_uuid(key_id) else None
-        if key is None:
+        if not is_uuid(key_id):
             raise KeyNotFound
-        return key
+        return self._one(repository.API_KEY, KeyNotFound, repository.GET_KEY, for_id=key_id)
 
     def id_of(self, name: str) -> str:
         """The id of the client of this name. Raises ClientNotFound."""
-        with self._reading() as repository:
-            client_id = repository.client_id(name)
+        client_id: str | None = self._value(repository.GET_CLIENT_ID, for_name=name)
         if client_id is None:
             raise ClientNotFound
         return client_id
@@ -116,8 +115,8 @@ class Clients(Transactional[ClientRepository]):
         return self._cached.knows(key_id)
 
     def _valid_ids(self) -> frozenset[str]:
-        with self._reading() as repository:
-            return repository.valid_ids(MOST_IDS)
+        with self._reading() as sql:
+            return frozenset(sql.run(repository.LIST_VALID_IDS, most=MOST_IDS).scalars())
 
     def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
         """A valid key, by its id alone: the caller must still prove that it has the secret.
@@ -139,12 +138,22 @@ class Clients(Transactional[ClientRepository]):
     def _read(self, key_id: str) -> ValidKey | None:
         if not is_uuid(key_id):  # PostgreSQL would refuse it
             return None
-        with self._reading() as repository:
-            return repository.valid_key(key_id)
+        with self._reading() as sql:
+            return sql.one(_valid_key, repository.GET_VALID_KEY, for_id=key_id)
 
     def _note_use(self, key_id: str) -> None:
-        with suppress(StorageUnavailable), self._autocommit() as repository:
-            repository.note_use(key_id, _ms(USE_IS_NOTED_EVERY))
+        with suppress(StorageUnavailable), self._autocommit() as sql:
+            sql.run(repository.NOTE_USE, for_id=key_id, for_ms=_ms(USE_IS_NOTED_EVERY))
+
+
+def _valid_key(row: sa.Row[Any]) -> ValidKey:
+    return ValidKey(
+        Client(row.client_id, row.name, repository.scopes_of(row.scopes)),
+        row.secret_hash,
+        math.inf if row.valid_ms is None else row.valid_ms,
+        math.inf if row.used_ms is None else -row.used_ms,
+        bool(row.read_only),
+    )
 
 
 def _ms(duration: timedelta) -> int:

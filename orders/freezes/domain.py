@@ -40,7 +40,9 @@ class Freeze:
     """A freeze."""
 
     id: str
-    scope: Scope
+    client: str | None
+    sku: str | None
+    provider: str | None
     reason: str
     opened_by: str
     opened_at: datetime
@@ -56,16 +58,8 @@ class Freeze:
     given_back_at: datetime | None
 
     @property
-    def client(self) -> str | None:
-        return self.scope.client
-
-    @property
-    def sku(self) -> str | None:
-        return self.scope.sku
-
-    @property
-    def provider(self) -> str | None:
-        return self.scope.provider
+    def scope(self) -> Scope:
+        return Scope(self.client, self.sku, self.provider)
 
     @property
     def deadline(self) -> datetime:

@@ -180,10 +180,10 @@ class Guard:
 
     def _brake(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
         step = max(1, len(order_ids) // SAMPLE)
-        sample = order_ids[::step][:SAMPLE]
-        if 2 * self._signs.count_moved(connection, sample) < len(sample):
+        sample, signs = order_ids[::step][:SAMPLE], Signs(connection)
+        if 2 * signs.count_moved(sample) < len(sample):
             return
-        due, moved = self._signs.count_overdue(connection)
+        due, moved = signs.count_overdue()
         foreseen = due - moved
         if due >= LEAST_BRAKED and due > self._limits.brake_factor * foreseen:
             self._open(BRAKE, "More than 1,000 orders are due before what they were promised.")

@@ -12,16 +12,22 @@ on, whatever becomes of Redis and the workers. When it has ended, a flow gives t
 from datetime import datetime
 from typing import NamedTuple
 
-import sqlalchemy as sa
 import structlog
 
-from orders.errors import FreezeEnded, FreezeNotFound, FreezeOutOfRange, KeyReused
+from orders.errors import (
+    ClientNotFound,
+    FreezeEnded,
+    FreezeNotFound,
+    FreezeOutOfRange,
+    KeyReused,
+    SkuNotFound,
+)
+from orders.freezes import repository
 from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze, Scope
-from orders.freezes.repository import FreezeRepository
 from orders.sql.errors import retried
 from orders.sql.ids import new_id
-from orders.sql.statements import Position
-from orders.sql.transactions import Transactional
+from orders.sql.statements import LAST, Position
+from orders.sql.transactions import Service
 
 log = structlog.get_logger("orders")
 
@@ -39,11 +45,7 @@ class Opened(NamedTuple):
     replayed: bool
 
 
-class Freezes(Transactional[FreezeRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
-    _repository = FreezeRepository
-
+class Freezes(Service):
     @retried
     def open(
         self,
@@ -62,13 +64,19 @@ class Freezes(Transactional[FreezeRepository]):
         """
         if not 0 <= give_back_seconds <= MAX_SECONDS:
             raise FreezeOutOfRange("Up to a day can be given back.")
-        ms, give_back_ms = _ms(seconds), 1000 * give_back_seconds
-        freeze_id = made_id or new_id()
-        with self._autocommit() as repository:
-            is_new = repository.open(
-                freeze_id, scope, reason=reason, by=by, ms=ms, give_back_ms=give_back_ms
-            )
-            freeze = repository.get(freeze_id)
+        ms, where = _ms(seconds), _values(scope)
+        freeze_id, give_back_ms = made_id or new_id(), 1000 * give_back_seconds
+        times = {"for_ms": ms, "for_give_back_ms": give_back_ms}
+        row = {**where, "for_id": freeze_id, "for_reason": reason, "for_whom": by}
+        with self._autocommit() as sql:
+            is_new = sql.run(repository.OPEN, **row, **times).one_or_none() is not None
+            if not is_new:
+                has = sql.run(repository.HAS_SCOPE, **where).one()
+                if not has.client:
+                    raise ClientNotFound
+                if not has.sku:
+                    raise SkuNotFound
+            freeze = sql.one(repository.FREEZE, repository.GET_FREEZE, for_id=freeze_id)
         if freeze is None:
             raise FreezeNotFound
         same = (freeze.scope, freeze.reason, freeze.asked_ms, freeze.give_back_seconds)
@@ -84,11 +92,9 @@ class Freezes(Transactional[FreezeRepository]):
 
         Raises FreezeOutOfRange, FreezeNotFound, FreezeEnded.
         """
-        with self._autocommit() as repository:
-            prolonged = repository.prolong(freeze_id, _ms(seconds))
-            freeze = repository.get(freeze_id)
-        if freeze is None:
-            raise FreezeNotFound
+        with self._autocommit() as sql:
+            prolonged = sql.run(repository.PROLONG, for_id=freeze_id, for_ms=_ms(seconds)).rowcount
+        freeze = self.get(freeze_id)
         if not prolonged:
             raise FreezeEnded
         log.warning("freeze prolonged", **_facts(freeze), by=by, seconds=seconds)
@@ -97,44 +103,41 @@ class Freezes(Transactional[FreezeRepository]):
     @retried
     def thaw(self, freeze_id: str, *, by: str) -> Freeze:
         """End a freeze now. One that has ended stays as it is. Raises FreezeNotFound."""
-        with self._autocommit() as repository:
-            thawed = repository.thaw(freeze_id, by)
-            freeze = repository.get(freeze_id)
-        if freeze is None:
-            raise FreezeNotFound
+        with self._autocommit() as sql:
+            thawed = sql.run(repository.THAW, for_id=freeze_id, for_whom=by).rowcount
+        freeze = self.get(freeze_id)
         if thawed:
             log.warning("freeze thawed", **_facts(freeze), by=by)
         return freeze
 
     def get(self, freeze_id: str) -> Freeze:
         """Raises FreezeNotFound."""
-        with self._reading() as repository:
-            freeze = repository.get(freeze_id)
-        if freeze is None:
-            raise FreezeNotFound
-        return freeze
+        return self._one(repository.FREEZE, FreezeNotFound, repository.GET_FREEZE, for_id=freeze_id)
 
-    def holding(self) -> list[Freeze]:
+    def holding(self, most: int = MOST_HOLDING) -> list[Freeze]:
         """The freezes that hold orders: open and thawing ones, the one that ends first at the top."""
-        with self._reading() as repository:
-            return repository.holding(MOST_HOLDING)
+        return self._all(repository.FREEZE, repository.LIST_HOLDING, most=most)
 
     def page(self, *, page_size: int, after: Position | None = None) -> list[Freeze]:
         """All freezes, the latest first; ``after`` is when the last one before was opened, and its id."""
-        with self._reading() as repository:
-            return repository.page(page_size=page_size, after=after)
+        return self._page(repository.FREEZE, repository.LIST_FREEZES, page_size, after or LAST)
 
     def count(self, scope: Scope, before: datetime, most: int = MOST_COUNTED) -> int:
         """How many unpaid orders in a scope expire before a moment, such as a freeze's `deadline`.
 
         Counts ``most`` at most.
         """
-        with self._reading() as repository:
-            return repository.count(scope, before, most)
+        values = {**_values(scope), "before": before, "most": most}
+        return int(self._value(repository.COUNT_CONCERNED, **values))
 
-    def left_ms(self, connection: sa.Connection, freeze_id: str) -> int | None:
+    def left_ms(self, freeze_id: str) -> int | None:
         """In how many milliseconds a freeze ends; None if it no longer holds."""
-        return self._opened(connection).left_ms(freeze_id)
+        left: int | None = self._value(repository.GET_LEFT_MS, for_id=freeze_id)
+        return left
+
+
+def _values(scope: Scope) -> dict[str, str | None]:
+    return {f"for_{name}": value for name, value in scope._asdict().items()}
 
 
 def _ms(seconds: float) -> int:

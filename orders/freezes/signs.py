@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 import structlog
@@ -15,9 +15,9 @@ from orders.sql.expressions import Id, clock, ids, later, now, one_of, text_lite
 from orders.sql.guards import api_signs
 from orders.sql.ids import new_id
 from orders.sql.keeping import freezes
-from orders.sql.statements import Statements
+from orders.sql.statements import made_of
 from orders.sql.tables import order_events, orders, unpaid_orders
-from orders.sql.transactions import Transactional
+from orders.sql.transactions import Service
 
 log = structlog.get_logger("orders")
 
@@ -102,51 +102,31 @@ class Due(NamedTuple):
     moved: int
 
 
-class SignRepository(Statements):
-    """The statements, on one connection."""
-
-    def sign(self, process: str) -> None:
-        self._run(SIGN, for_process=process)
-
-    def forget(self) -> None:
-        self._run(FORGET)
-
-    def look(self) -> Looked:
-        row: Any = self._run(LOOK).one()
-        return Looked(row.at, row.signed_at, row.is_shut)
-
-    def count_moved(self, order_ids: Sequence[str]) -> int:
-        return int(self._run(COUNT_MOVED, ids=order_ids).scalar_one())
-
-    def count_overdue(self) -> Due:
-        row: Any = self._run(COUNT_OVERDUE).one()
-        return Due(row.due, row.moved)
+LOOKED, OVERDUE = made_of(Looked), made_of(Due)
 
 
-class Signs(Transactional[SignRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
-    _repository = SignRepository
-
+class Signs(Service):
     def sign(self, process: str) -> None:
         """Say that an API process serves."""
-        with self._autocommit() as repository:
-            repository.sign(process)
+        with self._autocommit() as sql:
+            sql.run(SIGN, for_process=process)
 
     def forget(self) -> None:
         """Delete the signs of processes that ended more than a day ago."""
-        with self._autocommit() as repository:
-            repository.forget()
+        with self._autocommit() as sql:
+            sql.run(FORGET)
 
     def look(self) -> Looked:
-        with self._reading() as repository:
-            return repository.look()
+        [looked] = self._all(LOOKED, LOOK)
+        return looked
 
-    def count_moved(self, connection: sa.Connection, order_ids: Sequence[str]) -> int:
-        return self._opened(connection).count_moved(order_ids)
+    def count_moved(self, order_ids: Sequence[str]) -> int:
+        """How many of these orders expire before what they were promised."""
+        return int(self._value(COUNT_MOVED, ids=order_ids))
 
-    def count_overdue(self, connection: sa.Connection) -> Due:
-        return self._opened(connection).count_overdue()
+    def count_overdue(self) -> Due:
+        [due] = self._all(OVERDUE, COUNT_OVERDUE)
+        return due
 
 
 def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> threading.Event:

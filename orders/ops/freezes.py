@@ -7,7 +7,6 @@ import sqlalchemy as sa
 from orders.caches import SharedRead
 from orders.errors import StorageUnavailable
 from orders.freezes.domain import Freeze, Scope
-from orders.freezes.repository import FreezeRepository
 from orders.freezes.service import MOST_COUNTED, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.ops.repository import OpsRepository
@@ -44,17 +43,17 @@ class ShownFreezes(Freezes):
         with reading(self._watching) as connection:
             until = later(now(), sa.literal(1000 * seconds, sa.BigInteger))
             before = connection.execute(sa.select(until)).scalar_one()
-            count = FreezeRepository(connection).count(Scope(), before, MOST_COUNTED)
+            count = Freezes(connection).count(Scope(), before)
         return {"count": count, "most": MOST_COUNTED}
 
     def _read_state(self) -> list[Json]:
         try:
             with reading(self._watching) as connection:
-                repository = FreezeRepository(connection)
-                found = repository.holding(MOST_SHOWN)
+                service = Freezes(connection)
+                found = service.holding(MOST_SHOWN)
                 keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
                 names = OpsRepository(connection).names_of_keys(keys)
-                return [_shown(each, repository, names) for each in found]
+                return [_shown(each, service, names) for each in found]
         except (StorageUnavailable, sa.exc.DBAPIError):
             return []
 
@@ -63,7 +62,7 @@ def _is_key(freeze: Freeze) -> bool:
     return freeze.opened_by.startswith(KEY)
 
 
-def _shown(freeze: Freeze, repository: FreezeRepository, names: dict[str, str]) -> Json:
+def _shown(freeze: Freeze, service: Freezes, names: dict[str, str]) -> Json:
     name = names.get(freeze.opened_by.removeprefix(KEY))
     return {
         "id": freeze.id,
@@ -72,9 +71,9 @@ def _shown(freeze: Freeze, repository: FreezeRepository, names: dict[str, str]) 
         "opened_by": f"{name}, {freeze.opened_by}" if name else freeze.opened_by,
         "opened_at": rfc3339(freeze.opened_at),
         "ends_at": rfc3339(freeze.ends_at),
-        "left_ms": max(0, repository.left_ms(freeze.id) or 0),
+        "left_ms": max(0, service.left_ms(freeze.id) or 0),
         "state": freeze.state,
-        "orders": repository.count(freeze.scope, freeze.deadline, MOST_COUNTED),
+        "orders": service.count(freeze.scope, freeze.deadline),
         "most": MOST_COUNTED,
         "given_back": freeze.given_back,
     }

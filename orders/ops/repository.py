@@ -161,17 +161,17 @@ class OpsRepository(OrderRepository):
 
     def count_unpaid(self, most: int) -> int:
         """How many orders are unpaid, counted up to ``most``."""
-        count: int = self._run(COUNT_UNPAID, most=most).scalar_one()
+        count: int = self.run(COUNT_UNPAID, most=most).scalar_one()
         return count
 
     def count_overdue(self, most: int) -> int:
         """How many unpaid orders are overdue, counted up to ``most``."""
-        count: int = self._run(COUNT_OVERDUE, most=most).scalar_one()
+        count: int = self.run(COUNT_OVERDUE, most=most).scalar_one()
         return count
 
     def next_to_expire(self, most: int) -> Sequence[sa.Row[Any]]:
         """Unpaid orders, soonest deadline first."""
-        return self._run(LIST_NEXT, most=most).all()
+        return self.run(LIST_NEXT, most=most).all()
 
     def locked_rows(self) -> list[Locked]:
         """Overdue orders that wait for a row, and who has locked it."""
@@ -179,37 +179,37 @@ class OpsRepository(OrderRepository):
 
     def latest_expired(self, most: int) -> Sequence[sa.Row[Any]]:
         """The orders that expired in the last day, newest first."""
-        return self._run(LIST_LATEST, most=most, after_ms=-DAY_MS).all()
+        return self.run(LIST_LATEST, most=most, after_ms=-DAY_MS).all()
 
     def lateness(self) -> list[list[int]]:
         """How late, in ms, the last cancellations of each minute were; the current minute comes first."""
         found: list[list[int]] = [[] for _ in range(MINUTES)]
-        for row in self._run(LIST_LATENESS, most=SAMPLE):
+        for row in self.run(LIST_LATENESS, most=SAMPLE):
             found[row.minute].append(row.late_ms)
         return found
 
     def list_refunds_due(self, most: int, after: Position | None = None) -> Sequence[sa.Row[Any]]:
         """All clients' payments that have to be refunded, oldest first."""
         at, last_id = after or FIRST
-        return self._run(LIST_REFUNDS_DUE, most=most, last_at=at, last_id=last_id).all()
+        return self.run(LIST_REFUNDS_DUE, most=most, last_at=at, last_id=last_id).all()
 
     def names_of_keys(self, key_ids: Collection[str]) -> dict[str, str]:
         """Whose these API keys are, by their ids."""
-        rows = self._run(NAMES_OF_KEYS, ids=key_ids) if key_ids else ()
+        rows = self.run(NAMES_OF_KEYS, ids=key_ids) if key_ids else ()
         return {row.id: row.client for row in rows}
 
     def payer(self, payment_id: str) -> str | None:
         """The id of the client that a payment belongs to."""
-        payer: str | None = self._run(GET_PAYER, for_id=payment_id).scalar_one_or_none()
+        payer: str | None = self.run(GET_PAYER, for_id=payment_id).scalar_one_or_none()
         return payer
 
     def with_reference(self, reference: str, most: int) -> Sequence[sa.Row[Any]]:
         """Orders with this client reference, newest first."""
-        return self._run(FIND_BY_REFERENCE, for_reference=reference, page_size=most).all()
+        return self.run(FIND_BY_REFERENCE, for_reference=reference, page_size=most).all()
 
     def list_deliveries(self, order_id: str, most: int) -> Sequence[sa.Row[Any]]:
         """The webhook deliveries about an order, in the order of its events."""
-        return self._run(LIST_DELIVERIES, for_order=order_id, most=most).all()
+        return self.run(LIST_DELIVERIES, for_order=order_id, most=most).all()
 
 
 # -- sessions ------------------------------------------------------------------------------
@@ -267,13 +267,13 @@ class SessionRepository(Statements):
 
     def add(self, key_id: str, secret_hash: str, for_ms: int) -> str | None:
         """Insert a session of a key, and delete its expired ones; None if the key is not valid."""
-        self._run(PRUNE_SESSIONS, for_key=key_id)
+        self.run(PRUNE_SESSIONS, for_key=key_id)
         values = {"session_id": new_id(), "for_key": key_id, "hash": secret_hash, "for_ms": for_ms}
-        return self._run(ADD_SESSION, **values).scalar_one_or_none()
+        return self.run(ADD_SESSION, **values).scalar_one_or_none()
 
     def session(self, session_id: str) -> StoredSession | None:
         """A session that has not ended."""
-        row = self._run(GET_SESSION, for_id=session_id).one_or_none()
+        row = self.run(GET_SESSION, for_id=session_id).one_or_none()
         if row is None:
             return None
         ends = time.time() + row.valid_ms / 1000
@@ -281,8 +281,8 @@ class SessionRepository(Statements):
 
     def valid_ids(self, most: int) -> frozenset[str]:
         """The ids of the newest sessions."""
-        return frozenset(self._run(LIST_SESSION_IDS, most=most).scalars())
+        return frozenset(self.run(LIST_SESSION_IDS, most=most).scalars())
 
     def end(self, session_id: str) -> None:
         """Delete a session."""
-        self._run(END_SESSION, for_id=session_id)
+        self.run(END_SESSION, for_id=session_id)

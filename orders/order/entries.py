@@ -11,12 +11,11 @@ from orders.order.operations import (
     add_events,
     event_of,
     ids_of,
-    insertion,
     lock,
     money,
 )
 from orders.sql.expressions import clock, one_of, text_literal
-from orders.sql.steps import Operation, Step
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import payment_entries, payments
 
 p = sa.bindparam

@@ -76,9 +76,9 @@ class FeedRepository(Statements):
 
     def events(self, client_id: str, after_id: int, page_size: int) -> list[FeedEvent]:
         """A client's events after an id, in their sequence."""
-        settled = self._run(SETTLED, mark=MARK).scalar_one()
+        settled = self.run(SETTLED, mark=MARK).scalar_one()
         values = {"for_client": client_id, "after_id": after_id, "settled": settled}
-        rows = self._run(LIST_EVENTS, **values, page_size=page_size).all()
+        rows = self.run(LIST_EVENTS, **values, page_size=page_size).all()
         placed = self._placed(row.order_id for row in rows if row.type == EventType.CREATED)
         return [
             FeedEvent(
@@ -95,7 +95,7 @@ class FeedRepository(Statements):
 
     def _placed(self, order_ids: Iterable[str]) -> dict[str, Order]:
         items = defaultdict(list)
-        for row in self._run(LIST_PLACED, ids=[*order_ids]):
+        for row in self.run(LIST_PLACED, ids=[*order_ids]):
             items[row.id].append(row)
         return {order_id: as_placed(rows) for order_id, rows in items.items()}
 

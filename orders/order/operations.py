@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.dml import ReturningDelete
 
 from orders.order.domain import CancelReason, EventType
@@ -40,7 +40,7 @@ from orders.sql.expressions import (
     uuid7,
 )
 from orders.sql.sequences import announced
-from orders.sql.steps import Operation, Step
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import (
     EVERY,
     IS_EXPIRED,
@@ -260,24 +260,6 @@ def event_of(
     facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
     row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, BY_KEY, *ending)
     return sa.select(*row).where(announced(), *conditions)
-
-
-def insertion(
-    table: sa.Table,
-    row: Mapping[str, Any],
-    *conditions: Any,
-    source: sa.FromClause | None = None,
-    order_by: Any = None,
-) -> Insert:
-    """Insert what is selected; a value that is text is the name of a parameter."""
-    values = (
-        p(value, type_=table.c[name].type) if isinstance(value, str) else value
-        for name, value in row.items()
-    )
-    chosen = sa.select(*values).where(*conditions).order_by(order_by)
-    return insert(table).from_select(
-        [*row], chosen if source is None else chosen.select_from(source)
-    )
 
 
 #: Whether reminders are switched on: a parameter of the operations that set a deadline.

@@ -38,6 +38,7 @@ class Payments(Transactional[OrderRepository]):
         self, engine: sa.Engine, webhooks: TaskScheduler | None, observe: Observer
     ) -> None:
         super().__init__(engine)
+        self._engine = engine
         self._webhooks = webhooks
         self._observe = observe
 

@@ -408,13 +408,13 @@ class OrderRepository(Statements):
 
     def held(self, client_id: str, most: int) -> Holding:
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
-        row = self._run(COUNT_HELD, for_client=client_id, most=most).one()
+        row = self.run(COUNT_HELD, for_client=client_id, most=most).one()
         return Holding(row.unpaid, row.pieces)
 
     def held_by(self, order_id: str, client_id: str) -> Holding:
         """What one order holds: nothing if it is not unpaid."""
         values = {"for_id": order_id, "for_client": client_id}
-        pieces = self._run(GET_HELD, **values).scalar_one_or_none()
+        pieces = self.run(GET_HELD, **values).scalar_one_or_none()
         return NOTHING if pieces is None else Holding(1, pieces)
 
     def orders(
@@ -459,11 +459,11 @@ class OrderRepository(Statements):
     def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
         """All clients' orders, newest first."""
         last_id = LAST_ID if after is None else after.id
-        return self._orders(self._run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
+        return self._orders(self.run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
 
     def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
         items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
-        for item in self._run(GET_ITEMS, ids=list(items)):
+        for item in self.run(GET_ITEMS, ids=list(items)):
             items[item.order_id].append(item)
         return [_order(row, items[row.id]) for row in rows]
 
@@ -508,11 +508,11 @@ class OrderRepository(Statements):
     def payment(self, client_id: str, provider: str, reference: str) -> Payment | None:
         """The payment that a provider knows by this reference."""
         values = {"for_client": client_id, "for_provider": provider}
-        row = self._run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
+        row = self.run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
         return None if row is None else _payment(row)
 
     def own_payment(self, payment_id: str, client_id: str) -> Payment | None:
-        row = self._run(GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id).one_or_none()
+        row = self.run(GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id).one_or_none()
         return None if row is None else _payment(row)
 
     def payments(
@@ -521,7 +521,7 @@ class OrderRepository(Statements):
         """A client's payments of one status, oldest first."""
         at, last_id = after or FIRST
         values = {"for_client": client_id, "for_status": status, "page_size": page_size}
-        rows = self._run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
+        rows = self.run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
     def payments_of_order(
@@ -530,7 +530,7 @@ class OrderRepository(Statements):
         """An order's payments, oldest first."""
         at, last_id = after or FIRST
         values = {"for_order": order_id, "page_size": page_size}
-        rows = self._run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
+        rows = self.run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
         return [_payment(row) for row in rows]
 
     def enter(self, entry: Entry, payment_id: str, client_id: str) -> bool:
@@ -548,7 +548,7 @@ class OrderRepository(Statements):
 
     def known_entry(self, entry: Entry, of: Payment, client_id: str) -> sa.Row[Any] | None:
         """What was recorded before under the same reference."""
-        return self._run(
+        return self.run(
             GET_ENTRY,
             for_client=client_id,
             for_provider=of.provider,
@@ -560,21 +560,21 @@ class OrderRepository(Statements):
 
     def oldest_overdue_ms(self) -> int:
         """How long the oldest overdue order has been overdue; 0 if none is."""
-        row = self._run(OLDEST_OVERDUE).one_or_none()
+        row = self.run(OLDEST_OVERDUE).one_or_none()
         return 0 if row is None else -row.ms
 
     def refunds_due(self, most: int) -> list[RefundsDue]:
         """What has to be refunded, by currency, of the oldest payments up to a number."""
         return [
             RefundsDue(row.currency, row.payments, row.amount_minor, max(0, -row.ms))
-            for row in self._run(SUM_REFUNDS_DUE, most=most)
+            for row in self.run(SUM_REFUNDS_DUE, most=most)
         ]
 
     # -- events --
 
     def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
-        rows = self._run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
+        rows = self.run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
         return [
             OrderEvent(row.id, EventType(row.type), row.at, row.data, row.key_id) for row in rows
         ]

@@ -33,7 +33,9 @@ class ProviderMessage:
     """A signed message, as it came."""
 
     id: str
-    sender: Sender
+    endpoint_id: str
+    client_id: str
+    provider: str
     #: The client's name.
     client: str
     webhook_id: str
@@ -45,8 +47,8 @@ class ProviderMessage:
     note: str
 
     @property
-    def provider(self) -> str:
-        return self.sender.provider
+    def sender(self) -> Sender:
+        return Sender(self.endpoint_id, self.client_id, self.provider)
 
 
 @dataclass(frozen=True, slots=True)

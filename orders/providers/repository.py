@@ -1,50 +1,34 @@
 """The SQL statements on providers' endpoints, their secrets and messages, each with a name and a sentence."""
 
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
-from orders.providers.domain import Closer, MessageStatus, ProviderEndpoint, ProviderMessage, Sender
+from orders.providers.domain import MessageStatus, ProviderEndpoint, ProviderMessage
 from orders.sql.expressions import later, ms_until, now, one_of, text_literal, unindexed
-from orders.sql.ids import new_id
 from orders.sql.secrets import Secrets
-from orders.sql.statements import FIRST, Position, Statements, after_last
-from orders.sql.steps import Operation, Step
+from orders.sql.statements import made_of, oldest_first
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import api_clients, provider_endpoints, provider_secrets
 from orders.sql.tables import provider_messages as messages
 
 p = sa.bindparam
 SECRETS = Secrets(provider_secrets)
+ENDPOINT, MESSAGE = made_of(ProviderEndpoint), made_of(ProviderMessage, status=MessageStatus)
 _IS_ONE = provider_endpoints.c.id == p("for_id", type_=provider_endpoints.c.id.type)
 _IS_VALID = (_IS_ONE, unindexed(provider_endpoints.c.revoked_at.is_(None)))
 
 
-class ValidEndpoint(NamedTuple):
-    """What a message to an endpoint is verified with, and whose payments it reports."""
-
-    client_id: str
-    provider: str
-    secrets: tuple[str, ...]
-    #: Until the first of the secrets expires.
-    valid_ms: float
-
-
+_new = {
+    "id": "new_id",
+    "client_id": api_clients.c.id,
+    "provider": "for_provider",
+    "created_at": now(),
+    "close_url": "for_url",
+}
 # Insert an endpoint of the client with this name, if there is one.
-ADD_ENDPOINT = (
-    sa.insert(provider_endpoints)
-    .from_select(
-        ["id", "client_id", "provider", "created_at", "close_url"],
-        sa.select(
-            p("new_id", type_=provider_endpoints.c.id.type),
-            api_clients.c.id,
-            p("for_provider", type_=sa.String),
-            now(),
-            p("for_url", type_=provider_endpoints.c.close_url.type),
-        ).where(api_clients.c.name == p("for_name")),
-    )
-    .returning(provider_endpoints.c.id)
+ADD_ENDPOINT = insertion(provider_endpoints, _new, api_clients.c.name == p("for_name")).returning(
+    provider_endpoints.c.id
 )
 # Where the client's provider is asked to close an attempt: at its newest endpoint that has a URL.
 _asked = (
@@ -89,22 +73,23 @@ def keep(step: Step) -> sa.Select[Any]:
         .with_for_update(skip_locked=True),
     )
     step("pruned", sa.delete(messages).where(one_of(messages.c.id, sa.select(old.c.id))))
-    endpoint, kind = p("for_endpoint", type_=messages.c.id.type), p("for_type", type_=sa.String)
     seen = sa.select(messages.c.id).where(
-        messages.c.endpoint_id == endpoint, messages.c.unknown_type == kind, messages.c.id != for_id
+        messages.c.endpoint_id == p("for_endpoint"),
+        messages.c.unknown_type == p("for_type"),
+        messages.c.id != for_id,
     )
     waits = p("waits", type_=sa.Boolean) & ~sa.exists(seen)
     row = {
         "id": for_id,
-        "endpoint_id": endpoint,
-        "webhook_id": p("for_webhook_id", type_=sa.String),
-        "body": p("for_body", type_=sa.LargeBinary),
+        "endpoint_id": "for_endpoint",
+        "webhook_id": "for_webhook_id",
+        "body": "for_body",
         "created_at": now(),
         "status": sa.case((waits, text_literal(MessageStatus.WAITING)), else_=settled),
-        "note": p("for_note", type_=sa.String),
-        "unknown_type": kind,
+        "note": "for_note",
+        "unknown_type": "for_type",
     }
-    new = insert(messages).from_select([*row], sa.select(*row.values()))
+    new = insertion(messages, row)
     changed = {name: new.excluded[name] for name in ("status", "note", "unknown_type")}
     step(
         "message",
@@ -137,7 +122,7 @@ GET_VALID_ENDPOINT = (
 LIST_ENDPOINTS = (
     sa.select(
         provider_endpoints,
-        api_clients.c.name,
+        api_clients.c.name.label("client"),
         SECRETS.old_until(provider_endpoints.c.id).label("old_secret_until"),
     )
     .join_from(provider_endpoints, api_clients)
@@ -173,12 +158,9 @@ _messages = sa.select(
 )
 # One message.
 GET_MESSAGE = _messages.where(messages.c.id == p("for_id"))
-_oldest_first = (messages.c.created_at, messages.c.id)
 # All clients' messages of one status, oldest first, from a page's end on.
-LIST_MESSAGES = (
-    _messages.where(messages.c.status == p("for_status"), after_last(*_oldest_first))
-    .order_by(*_oldest_first)
-    .limit(p("page_size"))
+LIST_MESSAGES = oldest_first(
+    _messages.where(messages.c.status == p("for_status")), messages.c.created_at, messages.c.id
 )
 # Settle a message by hand.
 DISMISS_MESSAGE = (
@@ -186,107 +168,3 @@ DISMISS_MESSAGE = (
     .where(messages.c.id == p("for_id"), messages.c.status == text_literal(MessageStatus.WAITING))
     .values(status=MessageStatus.SETTLED, note="dismissed")
 )
-
-
-class ProviderRepository(Statements):
-    """Providers' endpoints and messages."""
-
-    def add(self, name: str, provider: str, secret: str, close_url: str | None) -> str | None:
-        """Insert an endpoint of the client of this name; its id, or None without such a client."""
-        values = {"new_id": new_id(), "for_name": name, "for_provider": provider}
-        url = {"for_url": close_url}
-        made: str | None = self._run(ADD_ENDPOINT, **values, **url).scalar_one_or_none()
-        if made is not None:
-            SECRETS.add(self._connection, made, secret)
-        return made
-
-    def rotate(self, endpoint_id: str, secret: str, overlap_ms: int) -> bool:
-        """Add a secret; the others expire after the overlap. Returns whether there is such an endpoint."""
-        found = self._run(LOCK_VALID, for_id=endpoint_id).first()
-        if found:
-            SECRETS.replace(self._connection, endpoint_id, secret, overlap_ms)
-        return bool(found)
-
-    def set_url(self, endpoint_id: str, close_url: str | None) -> bool:
-        """Set where the provider is asked; whether there is such an endpoint."""
-        return bool(self._run(SET_URL, for_id=endpoint_id, for_url=close_url).rowcount)
-
-    def closer(self, client_id: str, provider: str) -> Closer | None:
-        """Where a client's provider is asked to close an attempt; None if it cannot be."""
-        rows = self._run(GET_CLOSER, for_client=client_id, for_provider=provider).all()
-        return Closer(rows[0].close_url, tuple(row.secret for row in rows)) if rows else None
-
-    def revoke(self, endpoint_id: str) -> None:
-        """Revoke an endpoint and delete its secrets. Repeating it changes nothing."""
-        if self._run(REVOKE, for_id=endpoint_id).rowcount:
-            SECRETS.delete(self._connection, endpoint_id)
-
-    def valid_endpoint(self, endpoint_id: str) -> ValidEndpoint | None:
-        """What messages are verified with; None if there is no such endpoint, or if it is revoked."""
-        rows = self._run(GET_VALID_ENDPOINT, for_id=endpoint_id).all()
-        if not rows:
-            return None
-        return ValidEndpoint(
-            rows[0].client_id,
-            rows[0].provider,
-            tuple(row.secret for row in rows),
-            min(math.inf if row.valid_ms is None else row.valid_ms for row in rows),
-        )
-
-    def endpoints(self, name: str | None) -> list[ProviderEndpoint]:
-        """The endpoints of one client, or of all, oldest first."""
-        if name is None:
-            rows = self._run(LIST_ENDPOINTS)
-        else:
-            rows = self._run(LIST_ENDPOINTS_OF_CLIENT, for_name=name)
-        return [_endpoint(row) for row in rows]
-
-    def endpoint(self, endpoint_id: str) -> ProviderEndpoint | None:
-        row = self._run(GET_ENDPOINT, for_id=endpoint_id).one_or_none()
-        return None if row is None else _endpoint(row)
-
-    def keep(self, **values: Any) -> None:
-        """Insert a message, or note what became of it."""
-        keep(self._connection, **values)
-
-    def dismiss(self, message_id: str) -> None:
-        """Settle a message by hand."""
-        self._run(DISMISS_MESSAGE, for_id=message_id)
-
-    def message(self, message_id: str) -> ProviderMessage | None:
-        row = self._run(GET_MESSAGE, for_id=message_id).one_or_none()
-        return None if row is None else _message(row)
-
-    def messages(
-        self, status: str, page_size: int, after: Position | None
-    ) -> list[ProviderMessage]:
-        """All clients' messages of one status, oldest first."""
-        at, last_id = after or FIRST
-        values = {"for_status": status, "page_size": page_size}
-        rows = self._run(LIST_MESSAGES, **values, last_at=at, last_id=last_id)
-        return [_message(row) for row in rows]
-
-
-def _message(row: sa.Row[Any]) -> ProviderMessage:
-    return ProviderMessage(
-        id=row.id,
-        sender=Sender(row.endpoint_id, row.client_id, row.provider),
-        client=row.client,
-        webhook_id=row.webhook_id,
-        body=bytes(row.body),
-        created_at=row.created_at,
-        status=MessageStatus(row.status),
-        note=row.note,
-    )
-
-
-def _endpoint(row: sa.Row[Any]) -> ProviderEndpoint:
-    return ProviderEndpoint(
-        id=row.id,
-        client=row.name,
-        provider=row.provider,
-        created_at=row.created_at,
-        revoked_at=row.revoked_at,
-        old_secret_until=row.old_secret_until,
-        close_url=row.close_url,
-    )

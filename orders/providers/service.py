@@ -1,21 +1,23 @@
 """Payment providers: where each sends its signed webhooks, and who signed a message."""
 
 import hashlib
-from collections.abc import Mapping
-from contextlib import suppress
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from orders.caches import Credentials
 from orders.errors import ClientNotFound, EndpointNotFound, MessageNotFound, SignatureInvalid
+from orders.providers import repository
 from orders.providers.domain import Closer, ProviderEndpoint, ProviderMessage, Sender
-from orders.providers.repository import ProviderRepository, ValidEndpoint
 from orders.sql.errors import retried
-from orders.sql.ids import is_uuid
-from orders.sql.statements import Position
-from orders.sql.transactions import Transactional
+from orders.sql.ids import is_uuid, new_id
+from orders.sql.statements import Position, Statements
+from orders.sql.transactions import Service
 from orders.webhooks.signatures import new_secret, verify
 
 #: How long an old secret still works after a rotation, by default.
@@ -24,17 +26,23 @@ OVERLAP = timedelta(hours=24)
 KEPT = timedelta(days=30)
 
 
-class Providers(Transactional[ProviderRepository]):
+class ValidEndpoint(NamedTuple):
+    """What a message to an endpoint is verified with, and whose payments it reports."""
+
+    client_id: str
+    provider: str
+    secrets: tuple[str, ...]
+    #: Until the first of the secrets expires.
+    valid_ms: float
+
+
+class Providers(Service):
     """A client has any number of endpoints, one for each provider, say. Each has a secret of its own.
 
     Secrets are stored in plain text: verifying an HMAC takes the secret itself. Whoever reads them
     can report payments to that endpoint, so the database and its backups must be protected
     accordingly.
-
-    Raises StorageUnavailable from every method while the database does not answer.
     """
-
-    _repository = ProviderRepository
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
@@ -50,17 +58,19 @@ class Providers(Transactional[ProviderRepository]):
 
         At ``close_url`` the provider is asked to close payment attempts. Raises ClientNotFound.
         """
-        secret = new_secret()
-        with self._writing() as repository:
-            endpoint_id = repository.add(name, provider, secret, close_url)
-        if endpoint_id is None:
-            raise ClientNotFound
+        endpoint_id, secret = new_id(), new_secret()
+        values = {"for_name": name, "for_provider": provider, "for_url": close_url}
+        with self._writing() as sql:
+            if sql.run(repository.ADD_ENDPOINT, new_id=endpoint_id, **values).first() is None:
+                raise ClientNotFound
+            repository.SECRETS.add(sql, endpoint_id, secret)
         return self._find(endpoint_id), secret
 
     def list_endpoints(self, name: str | None = None) -> list[ProviderEndpoint]:
         """The endpoints of one client, or of all, in the order in which they were made."""
-        with self._reading() as repository:
-            return repository.endpoints(name)
+        if name is None:
+            return self._all(repository.ENDPOINT, repository.LIST_ENDPOINTS)
+        return self._all(repository.ENDPOINT, repository.LIST_ENDPOINTS_OF_CLIENT, for_name=name)
 
     @retried
     def rotate(self, endpoint_id: str, overlap: timedelta = OVERLAP) -> str:
@@ -69,12 +79,12 @@ class Providers(Transactional[ProviderRepository]):
         Raises EndpointNotFound, also for one that is revoked.
         """
         secret = new_secret()
-        self._find(endpoint_id)
-        with self._writing() as repository:
-            rotated = repository.rotate(endpoint_id, secret, overlap // timedelta(milliseconds=1))
-        self._cached.forget(endpoint_id)
-        if not rotated:
-            raise EndpointNotFound("This one is revoked.")
+        with self._changing(endpoint_id) as sql:
+            if sql.run(repository.LOCK_VALID, for_id=endpoint_id).first() is None:
+                raise EndpointNotFound("This one is revoked.")
+            repository.SECRETS.replace(
+                sql, endpoint_id, secret, overlap // timedelta(milliseconds=1)
+            )
         return secret
 
     @retried
@@ -83,16 +93,10 @@ class Providers(Transactional[ProviderRepository]):
 
         Raises EndpointNotFound, also for one that is revoked.
         """
-        self._find(endpoint_id)
-        with self._writing() as repository:
-            if not repository.set_url(endpoint_id, close_url):
+        with self._changing(endpoint_id) as sql:
+            if not sql.run(repository.SET_URL, for_id=endpoint_id, for_url=close_url).rowcount:
                 raise EndpointNotFound("This one is revoked.")
         return self._find(endpoint_id)
-
-    def closer(self, client_id: str, provider: str) -> Closer | None:
-        """Where a client's provider is asked to close payment attempts; None if it cannot be."""
-        with self._reading() as repository:
-            return repository.closer(client_id, provider)
 
     @retried
     def revoke(self, endpoint_id: str) -> ProviderEndpoint:
@@ -100,11 +104,24 @@ class Providers(Transactional[ProviderRepository]):
 
         Raises EndpointNotFound.
         """
-        self._find(endpoint_id)
-        with self._writing() as repository:
-            repository.revoke(endpoint_id)
-        self._cached.forget(endpoint_id)
+        with self._changing(endpoint_id) as sql:
+            if sql.run(repository.REVOKE, for_id=endpoint_id).rowcount:  # it was not before
+                repository.SECRETS.delete(sql, endpoint_id)
         return self._find(endpoint_id)
+
+    @contextmanager
+    def _changing(self, endpoint_id: str) -> Iterator[Statements]:
+        """A transaction that changes an endpoint. Raises EndpointNotFound."""
+        self._find(endpoint_id)
+        with self._writing() as sql:
+            yield sql
+        self._cached.forget(endpoint_id)
+
+    def closer(self, client_id: str, provider: str) -> Closer | None:
+        """Where a client's provider is asked to close payment attempts; None if it cannot be."""
+        values = {"for_client": client_id, "for_provider": provider}
+        found = self._all(tuple, repository.GET_CLOSER, **values)
+        return Closer(found[0][0], tuple(secret for _, secret in found)) if found else None
 
     def authenticate(
         self, endpoint_id: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float
@@ -147,8 +164,9 @@ class Providers(Transactional[ProviderRepository]):
         unknown type only the first message waits: providers add new ones at any time.
         """
         digest = hashlib.sha256(f"{sender.endpoint_id} {webhook_id} ".encode() + body)
-        with self._autocommit() as repository:
-            repository.keep(
+        with self._autocommit() as sql:
+            sql.do(
+                repository.keep,
                 for_id=str(UUID(bytes=digest.digest()[:16])),
                 for_endpoint=sender.endpoint_id,
                 for_webhook_id=webhook_id[:255],
@@ -163,30 +181,39 @@ class Providers(Transactional[ProviderRepository]):
         self, status: str, *, page_size: int, after: Position | None = None
     ) -> list[ProviderMessage]:
         """All clients' messages of one status, oldest first."""
-        with self._reading() as repository:
-            return repository.messages(status, page_size, after)
+        return self._page(
+            repository.MESSAGE, repository.LIST_MESSAGES, page_size, after, for_status=status
+        )
 
     def message(self, message_id: str) -> ProviderMessage:
         """Raises MessageNotFound."""
-        with self._reading() as repository:
-            message = repository.message(message_id)
-        if message is None:
-            raise MessageNotFound
-        return message
+        return self._one(
+            repository.MESSAGE, MessageNotFound, repository.GET_MESSAGE, for_id=message_id
+        )
 
     def dismiss(self, message_id: str) -> ProviderMessage:
         """Settle a message by hand. Raises MessageNotFound."""
-        with self._autocommit() as repository:
-            repository.dismiss(message_id)
+        with self._autocommit() as sql:
+            sql.run(repository.DISMISS_MESSAGE, for_id=message_id)
         return self.message(message_id)
 
     def _find(self, endpoint_id: str) -> ProviderEndpoint:
-        with self._reading() as repository:
-            endpoint = repository.endpoint(endpoint_id) if is_uuid(endpoint_id) else None
-        if endpoint is None:
+        if not is_uuid(endpoint_id):
             raise EndpointNotFound
-        return endpoint
+        return self._one(
+            repository.ENDPOINT, EndpointNotFound, repository.GET_ENDPOINT, for_id=endpoint_id
+        )
 
     def _look_up(self, endpoint_id: str) -> ValidEndpoint | None:
-        with self._reading() as repository:
-            return self._cached.refresh(endpoint_id, repository.valid_endpoint)
+        return self._cached.refresh(endpoint_id, self._read)
+
+    def _read(self, endpoint_id: str) -> ValidEndpoint | None:
+        """What messages are verified with; None if there is no such endpoint, or if it is revoked."""
+        with self._reading() as sql:
+            rows = sql.run(repository.GET_VALID_ENDPOINT, for_id=endpoint_id).all()
+        if not rows:
+            return None
+        return ValidEndpoint(
+            *(rows[0].client_id, rows[0].provider, tuple(row.secret for row in rows)),
+            min(math.inf if row.valid_ms is None else row.valid_ms for row in rows),
+        )

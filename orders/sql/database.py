@@ -210,21 +210,31 @@ def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
         context.is_disconnect = True
 
 
+#: An engine; or a connection, whose transaction is its owner's.
+Bind = sa.Engine | sa.Connection
+
+
 @contextmanager
-def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+def writing(bind: Bind) -> Iterator[sa.Connection]:
     """One transaction. Raises StorageUnavailable if the database could not carry it out."""
-    with translated(), engine.begin() as connection:
+    if isinstance(bind, sa.Connection):
+        yield bind
+        return
+    with translated(), bind.begin() as connection:
         yield connection
 
 
 @contextmanager
-def autocommit(engine: sa.Engine) -> Iterator[sa.Connection]:
+def autocommit(bind: Bind) -> Iterator[sa.Connection]:
     """A connection on which each statement is committed by itself, without a BEGIN and a COMMIT.
 
     For a single statement, to save its round trips. Raises StorageUnavailable if the database could
     not carry it out.
     """
-    with translated(), engine.connect() as connection:
+    if isinstance(bind, sa.Connection):
+        yield bind
+        return
+    with translated(), bind.connect() as connection:
         driver: Any = connection.connection.driver_connection
         driver.alone = True
         try:

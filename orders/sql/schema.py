@@ -45,7 +45,7 @@ class Schema(Statements):
         If there are several, as after a migration of your own that branches off, it is this code's
         if that is among them.
         """
-        rows = self._run(GET_STATE).all()
+        rows = self.run(GET_STATE).all()
         if not rows:
             return State("", read_only=False)
         revisions = [row.revision for row in rows]
@@ -54,8 +54,8 @@ class Schema(Statements):
 
     def try_disk(self) -> None:
         """Write to the server's disk. Raises what its driver raises when that is full."""
-        self._run(WITH_LITTLE_MEMORY)
-        self._run(SPILL)
+        self.run(WITH_LITTLE_MEMORY)
+        self.run(SPILL)
 
     def misfits(self) -> list[str]:
         """What keeps this code from working on the tables: columns that they lack, or that it does not fill.

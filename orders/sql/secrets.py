@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from orders.sql.expressions import Id, later, now
 from orders.sql.ids import new_id
+from orders.sql.statements import Statements
 
 p = sa.bindparam
 
@@ -33,22 +34,19 @@ class Secrets:
             .values(expires_at=soon)
         )
 
-    def add(self, connection: sa.Connection, owner_id: str, secret: str) -> None:
+    def add(self, sql: Statements, owner_id: str, secret: str) -> None:
         """Insert a secret that does not expire."""
         row = {self._owner.name: owner_id, "id": new_id(), "secret": secret, "created_at": now()}
-        connection.execute(sa.insert(self._table).values(row))
+        sql.run(sa.insert(self._table).values(row))
 
-    def replace(
-        self, connection: sa.Connection, owner_id: str, secret: str, overlap_ms: int
-    ) -> None:
+    def replace(self, sql: Statements, owner_id: str, secret: str, overlap_ms: int) -> None:
         """Insert a secret, make the others expire, and delete those that have expired."""
-        values = {"for_owner": owner_id, "for_ms": overlap_ms}
         for statement in (self._delete_expired, self._expire):
-            connection.execute(statement, values)
-        self.add(connection, owner_id, secret)
+            sql.run(statement, for_owner=owner_id, for_ms=overlap_ms)
+        self.add(sql, owner_id, secret)
 
-    def delete(self, connection: sa.Connection, owner_id: str) -> None:
-        connection.execute(self._delete, {"for_owner": owner_id})
+    def delete(self, sql: Statements, owner_id: str) -> None:
+        sql.run(self._delete, for_owner=owner_id)
 
     @property
     def is_valid(self) -> sa.ColumnElement[bool]:

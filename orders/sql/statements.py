@@ -1,13 +1,19 @@
-"""What the repositories have in common: statements on one connection, and pages of rows."""
+"""What the contexts have in common: statements on one connection, and what is made of their rows."""
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
 from orders.sql.expressions import Instant
+from orders.sql.steps import Operation
 
 p = sa.bindparam
+T = TypeVar("T")
+#: Makes a value of a row.
+Make = Callable[[sa.Row[Any]], T]
 
 
 class Position(NamedTuple):
@@ -31,11 +37,56 @@ def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[b
     return sa.tuple_(at, row_id) > last
 
 
+def oldest_first(
+    found: sa.Select[Any], at: sa.Column[Any], row_id: sa.Column[Any]
+) -> sa.Select[Any]:
+    """A page of what is found, for `Statements.page`."""
+    return found.where(after_last(at, row_id)).order_by(at, row_id).limit(p("page_size"))
+
+
+def made_of(kind: Callable[..., T], **convert: Callable[[Any], Any]) -> Make[T]:
+    """Fill each field of ``kind`` from the column of its name, converted unless it is null."""
+    names = tuple(signature(kind).parameters)
+
+    def make(row: sa.Row[Any]) -> T:
+        values = {name: getattr(row, name) for name in names}
+        for name, converted in convert.items():
+            if values[name] is not None:
+                values[name] = converted(values[name])
+        return kind(**values)
+
+    return make
+
+
 class Statements:
     """Statements on one connection."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
 
-    def _run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
+    def run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
         return self._connection.execute(statement, values)
+
+    def do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
+        return operation(self._connection, **values)
+
+    def one(self, make: Make[T], statement: sa.Executable, **values: Any) -> T | None:
+        """The only row; None if there is none."""
+        row = self.run(statement, **values).one_or_none()
+        return None if row is None else make(row)
+
+    def all(self, make: Make[T], statement: sa.Executable, **values: Any) -> list[T]:
+        return [make(row) for row in self.run(statement, **values)]
+
+    def page(
+        self,
+        make: Make[T],
+        statement: sa.Executable,
+        page_size: int,
+        after: Position | None,
+        **values: Any,
+    ) -> list[T]:
+        """A page of a list that is sorted by time and id; ``after`` is where the one before ended."""
+        at, last_id = after or FIRST
+        values |= {"page_size": page_size, "last_at": at, "last_id": last_id}
+        return self.all(make, statement, **values)

@@ -1,9 +1,10 @@
 """Operations of several steps in one statement."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.sql.dml import UpdateBase
 
 
@@ -51,3 +52,22 @@ class Operation:
 
     def __call__(self, connection: sa.Connection, **values: Any) -> Sequence[sa.Row[Any]]:
         return connection.execute(self._statement, values).all()
+
+
+def insertion(
+    table: sa.Table,
+    row: Mapping[str, Any],
+    *conditions: Any,
+    source: sa.FromClause | None = None,
+    order_by: Any = None,
+    lock: bool = False,
+) -> Insert:
+    """Insert what is selected, and locked if need be; a value that is text is the name of a parameter."""
+    values = (
+        sa.bindparam(value, type_=table.c[name].type) if isinstance(value, str) else value
+        for name, value in row.items()
+    )
+    chosen = sa.select(*values).where(*conditions).order_by(order_by)
+    if source is not None:
+        chosen = chosen.select_from(source)
+    return insert(table).from_select([*row], chosen.with_for_update() if lock else chosen)

@@ -1,36 +1,37 @@
-"""What the services have in common: each opens its repository in a transaction."""
+"""What the services have in common: each method opens its repository in a transaction."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from orders.sql.database import autocommit, reading, writing
-from orders.sql.statements import Statements
+from orders.errors import OrderError
+from orders.sql.database import Bind, autocommit, reading, writing
+from orders.sql.statements import Make, Position, Statements
 
 R = TypeVar("R", bound=Statements)
+T = TypeVar("T")
 
 
 class Transactional(Generic[R]):
     """A service on repositories of one kind.
 
-    Raises StorageUnavailable from every method while the database does not answer.
+    Of an engine each method uses a connection of its own, and raises StorageUnavailable while the
+    database does not answer; of a connection it takes part in that one's transaction.
     """
 
     #: The kind of repository.
     _repository: type[R]
 
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+    def __init__(self, bind: Bind) -> None:
+        self._bind = bind
 
     @contextmanager
     def _writing(self) -> Iterator[R]:
         """A repository in a transaction: what raises leaves nothing written."""
-        with writing(self._engine) as connection:
-            repository = self._opened(connection)
-            yield repository
-        self._committed(repository)
+        with writing(self._bind) as connection:
+            yield self._opened(connection)
 
     @contextmanager
     def _autocommit(self) -> Iterator[R]:
@@ -39,18 +40,49 @@ class Transactional(Generic[R]):
         For a method that writes in one `Operation` or statement: it saves the round trips of BEGIN
         and COMMIT, and no lock outlasts the statement if this process freezes.
         """
-        with autocommit(self._engine) as connection:
-            repository = self._opened(connection)
-            yield repository
-        self._committed(repository)
+        with autocommit(self._bind) as connection:
+            yield self._opened(connection)
 
     @contextmanager
     def _reading(self) -> Iterator[R]:
-        with reading(self._engine) as connection:
+        with reading(self._bind) as connection:
             yield self._opened(connection)
 
     def _opened(self, connection: sa.Connection) -> R:
         return self._repository(connection)
 
-    def _committed(self, repository: R) -> None:
-        """Called after each commit. Does nothing, unless a service overrides it."""
+
+class Service(Transactional[Statements]):
+    """A service that runs the statements of its context itself."""
+
+    _repository = Statements
+
+    def _one(
+        self, make: Make[T], error: type[OrderError], statement: sa.Executable, **values: Any
+    ) -> T:
+        """Read the only row. Raises ``error`` if there is none."""
+        with self._reading() as sql:
+            found = sql.one(make, statement, **values)
+        if found is None:
+            raise error
+        return found
+
+    def _value(self, statement: sa.Executable, **values: Any) -> Any:
+        """The only column of the only row; None if there is none."""
+        with self._reading() as sql:
+            return sql.run(statement, **values).scalar_one_or_none()
+
+    def _all(self, make: Make[T], statement: sa.Executable, **values: Any) -> list[T]:
+        with self._reading() as sql:
+            return sql.all(make, statement, **values)
+
+    def _page(
+        self,
+        make: Make[T],
+        statement: sa.Executable,
+        page_size: int,
+        after: Position | None,
+        **values: Any,
+    ) -> list[T]:
+        with self._reading() as sql:
+            return sql.page(make, statement, page_size, after, **values)

@@ -3,11 +3,11 @@
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
-from orders.sql.expressions import Instant, clock, one_of, text_literal
-from orders.sql.steps import Operation, Step
+from orders.sql.expressions import Instant, clock, one_of
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import order_items, stock_items, stock_repairs, unpaid_orders
+from orders.stock.repository import add_to_stock
 
 p = sa.bindparam
 
@@ -59,28 +59,17 @@ def repair(step: Step) -> sa.Select[Any]:
     }
     repaired = step(
         "repaired",
-        insert(stock_repairs)
-        .from_select(
-            [*row],
-            sa.select(*row.values())
-            .select_from(found.join(seen, sa.true()))
-            .where(reserved.between(_number(0), found.c.on_hand)),
+        insertion(
+            stock_repairs,
+            row,
+            reserved.between(_number(0), found.c.on_hand),
+            source=found.join(seen, sa.true()),
         )
         .on_conflict_do_nothing()
         .returning(stock_repairs),
     )
-    zero = _number(0)
-    change = insert(stock_items).from_select(
-        ["sku", "on_hand", "price_minor", "currency"],
-        sa.select(repaired.c.sku, zero, zero, text_literal("")),
-    )
     added = sa.select(repaired.c.reserved - repaired.c.reserved_before).scalar_subquery()
-    step(
-        "stock",
-        change.on_conflict_do_update(
-            index_elements=["sku"], set_={"reserved": stock_items.c.reserved + added}
-        ),
-    )
+    add_to_stock(step, repaired, reserved=added)
     return sa.select(
         seen.c.held,
         seen.c.reserved.label("was_reserved"),

@@ -3,21 +3,18 @@
 The operations lock one SKU, and decide by the row that they have locked.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
-from orders.errors import KeyReused, SkuNotFound, StockReserved, StockTooLarge
-from orders.sql.acting import KEY_ID
 from orders.sql.expressions import clock, text_literal, unindexed
-from orders.sql.statements import Statements
-from orders.sql.steps import Operation, Step
+from orders.sql.statements import made_of
+from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import api_clients, stock_adjustments, stock_items
-from orders.stock import repairs
-from orders.stock.domain import KEEP_TIMEOUT, MAX_INT, Adjustment, Expected, Repair, StockItem
+from orders.stock.domain import MAX_INT, Adjustment, StockItem
 
 p = sa.bindparam
+ITEM, ADJUSTMENT = made_of(StockItem), made_of(Adjustment)
 
 WITH_KEY = (
     stock_adjustments.c.client_id == p("for_client"),
@@ -30,15 +27,6 @@ _wanted = {
     "currency": p("for_currency", type_=stock_items.c.currency.type),
     "timeout_seconds": p("for_timeout", type_=stock_items.c.timeout_seconds.type),
 }
-
-
-class Written(NamedTuple):
-    """A SKU as it was found and as it was written; None when it was not."""
-
-    before: StockItem | None
-    after: StockItem | None
-    #: Why it was not written: version or reserved.
-    refusal: str | None
 
 
 def _number(value: int) -> sa.ColumnClause[int]:
@@ -63,11 +51,9 @@ def _with_name(adjustments: sa.FromClause) -> tuple[sa.ColumnElement[Any], ...]:
     return (*adjustments.c, name.scalar_subquery().label("client"))
 
 
-def _by_client(sku: sa.ColumnElement[str]) -> dict[str, sa.ColumnElement[Any]]:
+def _by_client(sku: sa.ColumnElement[str]) -> dict[str, Any]:
     """What every adjustment has: its SKU, its client, and its time, which is after the SKU was locked."""
-    client_id = p("for_client", type_=stock_adjustments.c.client_id.type)
-    key_id = p("by_key", type_=stock_adjustments.c.key_id.type)
-    return {"sku": sku, "client_id": client_id, "at": clock(), "key_id": key_id}
+    return {"sku": sku, "client_id": "for_client", "at": clock(), "key_id": "by_key"}
 
 
 def _refusal() -> sa.ColumnElement[str]:
@@ -93,12 +79,26 @@ def _note_change(step: Step, found: sa.FromClause, written: sa.FromClause) -> No
         "reason": text_literal("set"),
         "on_hand": written.c.on_hand,
     }
-    change = (
-        sa.select(*row.values())
-        .select_from(written.join(found, sa.true(), isouter=True))
-        .where(delta != _number(0))
+    both = written.join(found, sa.true(), isouter=True)
+    step("noted", insertion(stock_adjustments, row, delta != _number(0), source=both))
+
+
+def add_to_stock(step: Step, changed: sa.FromClause, **more: sa.ColumnElement[int]) -> None:
+    """Add to the columns of each SKU in ``changed``, as they are once the SKU is locked.
+
+    It is an insert that always conflicts. An update would first check the constraints of the row as
+    it was when the statement began, and raise if the change would not have been possible then.
+    """
+    row = {
+        "sku": changed.c.sku,
+        **dict.fromkeys(("on_hand", "price_minor"), _number(0)),
+        "currency": text_literal(""),
+    }
+    values = {name: stock_items.c[name] + some for name, some in more.items()}
+    step(
+        "stock",
+        insertion(stock_items, row).on_conflict_do_update(index_elements=["sku"], set_=values),
     )
-    step("noted", insert(stock_adjustments).from_select([*row], change))
 
 
 # -- operations ----------------------------------------------------------------------------
@@ -119,14 +119,12 @@ def set_stock(step: Step) -> sa.Select[Any]:
         .with_for_update(key_share=True),
     )
     one_row = sa.select(_number(1)).subquery("one_row")
-    new = insert(stock_items).from_select(
-        ["sku", "reserved", *_wanted],
-        sa.select(p("for_sku", type_=stock_items.c.sku.type), _number(0), *_wanted.values())
-        .select_from(one_row.join(found, sa.true(), isouter=True))
-        .where(
-            found.c.refusal.is_(None),
-            found.c.sku.is_not(None) | p("may_create", type_=sa.Boolean),
-        ),
+    new = insertion(
+        stock_items,
+        {"sku": "for_sku", "reserved": _number(0), **_wanted},
+        found.c.refusal.is_(None),
+        found.c.sku.is_not(None) | p("may_create", type_=sa.Boolean),
+        source=one_row.join(found, sa.true(), isouter=True),
     )
     written = step(
         "written",
@@ -171,31 +169,18 @@ def adjust(step: Step) -> sa.Select[Any]:
     row = {
         **_by_client(found.c.sku),
         "delta": delta,
-        "reason": p("for_reason", type_=sa.String),
+        "reason": "for_reason",
         "on_hand": sa.cast(on_hand, sa.Integer),
-        "idempotency_key": p("for_key", type_=sa.String),
+        "idempotency_key": "for_key",
     }
     is_possible = on_hand.between(found.c.reserved, _number(MAX_INT))
     adjusted = step(
         "adjusted",
-        insert(stock_adjustments)
-        .from_select([*row], sa.select(*row.values()).where(is_possible))
+        insertion(stock_adjustments, row, is_possible)
         .on_conflict_do_nothing()
         .returning(stock_adjustments),
     )
-    # An insert that always conflicts. An update would first check the constraints of the row as it was
-    # when the statement began, and raise if the adjustment would not have been possible then.
-    zero = _number(0)
-    change = insert(stock_items).from_select(
-        ["sku", "on_hand", "price_minor", "currency"],
-        sa.select(adjusted.c.sku, zero, zero, text_literal("")),
-    )
-    step(
-        "stock",
-        change.on_conflict_do_update(
-            index_elements=["sku"], set_={"on_hand": stock_items.c.on_hand + delta}
-        ),
-    )
+    add_to_stock(step, adjusted, on_hand=delta)
     before = (found.c.on_hand.label("was_on_hand"), found.c.reserved.label("was_reserved"))
     return sa.select(*before, *_with_name(adjusted)).select_from(
         found.join(adjusted, sa.true(), isouter=True)
@@ -229,106 +214,3 @@ LIST_ADJUSTMENTS = (
     .order_by(stock_adjustments.c.id.desc())
     .limit(p("page_size"))
 )
-#: After any adjustment.
-LAST = 2**63 - 1
-
-
-class StockRepository(Statements):
-    """Stock and what changed it."""
-
-    def item(self, sku: str) -> StockItem | None:
-        row = self._run(GET_STOCK, for_sku=sku).one_or_none()
-        return None if row is None else stock_item(row)
-
-    def retire(self, sku: str) -> None:
-        """Sell no more of a SKU."""
-        self._run(RETIRE_STOCK, for_sku=sku)
-
-    def items(self, *, page_size: int, after: str | None) -> list[StockItem]:
-        """SKUs in byte order."""
-        rows = self._run(LIST_STOCK, last_sku=after or "", page_size=page_size)
-        return [stock_item(row) for row in rows]
-
-    def set(self, item: StockItem, client_id: str | None, expected: Expected) -> Written:
-        """Set a SKU's stock and price if it is as expected, and if that leaves enough for what orders hold."""
-        rows = set_stock(
-            self._connection,
-            for_sku=item.sku,
-            for_on_hand=item.on_hand,
-            for_price=item.price_minor,
-            for_currency=item.currency,
-            for_timeout=item.timeout_seconds or None,
-            keep_timeout=item.timeout_seconds == KEEP_TIMEOUT,
-            for_client=client_id,
-            by_key=KEY_ID.get(),
-            any_version=expected.versions is None,
-            versions=dict.fromkeys(expected.versions or (), 1),
-            may_create=expected.exists is not True,
-        )
-        found = {bool(row.is_after): row for row in rows}
-        before, after = (stock_item(found[n]) if n in found else None for n in (False, True))
-        return Written(before, after, None if before is None else found[False].refusal)
-
-    def adjust(self, sku: str, *, client_id: str, key: str, delta: int, reason: str) -> Adjustment:
-        """Add to what is on hand.
-
-        Raises KeyReused when its key was used before; SkuNotFound, StockReserved and StockTooLarge
-        whether or not it was.
-        """
-        rows = adjust(
-            self._connection,
-            for_sku=sku,
-            for_client=client_id,
-            by_key=KEY_ID.get(),
-            for_key=key,
-            for_delta=delta,
-            for_reason=reason,
-        )
-        if not rows:
-            raise SkuNotFound
-        [row] = rows
-        if row.id is not None:
-            return _adjustment(row)
-        if row.was_on_hand + delta > MAX_INT:
-            raise StockTooLarge(f"It may be {MAX_INT} at most.")
-        if row.was_on_hand + delta < row.was_reserved:
-            raise StockReserved(f"They hold {row.was_reserved} of {row.was_on_hand}.")
-        raise KeyReused
-
-    def repair(self, sku: str) -> Repair | None:
-        """Make what is reserved what unpaid orders hold; None if another repair was faster.
-
-        Raises SkuNotFound, StockReserved.
-        """
-        rows = repairs.repair(self._connection, for_sku=sku)
-        if not rows:
-            raise SkuNotFound
-        [row] = rows
-        if row.number is not None:
-            return Repair(row.reserved_before, row.reserved)
-        if row.held == row.was_reserved:
-            return Repair(row.held, row.held)
-        if row.held > row.on_hand:
-            raise StockReserved(f"They hold {row.held} of {row.on_hand}: correct on_hand first.")
-        return None
-
-    def adjustment(self, client_id: str, key: str) -> Adjustment | None:
-        """What a key was used for before."""
-        row = self._run(GET_ADJUSTMENT, for_client=client_id, for_key=key).one_or_none()
-        return None if row is None else _adjustment(row)
-
-    def adjustments(self, sku: str, *, page_size: int, before_id: int | None) -> list[Adjustment]:
-        """A SKU's adjustments, newest first."""
-        last = LAST if before_id is None else before_id
-        rows = self._run(LIST_ADJUSTMENTS, for_sku=sku, before_id=last, page_size=page_size)
-        return [_adjustment(row) for row in rows]
-
-
-def _adjustment(row: sa.Row[Any]) -> Adjustment:
-    fields = (row.id, row.sku, row.client, row.delta, row.reason, row.on_hand, row.at)
-    return Adjustment(*fields, row.key_id)
-
-
-def stock_item(row: sa.Row[Any]) -> StockItem:
-    fields = (row.sku, row.on_hand, row.reserved, row.price_minor, row.currency, row.retired_at)
-    return StockItem(*fields, row.timeout_seconds)

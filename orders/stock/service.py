@@ -1,8 +1,8 @@
 """What can be done with stock: one method, one transaction."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -13,11 +13,26 @@ from orders.errors import (
     PreconditionRequired,
     SkuNotFound,
     StockReserved,
+    StockTooLarge,
 )
+from orders.sql.acting import KEY_ID
+from orders.sql.database import Bind
 from orders.sql.errors import retried
-from orders.sql.transactions import Transactional
-from orders.stock.domain import ANYTHING, KEEP_TIMEOUT, Adjustment, Expected, Repair, StockItem
-from orders.stock.repository import StockRepository
+from orders.sql.transactions import Service
+from orders.stock import repository
+from orders.stock.domain import (
+    ANYTHING,
+    KEEP_TIMEOUT,
+    MAX_INT,
+    Adjustment,
+    Expected,
+    Repair,
+    StockItem,
+)
+from orders.stock.repairs import repair
+
+#: After any adjustment.
+LAST = 2**63 - 1
 
 
 class Adjusted(NamedTuple):
@@ -34,44 +49,36 @@ class SetStock(NamedTuple):
     created: bool
 
 
-class StockService(Transactional[StockRepository]):
+class StockService(Service):
     """What is in stock, and what changed it.
 
     Orders hold and sell stock by operations of their own: see `orders.order.operations`.
-
-    Raises StorageUnavailable from every method while the database does not answer.
     """
 
-    _repository = StockRepository
-
     def __init__(
-        self, engine: sa.Engine, check_timeout: Callable[[float], object] = lambda _: None
+        self, bind: Bind, check_timeout: Callable[[float], object] = lambda _: None
     ) -> None:
         """``check_timeout`` raises TimeoutOutOfRange for one that no order may have."""
-        super().__init__(engine)
+        super().__init__(bind)
         self._check_timeout = check_timeout
 
     def get(self, sku: str) -> StockItem:
         """Raises SkuNotFound."""
-        with self._reading() as repository:
-            item = repository.item(sku)
-        if item is None:
-            raise SkuNotFound
-        return item
+        return self._one(repository.ITEM, SkuNotFound, repository.GET_STOCK, for_sku=sku)
 
     def retire(self, sku: str) -> None:
         """Sell no more of a SKU, until it is set again. What orders hold stays theirs.
 
         Raises SkuNotFound.
         """
-        with self._autocommit() as repository:
-            repository.retire(sku)
+        with self._autocommit() as sql:
+            sql.run(repository.RETIRE_STOCK, for_sku=sku)
         self.get(sku)
 
     def items(self, *, page_size: int, after: str | None = None) -> list[StockItem]:
         """SKUs in byte order, those that follow ``after``."""
-        with self._reading() as repository:
-            return repository.items(page_size=page_size, after=after)
+        values = {"last_sku": after or "", "page_size": page_size}
+        return self._all(repository.ITEM, repository.LIST_STOCK, **values)
 
     @retried
     def set(
@@ -93,19 +100,34 @@ class StockService(Transactional[StockRepository]):
         if timeout_seconds:
             self._check_timeout(timeout_seconds)
         item = StockItem(sku, on_hand, 0, price_minor, currency, timeout_seconds=timeout_seconds)
-        with self._autocommit() as repository:
+        values = {
+            "for_sku": sku,
+            "for_on_hand": on_hand,
+            "for_price": price_minor,
+            "for_currency": currency,
+            "for_timeout": timeout_seconds or None,
+            "keep_timeout": timeout_seconds == KEEP_TIMEOUT,
+            "for_client": client_id,
+            "by_key": KEY_ID.get(),
+            "any_version": expected.versions is None,
+            "versions": dict.fromkeys(expected.versions or (), 1),
+            "may_create": expected.exists is not True,
+        }
+        with self._autocommit() as sql:
             for _ in range(2):
-                written = repository.set(item, client_id, expected)
-                # Neither: another request created the SKU while the statement ran. So the second
-                # try finds it.
-                if written.before or written.after or expected.exists:
+                rows = {bool(row.is_after): row for row in sql.do(repository.set_stock, **values)}
+                # None: another request created the SKU while the statement ran. So the second try
+                # finds it.
+                if rows or expected.exists:
                     break
-        before, after, refusal = written
-        if after is not None:
-            return SetStock(after, created=before is None)
-        if refusal == "reserved" and before is not None:
+        before = repository.ITEM(rows[False]) if False in rows else None
+        if True in rows:
+            return SetStock(repository.ITEM(rows[True]), created=before is None)
+        if before is None:
+            raise PreconditionFailed
+        if rows[False].refusal == "reserved":
             raise StockReserved(f"They hold {before.reserved} of {before.on_hand}.")
-        if before is None or expected.exists is not None:
+        if expected.exists is not None:
             raise PreconditionFailed
         if timeout_seconds == KEEP_TIMEOUT:
             item = replace(item, timeout_seconds=before.timeout_seconds)
@@ -121,30 +143,39 @@ class StockService(Transactional[StockRepository]):
 
         Raises SkuNotFound, StockReserved, StockTooLarge, KeyReused.
         """
-        with self._autocommit() as repository:
-            try:
-                adjustment = repository.adjust(
-                    sku, client_id=client_id, key=key, delta=delta, reason=reason
-                )
-            except OrderError:
-                # Whatever the reason, a known key gets its original response.
-                known = repository.adjustment(client_id, key)
-                if known is None:
-                    raise
-                if (known.sku, known.delta, known.reason) != (sku, delta, reason):
-                    raise KeyReused from None
-                return Adjusted(known, replayed=True)
-        return Adjusted(adjustment, replayed=False)
+        key_of = {"for_client": client_id, "for_key": key}
+        values = {"for_sku": sku, "by_key": KEY_ID.get(), "for_delta": delta, "for_reason": reason}
+        with self._autocommit() as sql:
+            rows = sql.do(repository.adjust, **key_of, **values)
+            if rows and rows[0].id is not None:
+                return Adjusted(repository.ADJUSTMENT(rows[0]), replayed=False)
+            # Whatever the reason, a known key gets its original response.
+            known = sql.one(repository.ADJUSTMENT, repository.GET_ADJUSTMENT, **key_of)
+        if known is None:
+            raise _not_adjusted(rows, delta)
+        if (known.sku, known.delta, known.reason) != (sku, delta, reason):
+            raise KeyReused
+        return Adjusted(known, replayed=True)
 
     def repair(self, sku: str) -> Repair:
         """Make what is reserved of a SKU what unpaid orders hold, whatever is sold meanwhile.
 
         Raises SkuNotFound, StockReserved.
         """
-        with self._autocommit() as repository:
-            while (repair := repository.repair(sku)) is None:
-                pass  # another repair was faster: it may have done all
-        return repair
+        with self._autocommit() as sql:
+            while True:  # again if another repair was faster: it may have done all
+                rows = sql.do(repair, for_sku=sku)
+                if not rows:
+                    raise SkuNotFound
+                [row] = rows
+                if row.number is not None:
+                    return Repair(row.reserved_before, row.reserved)
+                if row.held == row.was_reserved:
+                    return Repair(row.held, row.held)
+                if row.held > row.on_hand:
+                    raise StockReserved(
+                        f"They hold {row.held} of {row.on_hand}: correct on_hand first."
+                    )
 
     def adjustments(
         self, sku: str, *, page_size: int, before_id: int | None = None
@@ -153,7 +184,19 @@ class StockService(Transactional[StockRepository]):
 
         Raises SkuNotFound.
         """
-        with self._reading() as repository:
-            if repository.item(sku) is None:
-                raise SkuNotFound
-            return repository.adjustments(sku, page_size=page_size, before_id=before_id)
+        self.get(sku)
+        last = LAST if before_id is None else before_id
+        values = {"for_sku": sku, "before_id": last, "page_size": page_size}
+        return self._all(repository.ADJUSTMENT, repository.LIST_ADJUSTMENTS, **values)
+
+
+def _not_adjusted(rows: Sequence[sa.Row[Any]], delta: int) -> OrderError:
+    """Why nothing was added to what is on hand, although the key is new."""
+    if not rows:
+        return SkuNotFound()
+    on_hand, reserved = rows[0].was_on_hand, rows[0].was_reserved
+    if on_hand + delta > MAX_INT:
+        return StockTooLarge(f"It may be {MAX_INT} at most.")
+    if on_hand + delta < reserved:
+        return StockReserved(f"They hold {reserved} of {on_hand}.")
+    return KeyReused()

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.freezes.domain import Freeze
-from orders.freezes.repository import FreezeRepository
+from orders.freezes.service import Freezes
 from orders.sql.expressions import Instant, one_of, unindexed
 from orders.sql.statements import FIRST, Statements
 from orders.sql.tables import (
@@ -207,12 +207,12 @@ class DoctorRepository(Statements):
 
     def server(self) -> sa.Row[Any]:
         """What the server says of itself."""
-        return self._run(GET_SERVER).one()
+        return self.run(GET_SERVER).one()
 
     def broken_indexes(self) -> list[str]:
         """The names of indexes that are missing or invalid."""
         wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
-        return sorted(wanted - {*self._run(GET_INDEXES).scalars()})
+        return sorted(wanted - {*self.run(GET_INDEXES).scalars()})
 
     def locked_rows(self) -> list[Locked]:
         """Overdue orders that wait for a row, and who has locked it."""
@@ -220,20 +220,20 @@ class DoctorRepository(Statements):
 
     def wrong_stock(self) -> Sequence[sa.Row[Any]]:
         """SKUs whose stock does not add up."""
-        return self._run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
+        return self.run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
 
     def wrong_orders(self) -> Sequence[sa.Row[Any]]:
         """Recent orders whose row, events and payments contradict each other."""
-        return self._run(GET_WRONG_ORDERS, newest=NEWEST).all()
+        return self.run(GET_WRONG_ORDERS, newest=NEWEST).all()
 
     def freezes(self) -> list[Freeze]:
         """Freezes that hold orders."""
-        return FreezeRepository(self._connection).holding(NAMED)
+        return Freezes(self._connection).holding(NAMED)
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
         """Subscriptions whose endpoint keeps failing, for longest first."""
-        return self._run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
+        return self.run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
 
     def waiting_messages(self) -> Sequence[sa.Row[Any]]:
         """Providers' messages that wait for a person."""
-        return self._run(LIST_WAITING_MESSAGES).all()
+        return self.run(LIST_WAITING_MESSAGES).all()

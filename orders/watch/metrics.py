@@ -21,8 +21,7 @@ from prometheus_client.registry import Collector
 from orders.caches import SharedRead
 from orders.config import Settings
 from orders.errors import StorageUnavailable
-from orders.freezes.repository import FreezeRepository
-from orders.freezes.service import MOST_HOLDING
+from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
@@ -83,7 +82,7 @@ class Figures(Collector):
                 repository = OrderRepository(connection)
                 holding = Counter(
                     freeze.opened_by if freeze.opened_by in RULES else PERSON
-                    for freeze in FreezeRepository(connection).holding(MOST_HOLDING)
+                    for freeze in Freezes(connection).holding()
                 )
                 refunds = repository.refunds_due(MOST_PAYMENTS)
                 return repository.oldest_overdue_ms(), holding, refunds

@@ -417,7 +417,7 @@ class WebhookRepository(Statements):
         """Insert a subscription to ``types``, unless there is one of this id; ``events`` are those that
         were named, or None for all.
         """
-        self._run(LOCK_CLIENT, for_client=client_id)
+        self.run(LOCK_CLIENT, for_client=client_id)
         row = {
             "id": subscription_id,
             "client_id": client_id,
@@ -426,15 +426,15 @@ class WebhookRepository(Statements):
             "created_at": now(),
         }
         new = insert(subscriptions).values(row).on_conflict_do_nothing()
-        made = self._run(new.returning(subscriptions.c.id)).first()
+        made = self.run(new.returning(subscriptions.c.id)).first()
         if made:
-            SECRETS.add(self._connection, subscription_id, secret)
+            SECRETS.add(self, subscription_id, secret)
             self._add_interests(client_id, subscription_id, types)
         return bool(made)
 
     def first_secret(self, subscription_id: str) -> str:
         """The oldest secret that signs; "" of a deleted subscription."""
-        found = self._run(LIST_SECRETS, for_subscription=subscription_id).scalars().all()
+        found = self.run(LIST_SECRETS, for_subscription=subscription_id).scalars().all()
         return found[-1] if found else ""
 
     def _add_interests(self, client_id: str, subscription_id: str, types: Sequence[str]) -> None:
@@ -457,29 +457,29 @@ class WebhookRepository(Statements):
         """Change a subscription's URL, unless it is None, and its events, if there are types."""
         own = {"for_client": client_id, "for_id": subscription_id}
         named = None if events is None else " ".join(events)
-        changed = self._run(CHANGE, **own, new_url=url, other_events=bool(types), new_events=named)
+        changed = self.run(CHANGE, **own, new_url=url, other_events=bool(types), new_events=named)
         if changed.rowcount and types:
-            self._run(DELETE_INTERESTS, **own)
+            self.run(DELETE_INTERESTS, **own)
             self._add_interests(client_id, subscription_id, types)
 
     def count(self, client_id: str) -> int:
-        count: int = self._run(COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
+        count: int = self.run(COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
         return count
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> bool:
         """Delete a subscription; return whether there was one."""
         own = {"for_client": client_id, "for_id": subscription_id}
         # So that something waits for it: whoever looks at its line deletes all of its deliveries.
-        self._run(ADD_PING, **own)
-        deleted = bool(self._run(UNSUBSCRIBE, **own).rowcount)
+        self.run(ADD_PING, **own)
+        deleted = bool(self.run(UNSUBSCRIBE, **own).rowcount)
         if deleted:
-            SECRETS.delete(self._connection, subscription_id)
-            self._run(DELETE_INTERESTS, **own)
+            SECRETS.delete(self, subscription_id)
+            self.run(DELETE_INTERESTS, **own)
         return deleted
 
     def subscription(self, client_id: str | None, subscription_id: str) -> Subscription | None:
         values = {"for_client": client_id, "for_id": subscription_id}
-        row = self._run(GET_SUBSCRIPTION, **values).one_or_none()
+        row = self.run(GET_SUBSCRIPTION, **values).one_or_none()
         return None if row is None else _subscription(row)
 
     def subscriptions(
@@ -488,21 +488,21 @@ class WebhookRepository(Statements):
         """A client's subscriptions, oldest first."""
         at, last_id = after or FIRST
         values = {"last_at": at, "last_id": last_id, "page_size": page_size}
-        rows = self._run(LIST_SUBSCRIPTIONS, for_client=client_id, **values)
+        rows = self.run(LIST_SUBSCRIPTIONS, for_client=client_id, **values)
         return [_subscription(row) for row in rows]
 
     def pause(self, client_id: str | None, subscription_id: str) -> None:
         """Pause a subscription on request, unless it is paused."""
         values = {"for_client": client_id, "for_id": subscription_id}
-        self._run(PAUSE, **values, for_reason="requested")
+        self.run(PAUSE, **values, for_reason="requested")
 
     def resume(self, client_id: str | None, subscription_id: str) -> None:
-        self._run(RESUME, for_client=client_id, for_id=subscription_id)
+        self.run(RESUME, for_client=client_id, for_id=subscription_id)
 
     def rotate(self, client_id: str, subscription_id: str, secret: str, overlap_ms: int) -> None:
         """Give a subscription a new secret, if it exists; the others sign too for ``overlap_ms``."""
-        if self._run(LOCK_OWN, for_client=client_id, for_id=subscription_id).first():
-            SECRETS.replace(self._connection, subscription_id, secret, overlap_ms)
+        if self.run(LOCK_OWN, for_client=client_id, for_id=subscription_id).first():
+            SECRETS.replace(self, subscription_id, secret, overlap_ms)
 
     # -- deliveries --
 
@@ -535,7 +535,7 @@ class WebhookRepository(Statements):
         ]
         found = sa.union_all(*map(sa.select, pages)).subquery()
         newest = (found.c.created_at.desc(), found.c.id.desc())
-        rows = self._run(
+        rows = self.run(
             sa.select(found).order_by(*newest).limit(p("page_size")),
             for_subscription=subscription_id,
             after_at=after,
@@ -548,35 +548,35 @@ class WebhookRepository(Statements):
     def ping(self, client_id: str, subscription_id: str) -> Delivery | None:
         """Insert a delivery that is about nothing, if there is such a subscription."""
         values = {"for_client": client_id, "for_id": subscription_id}
-        row = self._run(ADD_PING, **values).one_or_none()
+        row = self.run(ADD_PING, **values).one_or_none()
         return None if row is None else delivery_of(row)
 
     def delivery(self, client_id: str | None, delivery_id: str) -> Delivery | None:
-        row = self._run(GET_DELIVERY, for_client=client_id, for_id=delivery_id).one_or_none()
+        row = self.run(GET_DELIVERY, for_client=client_id, for_id=delivery_id).one_or_none()
         return None if row is None else delivery_of(row)
 
     def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery | None:
         """Have a delivery sent again, with all of its attempts ahead; None if there is none."""
-        row = self._run(REDELIVER, for_client=client_id, for_id=delivery_id).one_or_none()
+        row = self.run(REDELIVER, for_client=client_id, for_id=delivery_id).one_or_none()
         return None if row is None else delivery_of(row)
 
     def lines(self, after_ms: int, before_ms: int) -> list[Line]:
         """The subscriptions whose first delivery is due within bounds from now, soonest first."""
-        rows = self._run(LIST_LINES, after_ms=after_ms, before_ms=before_ms)
+        rows = self.run(LIST_LINES, after_ms=after_ms, before_ms=before_ms)
         return [Line(row.id, row.id, row.client_id, row.due_in_ms) for row in rows]
 
     def find_lines(self, given: Sequence[str]) -> list[Line]:
         """Those of these ids of deliveries and subscriptions that something waits for."""
-        rows = self._run(FIND_LINES, for_ids=given)
+        rows = self.run(FIND_LINES, for_ids=given)
         return [Line._make(row) for row in rows if None not in row]
 
     def look(self, subscription_id: str) -> tuple[Candidate | None, bool]:
         """The first delivery of a subscription that may be sent, and whether there are more."""
-        rows = self._run(LOOK, for_subscription=subscription_id).all()
+        rows = self.run(LOOK, for_subscription=subscription_id).all()
         return self._candidate(rows[0]) if rows else None, len(rows) > 1
 
     def _candidate(self, row: sa.Row[Any]) -> Candidate:
-        target = self._run(
+        target = self.run(
             GET_TARGET,
             for_subscription=row.subscription_id,
             for_order=row.order_id,
@@ -613,20 +613,20 @@ class WebhookRepository(Statements):
         somebody else was faster.
         """
         values = {"for_id": message.id, "token": message.token, "new_body": body}
-        lease: datetime | None = self._run(CLAIM, **values, lease_ms=lease_ms).scalar_one_or_none()
+        lease: datetime | None = self.run(CLAIM, **values, lease_ms=lease_ms).scalar_one_or_none()
         return lease
 
     def put_off(self, message: Message, delay_ms: int) -> None:
         """Postpone a delivery that is as it was read."""
-        self._run(PUT_OFF, for_id=message.id, token=message.token, delay_ms=delay_ms)
+        self.run(PUT_OFF, for_id=message.id, token=message.token, delay_ms=delay_ms)
 
     def drop(self, message: Message) -> None:
         """Delete a delivery that is as it was read."""
-        self._run(DROP, for_id=message.id, token=message.token)
+        self.run(DROP, for_id=message.id, token=message.token)
 
     def drop_page(self, subscription_id: str, page_size: int) -> None:
         """Delete a page of a subscription's deliveries, those that are pending last."""
-        self._run(DROP_PAGE, for_subscription=subscription_id, page_size=page_size)
+        self.run(DROP_PAGE, for_subscription=subscription_id, page_size=page_size)
 
     def record(
         self, message: Message, answer: Answer, status: DeliveryStatus, delay_ms: int
@@ -634,7 +634,7 @@ class WebhookRepository(Statements):
         """Record an attempt under its lease; return whether another delivery waited for it, or None
         if the lease was lost.
         """
-        has_successor: bool | None = self._run(
+        has_successor: bool | None = self.run(
             RECORD,
             for_id=message.id,
             token=message.token,
@@ -653,12 +653,12 @@ class WebhookRepository(Statements):
         ``kept_ms``; return how many.
         """
         values = {"for_subscription": subscription_id, "old_status": str(status)}
-        result = self._run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
+        result = self.run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
         return result.rowcount
 
     def pause_gone(self, message: Message) -> None:
         """Pause a subscription whose endpoint answered that it is gone."""
-        self._run(PAUSE_GONE, for_id=message.subscription_id, gone_url=message.url)
+        self.run(PAUSE_GONE, for_id=message.subscription_id, gone_url=message.url)
 
 
 def _subscription(row: sa.Row[Any]) -> Subscription:

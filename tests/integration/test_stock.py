@@ -25,8 +25,7 @@ from orders.sql.ids import new_id
 from orders.sql.tables import stock_adjustments, stock_items
 from orders.stock import repository as stock_repository
 from orders.stock.domain import ANYTHING, Expected, StockItem
-from orders.stock.repository import StockRepository
-from orders.stock.service import Adjusted
+from orders.stock.service import Adjusted, StockService
 from tests.conftest import Shop, opened, upgrade
 from tests.expiring import expire_now
 from tests.integration.test_orders_statements import waiting
@@ -147,8 +146,7 @@ def test_who_creates_a_sku_second_finds_it_there(
     shop: Shop, on_hand: int, expected: Expected, outcome: Any
 ) -> None:
     with waiting(shop, lambda: put(shop, on_hand, expected)) as (other, found):
-        tea = StockItem("tea", 5, 0, 250, "EUR")
-        assert StockRepository(other).set(tea, None, ANYTHING).after == tea
+        StockService(other).set("tea", on_hand=5, price_minor=250, currency="EUR")
     if isinstance(outcome, StockItem):
         assert found[0] == outcome
     else:
@@ -161,11 +159,11 @@ def test_a_twin_that_waits_replays_the_adjustment(shop: Shop) -> None:
     shop.stock("cup")
     same: dict[str, Any] = {"key": "one", "client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: adjust(shop, -1, "one")) as (other, found):
-        made = StockRepository(other).adjust("tea", delta=-1, **same)
-    assert found[0] == Adjusted(made, replayed=True)
+        made = StockService(other).adjust("tea", delta=-1, **same)
+    assert found[0] == Adjusted(made.adjustment, replayed=True)
     same["key"] = "two"
     with waiting(shop, lambda: adjust(shop, -1, "two", "cup")) as (other, found):
-        StockRepository(other).adjust("tea", delta=-1, **same)
+        StockService(other).adjust("tea", delta=-1, **same)
     assert isinstance(found[0], KeyReused)
     assert (shop.shelf(), shop.shelf("cup")) == ((98, 0), (100, 0))
 
@@ -182,10 +180,10 @@ def test_an_order_is_placed_for_what_an_adjustment_left(shop: Shop) -> None:
     shop.stock("tea", 10)
     change: dict[str, Any] = {"client_id": shop.client, "reason": "counted"}
     with waiting(shop, lambda: shop.place(tea=2)) as (other, found):
-        StockRepository(other).adjust("tea", key="a", delta=-9, **change)
+        StockService(other).adjust("tea", key="a", delta=-9, **change)
     assert isinstance(found[0], OutOfStock)
     with waiting(shop, lambda: shop.place(tea=2)) as (other, found):
-        StockRepository(other).adjust("tea", key="b", delta=1, **change)
+        StockService(other).adjust("tea", key="b", delta=1, **change)
     assert found[0].status == "unpaid"
     assert shop.shelf() == (2, 2)
 
