@@ -17,7 +17,7 @@ from orders.order.states import status_of
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
-from orders.webhooks.repository import delivery_of
+from orders.webhooks.repository import DELIVERY
 
 Json = dict[str, Any]
 
@@ -153,7 +153,7 @@ def refund_due(row: sa.Row[Any]) -> Json:
 
 def _delivery(row: sa.Row[Any]) -> Json:
     """A webhook delivery, with the URL that it is sent to."""
-    shown = DeliveryOut.model_validate(delivery_of(row))
+    shown = DeliveryOut.model_validate(DELIVERY(row))
     return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
 
 

@@ -175,7 +175,7 @@ class OpsRepository(OrderRepository):
 
     def locked_rows(self) -> list[Locked]:
         """Overdue orders that wait for a row, and who has locked it."""
-        return locked_rows(self._connection)
+        return locked_rows(self.connection)
 
     def latest_expired(self, most: int) -> Sequence[sa.Row[Any]]:
         """The orders that expired in the last day, newest first."""

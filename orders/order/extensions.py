@@ -4,7 +4,7 @@ An operation moves some of them, so it can be interrupted between any two.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -14,10 +14,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused
 from orders.order.domain import EventType
-from orders.order.operations import REMINDERS, add_events, event_of
+from orders.order.operations import move
 from orders.order.payments import Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
-from orders.order.waiting import HOLDS, in_scope, moved_with
+from orders.order.waiting import HOLDS, in_scope
 from orders.sql.database import autocommit, reading
 from orders.sql.expressions import (
     Id,
@@ -27,7 +27,6 @@ from orders.sql.expressions import (
     ms_until,
     now,
     one_of,
-    rfc3339_text,
     text_literal,
     unindexed,
     uuid7,
@@ -57,34 +56,6 @@ class Batch(NamedTuple):
 def _one(row: sa.FromClause, name: str) -> sa.ColumnElement[Any]:
     """A column of a single row, as a value: a planner then sees that an index applies."""
     return sa.select(row.c[name]).scalar_subquery()
-
-
-def _move(
-    step: Step,
-    locked: sa.FromClause,
-    deadline: sa.ColumnElement[Any],
-    facts: Mapping[str, sa.ColumnElement[Any]],
-) -> tuple[sa.FromClause, sa.FromClause]:
-    """The steps that give locked orders a later deadline; those orders, and the webhook deliveries."""
-    extended = step(
-        "extended",
-        sa.update(unpaid_orders)
-        .where(one_of(unpaid_orders.c.order_id, sa.select(locked.c.order_id)))
-        .values(
-            expires_at=deadline,
-            version=unpaid_orders.c.version + 1,
-            under_way_until=moved_with(unpaid_orders, deadline),
-        )
-        .returning(unpaid_orders, clock().label("at")),
-    )
-    moved = {
-        "previous_expires_at": rfc3339_text(locked.c.expires_at),
-        "expires_at": rfc3339_text(extended.c.expires_at),
-        **facts,
-    }
-    same = locked.c.order_id == extended.c.order_id
-    event = event_of(extended, EventType.EXTENDED, extended.c.at, moved, same)
-    return extended, add_events(step, event, reminders=REMINDERS)
 
 
 def _count(rows: sa.FromClause) -> sa.ColumnElement[int]:
@@ -152,7 +123,7 @@ def give_back(step: Step) -> sa.Select[Any]:
         "note": _one(freeze, "reason"),
         "by": _one(freeze, "opened_by"),
     }
-    extended, deliveries = _move(step, locked, deadline, facts)
+    extended, deliveries = move(step, locked, deadline, facts)
     is_over = ~sa.exists(sa.select(found.c.order_id))
     counted = step(
         "counted",
@@ -269,7 +240,7 @@ def extend_wanted(step: Step) -> sa.Select[Any]:
         "note": p("for_note", type_=sa.String),
         "by": p("for_whom", type_=sa.String),
     }
-    extended, deliveries = _move(step, locked, later(start, "for_ms"), facts)
+    extended, deliveries = move(step, locked, later(start, "for_ms"), facts)
     skipped = _count(wanted) - _count(locked)
     return _outcome(extended, deliveries, _rows("page", _end_of(page), skipped))
 
@@ -291,8 +262,6 @@ class Progress(NamedTuple):
 
 
 class Extensions(Payments):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
     def __init__(
         self,
         engine: sa.Engine,
@@ -302,9 +271,8 @@ class Extensions(Payments):
         reminders: bool = False,
         observe: Observer = nobody,
     ) -> None:
-        super().__init__(engine, webhooks, observe)
+        super().__init__(engine, webhooks, observe, reminders=reminders)
         self._scheduler = scheduler
-        self._reminders = reminders
 
     def give_back(self, connection: sa.Connection, freeze_id: str) -> Batch | None:
         """Give some orders their time back, in one statement, on a connection that commits it by

@@ -427,6 +427,34 @@ def place(step: Step) -> sa.Select[Any]:
     return outcome(lines, basket, placed, deliveries)
 
 
+def move(
+    step: Step,
+    locked: sa.FromClause,
+    deadline: sa.ColumnElement[Any],
+    because: Mapping[str, sa.ColumnElement[Any]] | None = None,
+) -> tuple[sa.FromClause, sa.FromClause]:
+    """Give locked orders another deadline; returns those orders, and the webhook deliveries."""
+    extended = step(
+        "extended",
+        sa.update(unpaid_orders)
+        .where(one_of(unpaid_orders.c.order_id, sa.select(locked.c.order_id)))
+        .values(
+            expires_at=deadline,
+            version=unpaid_orders.c.version + 1,
+            under_way_until=moved_with(unpaid_orders, deadline),
+        )
+        .returning(unpaid_orders, clock().label("at")),
+    )
+    facts = {
+        "previous_expires_at": rfc3339_text(locked.c.expires_at),
+        "expires_at": rfc3339_text(extended.c.expires_at),
+        **(because or {}),
+    }
+    same = locked.c.order_id == extended.c.order_id
+    event = event_of(extended, EventType.EXTENDED, extended.c.at, facts, same)
+    return extended, add_events(step, event, reminders=REMINDERS)
+
+
 @Operation
 def extend(step: Step) -> sa.Select[Any]:
     """Move the deadline of a client's own unpaid order, if it has an expected version.
@@ -451,24 +479,7 @@ def extend(step: Step) -> sa.Select[Any]:
         )
         .with_for_update(),
     )
-    extended = step(
-        "extended",
-        sa.update(unpaid_orders)
-        .where(one_of(unpaid_orders.c.order_id, sa.select(order.c.order_id)))
-        .values(
-            expires_at=deadline,
-            version=unpaid_orders.c.version + 1,
-            under_way_until=moved_with(unpaid_orders, deadline),
-        )
-        .returning(unpaid_orders, clock().label("at")),
-    )
-    facts = {
-        "previous_expires_at": rfc3339_text(order.c.expires_at),
-        "expires_at": rfc3339_text(extended.c.expires_at),
-    }
-    same = order.c.order_id == extended.c.order_id
-    event = event_of(extended, EventType.EXTENDED, extended.c.at, facts, same)
-    deliveries = add_events(step, event, reminders=REMINDERS)
+    extended, deliveries = move(step, order, deadline)
     left = ms_until(extended.c.expires_at, extended.c.at).label("ms")
     state = unpaid_state(extended).add_columns(left, ids_of(deliveries)).cte("state")
     return with_items(in_state(state))

@@ -16,7 +16,7 @@ from orders.errors import (
 )
 from orders.order.domain import Entry, EventType, Payment
 from orders.order.ports import Observer, TaskScheduler
-from orders.order.repository import OrderRepository
+from orders.order.repository import GET_OWN_PAYMENT, LIST_PAYMENTS, PAYMENT, OrderRepository
 from orders.sql.errors import retried
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
@@ -30,20 +30,25 @@ class Paid(NamedTuple):
 
 
 class Payments(Transactional[OrderRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
     _repository = OrderRepository
 
     def __init__(
-        self, engine: sa.Engine, webhooks: TaskScheduler | None, observe: Observer
+        self,
+        engine: sa.Engine,
+        webhooks: TaskScheduler | None,
+        observe: Observer,
+        *,
+        reminders: bool = False,
     ) -> None:
+        """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
         super().__init__(engine)
         self._engine = engine
         self._webhooks = webhooks
+        self._reminders = reminders
         self._observe = observe
 
-    def _committed(self, repository: OrderRepository) -> None:
-        self._send(repository.deliveries)
+    def _opened(self, connection: sa.Connection) -> OrderRepository:
+        return OrderRepository(connection, reminders=self._reminders, send=self._send)
 
     def _send(self, deliveries: Iterable[str]) -> None:
         if self._webhooks is not None:
@@ -100,11 +105,8 @@ class Payments(Transactional[OrderRepository]):
 
     def payment(self, client_id: str, payment_id: str) -> Payment:
         """A client's own payment. Raises PaymentNotFound."""
-        with self._reading() as repository:
-            payment = repository.own_payment(payment_id, client_id)
-        if payment is None:
-            raise PaymentNotFound
-        return payment
+        own = {"for_id": payment_id, "for_client": client_id}
+        return self._one(PAYMENT, PaymentNotFound, GET_OWN_PAYMENT, **own)
 
     def payments_with(self, client_id: str, provider: str, reference: str) -> list[Payment]:
         """The payment that a client's provider knows by this reference, if there is one."""
@@ -116,8 +118,8 @@ class Payments(Transactional[OrderRepository]):
         self, client_id: str, *, status: str, page_size: int, after: Position | None = None
     ) -> list[Payment]:
         """A client's payments of one status, oldest first."""
-        with self._reading() as repository:
-            return repository.payments(client_id, status=status, page_size=page_size, after=after)
+        values = {"for_client": client_id, "for_status": status}
+        return self._page(PAYMENT, LIST_PAYMENTS, page_size, after, **values)
 
     def payments_of_order(
         self,

@@ -1,17 +1,23 @@
 """What is read of orders, of one client or of all."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
+
+import sqlalchemy as sa
 
 from orders.errors import OrderNotFound
 from orders.order.domain import EventType, Order, OrderEvent
-from orders.order.repository import OrderRepository
-from orders.sql.statements import Position
+from orders.order.repository import GET_ITEMS, LAST_ID, LIST_ALL_ORDERS, OrderRepository, order_of
+from orders.order.states import list_orders
+from orders.sql.ids import first_id_after, first_id_from
+from orders.sql.statements import Position, Statements
 from orders.sql.transactions import Transactional
 
 
 class Reads(Transactional[OrderRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
+    _repository = OrderRepository
 
     def order(self, client_id: str | None, order_id: str) -> Order:
         """An order of one client, or of any. Raises OrderNotFound, also for another client's order."""
@@ -21,18 +27,51 @@ class Reads(Transactional[OrderRepository]):
             raise OrderNotFound
         return order
 
-    def orders(self, client_id: str, *, page_size: int, **filters: Any) -> list[Order]:
+    def orders(
+        self,
+        client_id: str,
+        *,
+        page_size: int,
+        status: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        expires_before: datetime | None = None,
+        client_reference: str | None = None,
+        after: Position | None = None,
+    ) -> list[Order]:
         """A client's orders: newest first, or with ``expires_before`` latest deadline first.
 
-        The filters, and ``after``, are those of `OrderRepository.orders`.
+        ``expires_before`` goes with neither ``created_before`` nor ``client_reference``.
         """
-        with self._reading() as repository:
-            return repository.orders(client_id, page_size=page_size, **filters)
+        bounds = {
+            "created_after": created_after,
+            "created_before": created_before,
+            "expires_before": expires_before,
+            "client_reference": client_reference,
+            "last": after,
+        }
+        query = list_orders(status, frozenset(name for name in bounds if bounds[name] is not None))
+        with self._reading() as sql:
+            rows = sql.do(
+                query,
+                for_client=client_id,
+                page_size=page_size,
+                first_id=created_after and first_id_after(created_after),
+                before_id=created_before and first_id_from(created_before),
+                after=created_after,
+                before=expires_before,
+                reference=client_reference,
+                last_at=after and after.at,
+                last_id=after and after.id,
+            )
+            return _with_items(sql, rows)
 
     def all_orders(self, *, page_size: int, after: Position | None = None) -> list[Order]:
         """All clients' orders, newest first."""
-        with self._reading() as repository:
-            return repository.all_orders(page_size=page_size, after=after)
+        last_id = LAST_ID if after is None else after.id
+        with self._reading() as sql:
+            found = sql.run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size)
+            return _with_items(sql, found.all())
 
     def events(
         self, client_id: str | None, order_id: str, *, after_id: int, page_size: int
@@ -46,3 +85,10 @@ class Reads(Transactional[OrderRepository]):
                 replace(event, data=placed) if event.type is EventType.CREATED else event
                 for event in repository.events(order_id, after_id, page_size)
             ]
+
+
+def _with_items(sql: Statements, rows: Sequence[sa.Row[Any]]) -> list[Order]:
+    items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
+    for item in sql.run(GET_ITEMS, ids=list(items)):
+        items[item.order_id].append(item)
+    return [order_of(row, items[row.id]) for row in rows]

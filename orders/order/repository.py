@@ -4,7 +4,7 @@ Those of several steps are in `orders.order.operations`.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -39,14 +39,13 @@ from orders.order.domain import (
     RefundsDue,
 )
 from orders.order.holdings import NOTHING, Holding
-from orders.order.operations import OWN, OWN_PAYMENT, WITH_KEY
+from orders.order.operations import OWN_PAYMENT, WITH_KEY
 from orders.order.origin import Origin
 from orders.order.states import (
     ITEM,
     client_of,
     ended_state,
     in_state,
-    list_orders,
     listed,
     refunded_minor,
     state_of,
@@ -57,8 +56,8 @@ from orders.order.waiting import kept
 from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
-from orders.sql.ids import first_id_after, first_id_from, new_id, random_part
-from orders.sql.statements import FIRST, Position, Statements, after_last
+from orders.sql.ids import new_id, random_part
+from orders.sql.statements import FIRST, Position, Statements, made_of, oldest_first
 from orders.sql.steps import Operation
 from orders.sql.tables import (
     REFUND_DUE,
@@ -73,6 +72,7 @@ from orders.sql.tables import (
 from orders.stock.domain import MAX_MINOR
 
 p = sa.bindparam
+PAYMENT, EVENT = made_of(Payment, status=PaymentStatus), made_of(OrderEvent, type=EventType)
 
 
 class Known(NamedTuple):
@@ -124,13 +124,12 @@ _order_with_items = (
     .select_from(orders.join(_state, sa.true()).join(order_items, sa.true()))
     .where(order_items.c.order_id == _of_id)
 )
-# One order of any client, a row for each item.
-GET_ANY_ORDER = Operation(lambda _: _order_with_items.where(orders.c.id == _of_id))
-# One order of one client, a row for each item.
-GET_ORDER = Operation(lambda _: _order_with_items.where(*OWN))
+_client = sa.func.coalesce(p("for_client", type_=Id), orders.c.client_id)
+_visible = (orders.c.id == _of_id, orders.c.client_id == _client)
+# One order of one client, or of any if none is given: a row for each item.
+GET_ORDER = Operation(lambda _: _order_with_items.where(*_visible))
 # The same order as it was placed.
-GET_ANY_PLACED = Operation(lambda _: with_items(sa.select(orders).where(orders.c.id == _of_id)))
-GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*OWN)))
+GET_PLACED = Operation(lambda _: with_items(sa.select(orders).where(*_visible)))
 # The order that was placed with a key, as it was placed.
 GET_PLACED_WITH_KEY = Operation(lambda _: with_items(sa.select(orders).where(*WITH_KEY)))
 # What one unpaid order of a client holds.
@@ -173,13 +172,7 @@ GET_ENTRY = sa.select(payment_entries).where(
 
 # One payment of one client.
 GET_OWN_PAYMENT = sa.select(payments).where(*OWN_PAYMENT)
-_oldest_first = (payments.c.created_at, payments.c.id)
-_payments = (
-    sa.select(payments)
-    .where(after_last(*_oldest_first))
-    .order_by(*_oldest_first)
-    .limit(p("page_size"))
-)
+_payments = oldest_first(sa.select(payments), payments.c.created_at, payments.c.id)
 # A client's payments of one status, oldest first, from a page's end on.
 LIST_PAYMENTS = _payments.where(
     payments.c.client_id == p("for_client"), payments.c.status == p("for_status")
@@ -232,17 +225,24 @@ LIST_ALL_ORDERS = in_state(_all.cte("page"), client_of(orders.c.client_id)).orde
 class OrderRepository(Statements):
     """The statements, on one connection."""
 
-    def __init__(self, connection: sa.Connection, *, reminders: bool = False) -> None:
-        """``reminders`` says whether webhooks remind of deadlines."""
+    def __init__(
+        self,
+        connection: sa.Connection,
+        *,
+        reminders: bool = False,
+        send: Callable[[Iterable[str]], object] = lambda _: None,
+    ) -> None:
+        """``reminders`` says whether webhooks remind of deadlines; ``send`` gets the webhook
+        deliveries that a statement made, once it is done: committed by itself, as a rule.
+        """
         super().__init__(connection)
         self._reminders = reminders
-        #: The webhook deliveries that the statements so far have made.
-        self.deliveries: list[str] = []
+        self._send = send
 
     def _do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
-        """Run an operation, and add the webhook deliveries it made to `deliveries`."""
-        rows = operation(self._connection, **values, by_key=KEY_ID.get())
-        self.deliveries += (rows[0].deliveries if rows else None) or ()
+        """Run an operation, and send the webhook deliveries that it made."""
+        rows = self.do(operation, **values, by_key=KEY_ID.get())
+        self._send((rows[0].deliveries if rows else None) or ())
         return rows
 
     # -- orders --
@@ -312,7 +312,7 @@ class OrderRepository(Statements):
 
     def known(self, client_id: str, key: str) -> Known | None:
         """What a key was used for before."""
-        rows = GET_PLACED_WITH_KEY(self._connection, for_client=client_id, for_key=key)
+        rows = self.do(GET_PLACED_WITH_KEY, for_client=client_id, for_key=key)
         return Known(rows[0].fingerprint, as_placed(rows)) if rows else None
 
     def expire(
@@ -328,14 +328,14 @@ class OrderRepository(Statements):
         """
         given = {"ids": order_ids, "not_after": not_after}
         if per_second:
-            rows = operations.expire_paced(self._connection, **given, for_rate=per_second)
+            rows = self.do(operations.expire_paced, **given, for_rate=per_second)
         else:
             operation = operations.expire_in_detail if in_detail else operations.expire
-            rows = operation(self._connection, **given)
+            rows = self.do(operation, **given)
         kinds: dict[str, list[sa.Row[Any]]] = defaultdict(list)
         for row in rows:
             kinds[row.kind].append(row)
-        self.deliveries += [row.id for row in kinds["delivery"]]
+        self._send(row.id for row in kinds["delivery"])
         cancelled = [
             CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
@@ -344,7 +344,7 @@ class OrderRepository(Statements):
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""
         rows = self._do(operations.cancel, for_id=order_id, for_client=client_id)
-        return _order(rows[0], rows) if rows else None
+        return order_of(rows[0], rows) if rows else None
 
     def extend(
         self,
@@ -370,7 +370,7 @@ class OrderRepository(Statements):
             for_max_ms=bounds_ms[1],
             reminders=self._reminders,
         )
-        return Extended(_order(rows[0], rows), rows[0].ms) if rows else None
+        return Extended(order_of(rows[0], rows), rows[0].ms) if rows else None
 
     def describe(
         self, order_id: str, client_id: str, changes: Mapping[str, Any], versions: str
@@ -387,24 +387,17 @@ class OrderRepository(Statements):
             "has_metadata": "metadata" in changes,
             "for_metadata": changes.get("metadata"),
         }
-        return any(details.describe(self._connection, **values) for _ in range(2))
+        return any(self.do(details.describe, **values) for _ in range(2))
 
     def order(self, order_id: str, client_id: str | None) -> Order | None:
         """An order of one client, or of any."""
-        rows = self._of_order(GET_ORDER, GET_ANY_ORDER, order_id, client_id)
-        return _order(rows[0], rows) if rows else None
+        rows = self.do(GET_ORDER, for_id=order_id, for_client=client_id)
+        return order_of(rows[0], rows) if rows else None
 
     def order_as_placed(self, order_id: str, client_id: str | None) -> Order | None:
         """The same order, as it was placed."""
-        rows = self._of_order(GET_PLACED, GET_ANY_PLACED, order_id, client_id)
+        rows = self.do(GET_PLACED, for_id=order_id, for_client=client_id)
         return as_placed(rows) if rows else None
-
-    def _of_order(
-        self, own: Operation, any_: Operation, order_id: str, client_id: str | None
-    ) -> Sequence[sa.Row[Any]]:
-        if client_id is None:
-            return any_(self._connection, for_id=order_id)
-        return own(self._connection, for_id=order_id, for_client=client_id)
 
     def held(self, client_id: str, most: int) -> Holding:
         """How many unpaid orders a client has, and what they hold; counts ``most`` orders at most."""
@@ -416,56 +409,6 @@ class OrderRepository(Statements):
         values = {"for_id": order_id, "for_client": client_id}
         pieces = self.run(GET_HELD, **values).scalar_one_or_none()
         return NOTHING if pieces is None else Holding(1, pieces)
-
-    def orders(
-        self,
-        client_id: str,
-        *,
-        page_size: int,
-        status: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        expires_before: datetime | None = None,
-        client_reference: str | None = None,
-        after: Position | None = None,
-    ) -> list[Order]:
-        """A client's orders: newest first, or with ``expires_before`` latest deadline first.
-
-        ``expires_before`` goes with neither ``created_before`` nor ``client_reference``.
-        """
-        bounds = {
-            "created_after": created_after,
-            "created_before": created_before,
-            "expires_before": expires_before,
-            "client_reference": client_reference,
-            "last": after,
-        }
-        query = list_orders(status, frozenset(name for name in bounds if bounds[name] is not None))
-        return self._orders(
-            query(
-                self._connection,
-                for_client=client_id,
-                page_size=page_size,
-                first_id=created_after and first_id_after(created_after),
-                before_id=created_before and first_id_from(created_before),
-                after=created_after,
-                before=expires_before,
-                reference=client_reference,
-                last_at=after and after.at,
-                last_id=after and after.id,
-            )
-        )
-
-    def all_orders(self, *, page_size: int, after: Position | None) -> list[Order]:
-        """All clients' orders, newest first."""
-        last_id = LAST_ID if after is None else after.id
-        return self._orders(self.run(LIST_ALL_ORDERS, last_id=last_id, page_size=page_size).all())
-
-    def _orders(self, rows: Sequence[sa.Row[Any]]) -> list[Order]:
-        items: dict[str, list[sa.Row[Any]]] = {row.id: [] for row in rows}
-        for item in self.run(GET_ITEMS, ids=list(items)):
-            items[item.order_id].append(item)
-        return [_order(row, items[row.id]) for row in rows]
 
     # -- payments --
 
@@ -497,7 +440,7 @@ class OrderRepository(Statements):
         )
         if not rows:
             raise OrderNotFound
-        return None if rows[0].id is None else _payment(rows[0])
+        return None if rows[0].id is None else PAYMENT(rows[0])
 
     def _pay(self, **values: Any) -> Sequence[sa.Row[Any]]:
         rows = self._do(operations.pay, **values, for_neither="lost")
@@ -508,30 +451,16 @@ class OrderRepository(Statements):
     def payment(self, client_id: str, provider: str, reference: str) -> Payment | None:
         """The payment that a provider knows by this reference."""
         values = {"for_client": client_id, "for_provider": provider}
-        row = self.run(GET_PAYMENT, **values, for_reference=reference).one_or_none()
-        return None if row is None else _payment(row)
+        return self.one(PAYMENT, GET_PAYMENT, **values, for_reference=reference)
 
     def own_payment(self, payment_id: str, client_id: str) -> Payment | None:
-        row = self.run(GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id).one_or_none()
-        return None if row is None else _payment(row)
-
-    def payments(
-        self, client_id: str, *, status: str, page_size: int, after: Position | None
-    ) -> list[Payment]:
-        """A client's payments of one status, oldest first."""
-        at, last_id = after or FIRST
-        values = {"for_client": client_id, "for_status": status, "page_size": page_size}
-        rows = self.run(LIST_PAYMENTS, **values, last_at=at, last_id=last_id)
-        return [_payment(row) for row in rows]
+        return self.one(PAYMENT, GET_OWN_PAYMENT, for_id=payment_id, for_client=client_id)
 
     def payments_of_order(
         self, order_id: str, *, page_size: int, after: Position | None
     ) -> list[Payment]:
         """An order's payments, oldest first."""
-        at, last_id = after or FIRST
-        values = {"for_order": order_id, "page_size": page_size}
-        rows = self.run(LIST_PAYMENTS_OF_ORDER, **values, last_at=at, last_id=last_id)
-        return [_payment(row) for row in rows]
+        return self.page(PAYMENT, LIST_PAYMENTS_OF_ORDER, page_size, after, for_order=order_id)
 
     def enter(self, entry: Entry, payment_id: str, client_id: str) -> bool:
         """Record a refund or a dispute; whether it was recorded."""
@@ -574,13 +503,11 @@ class OrderRepository(Statements):
 
     def events(self, order_id: str, after_id: int, page_size: int) -> list[OrderEvent]:
         """An order's events, oldest first."""
-        rows = self.run(LIST_EVENTS, for_id=order_id, after_id=after_id, page_size=page_size)
-        return [
-            OrderEvent(row.id, EventType(row.type), row.at, row.data, row.key_id) for row in rows
-        ]
+        values = {"for_id": order_id, "after_id": after_id, "page_size": page_size}
+        return self.all(EVENT, LIST_EVENTS, **values)
 
 
-def _order(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
+def order_of(row: sa.Row[Any], items: Sequence[sa.Row[Any]]) -> Order:
     return Order(**_fixed(row, items), **state_of(row))
 
 
@@ -614,24 +541,6 @@ def _paid_if_free(placed: Order) -> Order:
     if placed.total_minor:
         return placed
     return replace(placed, status=OrderStatus.PAID, paid_at=placed.created_at)
-
-
-def _payment(row: sa.Row[Any]) -> Payment:
-    return Payment(
-        id=row.id,
-        order_id=row.order_id,
-        provider=row.provider,
-        reference=row.reference,
-        amount_minor=row.amount_minor,
-        currency=row.currency,
-        status=PaymentStatus(row.status),
-        reason=row.reason,
-        created_at=row.created_at,
-        refunded_minor=row.refunded_minor,
-        refunded_at=row.refunded_at,
-        refund_reference=row.refund_reference,
-        paid_at=row.paid_at,
-    )
 
 
 def _refusal(quantities: Mapping[str, int], rows: Sequence[sa.Row[Any]]) -> OrderError:

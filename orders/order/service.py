@@ -39,7 +39,6 @@ from orders.order.holdings import NOTHING, Holding, HoldingLimits, Holdings
 from orders.order.payments import Paid, Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.reads import Reads
-from orders.order.repository import OrderRepository
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
 
@@ -66,8 +65,6 @@ def _expected(versions: frozenset[str] | None) -> str:
 
 
 class OrderService(Payments, Reads):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
     def __init__(
         self,
         engine: sa.Engine,
@@ -81,20 +78,15 @@ class OrderService(Payments, Reads):
         per_second: int = 0,
         observe: Observer = nobody,
     ) -> None:
-        """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
-        super().__init__(engine, webhooks, observe)
+        super().__init__(engine, webhooks, observe, reminders=reminders)
         self._scheduler = scheduler
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
         #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that
         #: places an order for it waits in SQL.
         self._placing = placing or Bulkhead(sys.maxsize, StockBusy)
-        self._reminders = reminders
         #: How many orders all workers together cancel per second at most; 0: no limit.
         self._per_second = per_second
-
-    def _opened(self, connection: sa.Connection) -> OrderRepository:
-        return OrderRepository(connection, reminders=self._reminders)
 
     # -- for clients -----------------------------------------------------------------------
 
@@ -304,14 +296,12 @@ class OrderService(Payments, Reads):
         orders. No deadline that is later than ``not_after`` has passed, whatever the database's clock
         says.
         """
-        repository = self._opened(connection)
-        expired = repository.expire(
+        expired = self._opened(connection).expire(
             order_ids,
             in_detail=report is not None,
             per_second=self._per_second,
             not_after=not_after,
         )
-        self._committed(repository)
         if report is not None:
             report(expired.details)
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)

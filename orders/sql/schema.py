@@ -64,7 +64,7 @@ class Schema(Statements):
         """
         tables = metadata.sorted_tables
         names = [table.name for table in tables]
-        look = sa.inspect(self._connection).get_multi_columns(filter_names=names)
+        look = sa.inspect(self.connection).get_multi_columns(filter_names=names)
         there = {
             f"{table}.{column['name']}": column
             for (_, table), columns in look.items()

@@ -62,13 +62,13 @@ class Statements:
     """Statements on one connection."""
 
     def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def run(self, statement: sa.Executable, **values: Any) -> sa.CursorResult[Any]:
-        return self._connection.execute(statement, values)
+        return self.connection.execute(statement, values)
 
     def do(self, operation: Operation, **values: Any) -> Sequence[sa.Row[Any]]:
-        return operation(self._connection, **values)
+        return operation(self.connection, **values)
 
     def one(self, make: Make[T], statement: sa.Executable, **values: Any) -> T | None:
         """The only row; None if there is none."""

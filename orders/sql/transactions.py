@@ -51,12 +51,6 @@ class Transactional(Generic[R]):
     def _opened(self, connection: sa.Connection) -> R:
         return self._repository(connection)
 
-
-class Service(Transactional[Statements]):
-    """A service that runs the statements of its context itself."""
-
-    _repository = Statements
-
     def _one(
         self, make: Make[T], error: type[OrderError], statement: sa.Executable, **values: Any
     ) -> T:
@@ -86,3 +80,9 @@ class Service(Transactional[Statements]):
     ) -> list[T]:
         with self._reading() as sql:
             return sql.page(make, statement, page_size, after, **values)
+
+
+class Service(Transactional[Statements]):
+    """A service that runs the statements of its context itself."""
+
+    _repository = Statements

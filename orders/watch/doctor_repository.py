@@ -216,7 +216,7 @@ class DoctorRepository(Statements):
 
     def locked_rows(self) -> list[Locked]:
         """Overdue orders that wait for a row, and who has locked it."""
-        return locked_rows(self._connection)
+        return locked_rows(self.connection)
 
     def wrong_stock(self) -> Sequence[sa.Row[Any]]:
         """SKUs whose stock does not add up."""
@@ -228,7 +228,7 @@ class DoctorRepository(Statements):
 
     def freezes(self) -> list[Freeze]:
         """Freezes that hold orders."""
-        return Freezes(self._connection).holding(NAMED)
+        return Freezes(self.connection).holding(NAMED)
 
     def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
         """Subscriptions whose endpoint keeps failing, for longest first."""

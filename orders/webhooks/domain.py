@@ -53,12 +53,16 @@ class Delivery:
     status: DeliveryStatus
     attempts: int
     created_at: datetime
-    next_attempt_at: datetime | None
+    due_at: datetime
     delivered_at: datetime | None
     last_attempt_at: datetime | None
     last_status: int | None
     last_error: str | None
     last_body: str | None
+
+    @property
+    def next_attempt_at(self) -> datetime | None:
+        return self.due_at if self.status is DeliveryStatus.PENDING else None
 
 
 @dataclass(frozen=True, slots=True)

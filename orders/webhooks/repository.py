@@ -3,15 +3,12 @@
 Deliveries are made by the statements that write events: see `orders.order.operations`.
 """
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY
 
-from orders.order.domain import Order
-from orders.order.origin import Origin
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -24,7 +21,8 @@ from orders.sql.expressions import (
     unindexed,
 )
 from orders.sql.secrets import Secrets
-from orders.sql.statements import FIRST, Position, Statements, after_last
+from orders.sql.statements import FIRST, made_of, oldest_first
+from orders.sql.steps import insertion
 from orders.sql.tables import (
     PENDING,
     api_clients,
@@ -40,10 +38,8 @@ from orders.webhooks.domain import (
     PING,
     REMINDER,
     SET_A_DEADLINE,
-    Answer,
     Delivery,
     DeliveryStatus,
-    Message,
     Subscription,
 )
 from orders.webhooks.signatures import MAX_SIGNATURES
@@ -56,6 +52,8 @@ subscriptions, secrets, deliveries, interests = (
     webhook_interests,
 )
 SECRETS = Secrets(secrets)
+SUBSCRIPTION = made_of(Subscription, events=lambda text: tuple(text.split()))
+DELIVERY = made_of(Delivery, status=DeliveryStatus)
 #: A subscription of a client; of any client, if none is given.
 OWN = (
     subscriptions.c.id == p("for_id"),
@@ -72,9 +70,6 @@ AS_READ = (
     deliveries.c.due_at == p("token", type_=Instant),
 )
 
-#: Reads an order of a client, on a connection.
-ReadOrder = Callable[[sa.Connection, str, str], Order | None]
-
 
 class Line(NamedTuple):
     """A subscription with a delivery that waits, and the milliseconds until the first one is due."""
@@ -86,28 +81,23 @@ class Line(NamedTuple):
     due_in_ms: int
 
 
-class Candidate(NamedTuple):
-    """A delivery that is due, with what decides whether it is sent."""
-
-    message: Message
-    #: Whether its subscription is deleted, or paused.
-    deleted: bool
-    paused: bool
-    #: A later event set the deadline anew.
-    superseded: bool
-    expires_in_ms: int | None
-
-
 # Lock a client, so that its subscriptions are made one after another.
 LOCK_CLIENT = (
     sa.select(api_clients.c.id)
     .where(api_clients.c.id == p("for_client"))
     .with_for_update(key_share=True)
 )
+_new = {
+    "id": "for_id",
+    "client_id": "for_client",
+    "url": "new_url",
+    "events": "new_events",
+    "created_at": now(),
+}
+# Insert a subscription, unless there is one of this id.
+SUBSCRIBE = insertion(subscriptions, _new).on_conflict_do_nothing().returning(subscriptions.c.id)
 # Lock a client's own subscription.
 LOCK_OWN = sa.select(subscriptions.c.id).where(*OWN).with_for_update()
-# Mark a client's own subscription as deleted; it gets no more deliveries.
-UNSUBSCRIBE = sa.update(subscriptions).where(*OWN).values(deleted_at=now(), paused_at=None)
 # How many subscriptions a client has.
 COUNT_SUBSCRIPTIONS = sa.select(sa.func.count()).where(
     subscriptions.c.client_id == p("for_client"), subscriptions.c.deleted_at.is_(None)
@@ -119,35 +109,28 @@ _shown = sa.select(
 # One subscription of one client.
 GET_SUBSCRIPTION = _shown.where(*OWN)
 # A client's subscriptions, oldest first, from a page's end on.
-LIST_SUBSCRIPTIONS = (
+LIST_SUBSCRIPTIONS = oldest_first(
     _shown.where(
-        subscriptions.c.client_id == p("for_client"),
-        subscriptions.c.deleted_at.is_(None),
-        after_last(subscriptions.c.created_at, subscriptions.c.id),
-    )
-    .order_by(subscriptions.c.created_at, subscriptions.c.id)
-    .limit(p("page_size"))
+        subscriptions.c.client_id == p("for_client"), subscriptions.c.deleted_at.is_(None)
+    ),
+    *(subscriptions.c.created_at, subscriptions.c.id),
 )
-# Send a client's own subscription's events elsewhere, or other ones.
-CHANGE = (
-    sa.update(subscriptions)
-    .where(*OWN)
-    .values(
-        url=sa.func.coalesce(p("new_url", type_=sa.String), subscriptions.c.url),
-        events=sa.case((p("other_events"), p("new_events")), else_=subscriptions.c.events),
-    )
-)
+
+
+def change(*conditions: sa.ColumnElement[bool], **columns: Any) -> sa.Update:
+    """Change a client's own subscription."""
+    return sa.update(subscriptions).where(*OWN, *conditions).values(columns)
+
+
+# Pause a client's own subscription, unless it is paused.
+PAUSE = change(subscriptions.c.paused_at.is_(None), paused_at=now(), pause_reason="requested")
+# Resume a client's own subscription.
+RESUME = change(paused_at=None, pause_reason=None)
+# Mark a client's own subscription as deleted; it gets no more deliveries.
+UNSUBSCRIBE = change(deleted_at=now(), paused_at=None)
 DELETE_INTERESTS = sa.delete(interests).where(
     interests.c.client_id == p("for_client"), interests.c.subscription_id == p("for_id")
 )
-# Pause a client's own subscription, unless it is paused.
-PAUSE = (
-    sa.update(subscriptions)
-    .where(*OWN, subscriptions.c.paused_at.is_(None))
-    .values(paused_at=now(), pause_reason=p("for_reason"))
-)
-# Resume a client's own subscription.
-RESUME = sa.update(subscriptions).where(*OWN).values(paused_at=None, pause_reason=None)
 # Pause a subscription whose endpoint is gone, unless it has another one by now.
 PAUSE_GONE = (
     sa.update(subscriptions)
@@ -158,6 +141,33 @@ PAUSE_GONE = (
     )
     .values(paused_at=now(), pause_reason="gone")
 )
+
+_position = (deliveries.c.created_at, deliveries.c.id)
+
+
+@cache
+def list_deliveries(status: str | None) -> sa.Select[Any]:
+    """A subscription's deliveries between two times, newest first. Each status is read from the
+    index in this order.
+    """
+    before = sa.tuple_(p("before_at", type_=Instant), p("before_id", type_=Id))
+    pages = [
+        sa.select(deliveries)
+        .where(
+            deliveries.c.subscription_id == p("for_subscription"),
+            deliveries.c.status == one,
+            deliveries.c.created_at > p("after_at", type_=Instant),
+            sa.tuple_(*_position) < before,
+        )
+        .order_by(*(column.desc() for column in _position))
+        .limit(p("page_size"))
+        .subquery()
+        for one in ([status] if status else DeliveryStatus)
+    ]
+    found = sa.union_all(*map(sa.select, pages)).subquery()
+    newest = (found.c.created_at.desc(), found.c.id.desc())
+    return sa.select(found).order_by(*newest).limit(p("page_size"))
+
 
 _by_due = (deliveries.c.due_at, deliveries.c.id)
 _earlier = deliveries.alias("earlier")
@@ -367,11 +377,7 @@ _ping = {
     "due_at": now(),
 }
 # A delivery that is about nothing.
-ADD_PING = (
-    sa.insert(deliveries)
-    .from_select([*_ping], sa.select(*_ping.values()).where(*OWN))
-    .returning(deliveries)
-)
+ADD_PING = insertion(deliveries, _ping, *OWN).returning(deliveries)
 # The client of a delivery's subscription, unless that is deleted.
 _owner = (
     sa.select(subscriptions.c.client_id)
@@ -393,300 +399,3 @@ REDELIVER = (
     .values(status="pending", due_at=now(), attempts=0, delivered_at=None)
     .returning(deliveries)
 )
-
-
-class WebhookRepository(Statements):
-    """Webhook subscriptions and deliveries, on one connection."""
-
-    def __init__(self, connection: sa.Connection, read_order: ReadOrder) -> None:
-        super().__init__(connection)
-        self._read_order = read_order
-
-    # -- subscriptions --
-
-    def subscribe(
-        self,
-        subscription_id: str,
-        client_id: str,
-        *,
-        url: str,
-        events: Sequence[str] | None,
-        types: Sequence[str],
-        secret: str,
-    ) -> bool:
-        """Insert a subscription to ``types``, unless there is one of this id; ``events`` are those that
-        were named, or None for all.
-        """
-        self.run(LOCK_CLIENT, for_client=client_id)
-        row = {
-            "id": subscription_id,
-            "client_id": client_id,
-            "url": url,
-            "events": None if events is None else " ".join(events),
-            "created_at": now(),
-        }
-        new = insert(subscriptions).values(row).on_conflict_do_nothing()
-        made = self.run(new.returning(subscriptions.c.id)).first()
-        if made:
-            SECRETS.add(self, subscription_id, secret)
-            self._add_interests(client_id, subscription_id, types)
-        return bool(made)
-
-    def first_secret(self, subscription_id: str) -> str:
-        """The oldest secret that signs; "" of a deleted subscription."""
-        found = self.run(LIST_SECRETS, for_subscription=subscription_id).scalars().all()
-        return found[-1] if found else ""
-
-    def _add_interests(self, client_id: str, subscription_id: str, types: Sequence[str]) -> None:
-        """Insert what events find a subscription by: the type of an event and that of its delivery."""
-        pairs = [(each, each) for each in types if each != REMINDER]
-        pairs += [(each, REMINDER) for each in SET_A_DEADLINE if REMINDER in types]
-        of_one = {"client_id": client_id, "subscription_id": subscription_id}
-        rows = [of_one | {"event_type": event, "type": kind} for event, kind in pairs]
-        self._connection.execute(sa.insert(interests), rows)
-
-    def change(
-        self,
-        client_id: str,
-        subscription_id: str,
-        *,
-        url: str | None,
-        events: Sequence[str] | None,
-        types: Sequence[str],
-    ) -> None:
-        """Change a subscription's URL, unless it is None, and its events, if there are types."""
-        own = {"for_client": client_id, "for_id": subscription_id}
-        named = None if events is None else " ".join(events)
-        changed = self.run(CHANGE, **own, new_url=url, other_events=bool(types), new_events=named)
-        if changed.rowcount and types:
-            self.run(DELETE_INTERESTS, **own)
-            self._add_interests(client_id, subscription_id, types)
-
-    def count(self, client_id: str) -> int:
-        count: int = self.run(COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
-        return count
-
-    def unsubscribe(self, client_id: str, subscription_id: str) -> bool:
-        """Delete a subscription; return whether there was one."""
-        own = {"for_client": client_id, "for_id": subscription_id}
-        # So that something waits for it: whoever looks at its line deletes all of its deliveries.
-        self.run(ADD_PING, **own)
-        deleted = bool(self.run(UNSUBSCRIBE, **own).rowcount)
-        if deleted:
-            SECRETS.delete(self, subscription_id)
-            self.run(DELETE_INTERESTS, **own)
-        return deleted
-
-    def subscription(self, client_id: str | None, subscription_id: str) -> Subscription | None:
-        values = {"for_client": client_id, "for_id": subscription_id}
-        row = self.run(GET_SUBSCRIPTION, **values).one_or_none()
-        return None if row is None else _subscription(row)
-
-    def subscriptions(
-        self, client_id: str, *, page_size: int, after: Position | None
-    ) -> list[Subscription]:
-        """A client's subscriptions, oldest first."""
-        at, last_id = after or FIRST
-        values = {"last_at": at, "last_id": last_id, "page_size": page_size}
-        rows = self.run(LIST_SUBSCRIPTIONS, for_client=client_id, **values)
-        return [_subscription(row) for row in rows]
-
-    def pause(self, client_id: str | None, subscription_id: str) -> None:
-        """Pause a subscription on request, unless it is paused."""
-        values = {"for_client": client_id, "for_id": subscription_id}
-        self.run(PAUSE, **values, for_reason="requested")
-
-    def resume(self, client_id: str | None, subscription_id: str) -> None:
-        self.run(RESUME, for_client=client_id, for_id=subscription_id)
-
-    def rotate(self, client_id: str, subscription_id: str, secret: str, overlap_ms: int) -> None:
-        """Give a subscription a new secret, if it exists; the others sign too for ``overlap_ms``."""
-        if self.run(LOCK_OWN, for_client=client_id, for_id=subscription_id).first():
-            SECRETS.replace(self, subscription_id, secret, overlap_ms)
-
-    # -- deliveries --
-
-    def deliveries(
-        self,
-        subscription_id: str,
-        *,
-        status: str | None,
-        page_size: int,
-        after: datetime,
-        before: Position,
-    ) -> list[Delivery]:
-        """A subscription's deliveries between two times, newest first. Each status is read from the
-        index in this order.
-        """
-        position = (deliveries.c.created_at, deliveries.c.id)
-        pages = [
-            sa.select(deliveries)
-            .where(
-                deliveries.c.subscription_id == p("for_subscription"),
-                deliveries.c.status == one,
-                deliveries.c.created_at > p("after_at", type_=Instant),
-                sa.tuple_(*position)
-                < sa.tuple_(p("before_at", type_=Instant), p("before_id", type_=Id)),
-            )
-            .order_by(*(column.desc() for column in position))
-            .limit(p("page_size"))
-            .subquery()
-            for one in ([status] if status else DeliveryStatus)
-        ]
-        found = sa.union_all(*map(sa.select, pages)).subquery()
-        newest = (found.c.created_at.desc(), found.c.id.desc())
-        rows = self.run(
-            sa.select(found).order_by(*newest).limit(p("page_size")),
-            for_subscription=subscription_id,
-            after_at=after,
-            before_at=before.at,
-            before_id=before.id,
-            page_size=page_size,
-        )
-        return [delivery_of(row) for row in rows]
-
-    def ping(self, client_id: str, subscription_id: str) -> Delivery | None:
-        """Insert a delivery that is about nothing, if there is such a subscription."""
-        values = {"for_client": client_id, "for_id": subscription_id}
-        row = self.run(ADD_PING, **values).one_or_none()
-        return None if row is None else delivery_of(row)
-
-    def delivery(self, client_id: str | None, delivery_id: str) -> Delivery | None:
-        row = self.run(GET_DELIVERY, for_client=client_id, for_id=delivery_id).one_or_none()
-        return None if row is None else delivery_of(row)
-
-    def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery | None:
-        """Have a delivery sent again, with all of its attempts ahead; None if there is none."""
-        row = self.run(REDELIVER, for_client=client_id, for_id=delivery_id).one_or_none()
-        return None if row is None else delivery_of(row)
-
-    def lines(self, after_ms: int, before_ms: int) -> list[Line]:
-        """The subscriptions whose first delivery is due within bounds from now, soonest first."""
-        rows = self.run(LIST_LINES, after_ms=after_ms, before_ms=before_ms)
-        return [Line(row.id, row.id, row.client_id, row.due_in_ms) for row in rows]
-
-    def find_lines(self, given: Sequence[str]) -> list[Line]:
-        """Those of these ids of deliveries and subscriptions that something waits for."""
-        rows = self.run(FIND_LINES, for_ids=given)
-        return [Line._make(row) for row in rows if None not in row]
-
-    def look(self, subscription_id: str) -> tuple[Candidate | None, bool]:
-        """The first delivery of a subscription that may be sent, and whether there are more."""
-        rows = self.run(LOOK, for_subscription=subscription_id).all()
-        return self._candidate(rows[0]) if rows else None, len(rows) > 1
-
-    def _candidate(self, row: sa.Row[Any]) -> Candidate:
-        target = self.run(
-            GET_TARGET,
-            for_subscription=row.subscription_id,
-            for_order=row.order_id,
-            for_event=row.event_id,
-        ).one()
-        order = None
-        if row.order_id is not None:
-            order = self._read_order(self._connection, row.order_id, target.client_id)
-        message = Message(
-            id=row.id,
-            token=row.due_at,
-            subscription_id=row.subscription_id,
-            url=target.url,
-            secrets=tuple(target.secrets),
-            attempts=row.attempts,
-            type=row.type,
-            at=target.event_at or row.created_at,
-            sequence=row.event_id,
-            facts=target.data or {},
-            order=order,
-            origin=Origin.parse(target.origin or ""),
-            body=row.body,
-        )
-        return Candidate(
-            message,
-            deleted=target.deleted_at is not None,
-            paused=target.paused_at is not None,
-            superseded=bool(target.superseded),
-            expires_in_ms=target.expires_in_ms,
-        )
-
-    def claim(self, message: Message, body: str | None, lease_ms: int) -> datetime | None:
-        """Lease a delivery with the body of all of its attempts; return the lease, or None if
-        somebody else was faster.
-        """
-        values = {"for_id": message.id, "token": message.token, "new_body": body}
-        lease: datetime | None = self.run(CLAIM, **values, lease_ms=lease_ms).scalar_one_or_none()
-        return lease
-
-    def put_off(self, message: Message, delay_ms: int) -> None:
-        """Postpone a delivery that is as it was read."""
-        self.run(PUT_OFF, for_id=message.id, token=message.token, delay_ms=delay_ms)
-
-    def drop(self, message: Message) -> None:
-        """Delete a delivery that is as it was read."""
-        self.run(DROP, for_id=message.id, token=message.token)
-
-    def drop_page(self, subscription_id: str, page_size: int) -> None:
-        """Delete a page of a subscription's deliveries, those that are pending last."""
-        self.run(DROP_PAGE, for_subscription=subscription_id, page_size=page_size)
-
-    def record(
-        self, message: Message, answer: Answer, status: DeliveryStatus, delay_ms: int
-    ) -> bool | None:
-        """Record an attempt under its lease; return whether another delivery waited for it, or None
-        if the lease was lost.
-        """
-        has_successor: bool | None = self.run(
-            RECORD,
-            for_id=message.id,
-            token=message.token,
-            new_status=str(status),
-            delay_ms=delay_ms,
-            answer_status=answer.status,
-            answer_error=answer.error,
-            answer_body=answer.body,
-        ).scalar_one_or_none()
-        return has_successor
-
-    def prune(
-        self, subscription_id: str, status: DeliveryStatus, kept_ms: int, page_size: int
-    ) -> int:
-        """Delete a page of a subscription's deliveries with a status that are older than
-        ``kept_ms``; return how many.
-        """
-        values = {"for_subscription": subscription_id, "old_status": str(status)}
-        result = self.run(PRUNE, **values, before_ms=-kept_ms, page_size=page_size)
-        return result.rowcount
-
-    def pause_gone(self, message: Message) -> None:
-        """Pause a subscription whose endpoint answered that it is gone."""
-        self.run(PAUSE_GONE, for_id=message.subscription_id, gone_url=message.url)
-
-
-def _subscription(row: sa.Row[Any]) -> Subscription:
-    return Subscription(
-        id=row.id,
-        url=row.url,
-        events=None if row.events is None else tuple(row.events.split()),
-        created_at=row.created_at,
-        paused_at=row.paused_at,
-        pause_reason=row.pause_reason,
-        previous_secret_expires_at=row.previous_secret_expires_at,
-    )
-
-
-def delivery_of(row: sa.Row[Any]) -> Delivery:
-    status = DeliveryStatus(row.status)
-    return Delivery(
-        id=row.id,
-        subscription_id=row.subscription_id,
-        order_id=row.order_id,
-        type=row.type,
-        status=status,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        next_attempt_at=row.due_at if status is DeliveryStatus.PENDING else None,
-        delivered_at=row.delivered_at,
-        last_attempt_at=row.last_attempt_at,
-        last_status=row.last_status,
-        last_error=row.last_error,
-        last_body=row.last_body,
-    )

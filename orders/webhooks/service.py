@@ -16,24 +16,28 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import DeliveryNotFound, KeyReused, TooManyWebhooks, WebhookNotFound
-from orders.order.domain import OrderStatus
+from orders.order.domain import Order, OrderStatus
+from orders.order.origin import Origin
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.sql.errors import retried
 from orders.sql.ids import named_id, new_id
-from orders.sql.statements import FIRST, LAST, Position
+from orders.sql.statements import FIRST, LAST, Position, Statements
 from orders.sql.tables import EVERY
-from orders.sql.transactions import Transactional
+from orders.sql.transactions import Service
+from orders.webhooks import repository
 from orders.webhooks.domain import (
     REMINDER,
+    SET_A_DEADLINE,
     Answer,
     Delivery,
     DeliveryStatus,
     Message,
     Subscription,
 )
-from orders.webhooks.repository import Candidate, Line, ReadOrder, WebhookRepository
+from orders.webhooks.repository import SECRETS, Line
 from orders.webhooks.signatures import new_secret
 from orders.webhooks.urls import parsed
 
@@ -58,6 +62,10 @@ DAY_MS = 86_400_000
 
 #: Of a delivery whose last attempt began, and whose worker died with it.
 NO_OUTCOME = Answer(None, "the worker stopped", None)
+
+
+#: Reads an order of a client, on a connection.
+ReadOrder = Callable[[sa.Connection, str, str], Order | None]
 
 
 class Claimed(NamedTuple):
@@ -90,9 +98,7 @@ class WebhookPolicy:
         return round(MINUTE_MS * self.reminder_minutes)
 
 
-class Webhooks(Transactional[WebhookRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
-
+class Webhooks(Service):
     def __init__(
         self,
         engine: sa.Engine,
@@ -107,9 +113,6 @@ class Webhooks(Transactional[WebhookRepository]):
         self._observe = observe
         self._read_order = read_order
 
-    def _opened(self, connection: sa.Connection) -> WebhookRepository:
-        return WebhookRepository(connection, self._read_order)
-
     # -- for clients -----------------------------------------------------------------------
 
     def subscribe(
@@ -123,16 +126,22 @@ class Webhooks(Transactional[WebhookRepository]):
         parsed(url, allow_private=self._policy.allow_private)
         secret = new_secret()
         made_id = new_id() if key is None else named_id(client_id, key)
-        with self._writing() as repository:
-            is_new = repository.subscribe(
-                made_id, client_id, url=url, events=events, types=_types(events), secret=secret
-            )
-            # After the insert, which waits for the client's other subscriptions and so sees them.
-            if is_new and repository.count(client_id) > MAX_SUBSCRIPTIONS:
-                raise TooManyWebhooks(f"The limit is {MAX_SUBSCRIPTIONS}.", limit=MAX_SUBSCRIPTIONS)
-            if not is_new:
-                secret = repository.first_secret(made_id)
-            found = repository.subscription(client_id, made_id)
+        own = {"for_client": client_id, "for_id": made_id}
+        named = {"new_url": url, "new_events": _named(events)}
+        with self._writing() as sql:
+            sql.run(repository.LOCK_CLIENT, for_client=client_id)
+            is_new = sql.run(repository.SUBSCRIBE, **own, **named).first() is not None
+            if is_new:
+                SECRETS.add(sql, made_id, secret)
+                _add_interests(sql, client_id, made_id, _types(events))
+                count = sql.run(repository.COUNT_SUBSCRIPTIONS, for_client=client_id).scalar_one()
+                if count > MAX_SUBSCRIPTIONS:
+                    limit = MAX_SUBSCRIPTIONS
+                    raise TooManyWebhooks(f"The limit is {limit}.", limit=limit)
+            else:
+                known = sql.run(repository.LIST_SECRETS, for_subscription=made_id).scalars().all()
+                secret = known[-1] if known else ""  # it is deleted
+            found = sql.one(repository.SUBSCRIPTION, repository.GET_SUBSCRIPTION, **own)
         if found is None or (found.url, found.events) != (url, events and tuple(events)):
             raise KeyReused
         return found, secret, not is_new
@@ -141,27 +150,24 @@ class Webhooks(Transactional[WebhookRepository]):
         self, client_id: str, *, page_size: int, after: Position | None = None
     ) -> list[Subscription]:
         """A client's subscriptions, oldest first."""
-        with self._reading() as repository:
-            return repository.subscriptions(client_id, page_size=page_size, after=after)
+        find = (repository.SUBSCRIPTION, repository.LIST_SUBSCRIPTIONS)
+        return self._page(*find, page_size, after, for_client=client_id)
 
     def subscription(self, client_id: str | None, subscription_id: str) -> Subscription:
         """None is any client's. Raises WebhookNotFound, for another client's too."""
-        with self._reading() as repository:
-            found = repository.subscription(client_id, subscription_id)
-        if found is None:
-            raise WebhookNotFound
-        return found
+        find = (repository.SUBSCRIPTION, WebhookNotFound, repository.GET_SUBSCRIPTION)
+        return self._one(*find, for_client=client_id, for_id=subscription_id)
 
     def pause(self, client_id: str | None, subscription_id: str) -> Subscription:
         """Keep deliveries for later. None is any client's. Raises WebhookNotFound."""
-        with self._autocommit() as repository:
-            repository.pause(client_id, subscription_id)
+        with self._autocommit() as sql:
+            sql.run(repository.PAUSE, for_client=client_id, for_id=subscription_id)
         return self.subscription(client_id, subscription_id)
 
     def resume(self, client_id: str | None, subscription_id: str) -> Subscription:
         """Send what was kept, however much. None is any client's. Raises WebhookNotFound."""
-        with self._autocommit() as repository:
-            repository.resume(client_id, subscription_id)
+        with self._autocommit() as sql:
+            sql.run(repository.RESUME, for_client=client_id, for_id=subscription_id)
         found = self.subscription(client_id, subscription_id)
         self._scheduler.schedule(subscription_id, delay_ms=0)
         return found
@@ -174,14 +180,21 @@ class Webhooks(Transactional[WebhookRepository]):
         url, events = changes.get("url"), changes.get("events")
         if url is not None:
             parsed(url, allow_private=self._policy.allow_private)
-        types = _types(events) if "events" in changes else ()
-        with self._writing() as repository:
-            repository.change(client_id, subscription_id, url=url, events=events, types=types)
+        columns = {"url": url} if url is not None else {}
+        if "events" in changes:
+            columns["events"] = _named(events)
+        own = {"for_client": client_id, "for_id": subscription_id}
+        with self._writing() as sql:
+            changed = sql.run(repository.change(**columns), **own).rowcount
+            if changed and "events" in changes:
+                sql.run(repository.DELETE_INTERESTS, **own)
+                _add_interests(sql, client_id, subscription_id, _types(events))
 
     def ping(self, client_id: str, subscription_id: str) -> Delivery:
         """Send a message about nothing. Raises WebhookNotFound."""
-        with self._autocommit() as repository:
-            made = repository.ping(client_id, subscription_id)
+        values = {"for_client": client_id, "for_id": subscription_id}
+        with self._autocommit() as sql:
+            made = sql.one(repository.DELIVERY, repository.ADD_PING, **values)
         if made is None:
             raise WebhookNotFound
         self._scheduler.schedule(made.id, delay_ms=0)
@@ -190,15 +203,22 @@ class Webhooks(Transactional[WebhookRepository]):
     def rotate_secret(self, client_id: str, subscription_id: str) -> tuple[Subscription, str]:
         """Make a new secret; for a day those before it sign too. Raises WebhookNotFound."""
         secret = new_secret()
-        with self._writing() as repository:
-            repository.rotate(client_id, subscription_id, secret, OVERLAP_MS)
+        values = {"for_client": client_id, "for_id": subscription_id}
+        with self._writing() as sql:
+            if sql.run(repository.LOCK_OWN, **values).first():
+                SECRETS.replace(sql, subscription_id, secret, OVERLAP_MS)
         return self.subscription(client_id, subscription_id), secret
 
     def unsubscribe(self, client_id: str, subscription_id: str) -> None:
         """Send nothing more, not even what is waiting. Raises WebhookNotFound."""
-        with self._writing() as repository:
-            if not repository.unsubscribe(client_id, subscription_id):
+        own = {"for_client": client_id, "for_id": subscription_id}
+        with self._writing() as sql:
+            # So that something waits for it: whoever looks at its line deletes all of its deliveries.
+            sql.run(repository.ADD_PING, **own)
+            if not sql.run(repository.UNSUBSCRIBE, **own).rowcount:
                 raise WebhookNotFound
+            SECRETS.delete(sql, subscription_id)
+            sql.run(repository.DELETE_INTERESTS, **own)
 
     def deliveries(
         self,
@@ -215,27 +235,30 @@ class Webhooks(Transactional[WebhookRepository]):
         Raises WebhookNotFound.
         """
         self.subscription(client_id, subscription_id)
-        with self._reading() as repository:
-            return repository.deliveries(
-                subscription_id,
-                status=status,
-                page_size=page_size,
-                after=after or FIRST.at,
-                before=before or LAST,
-            )
+        before_at, before_id = before or LAST
+        return self._all(
+            repository.DELIVERY,
+            repository.list_deliveries(status),
+            for_subscription=subscription_id,
+            after_at=after or FIRST.at,
+            before_at=before_at,
+            before_id=before_id,
+            page_size=page_size,
+        )
 
     def delivery(self, client_id: str | None, delivery_id: str) -> Delivery:
         """None is any client's. Raises DeliveryNotFound."""
-        with self._reading() as repository:
-            found = repository.delivery(client_id, delivery_id)
-        if found is None:
-            raise DeliveryNotFound
-        return found
+        find = (repository.DELIVERY, DeliveryNotFound, repository.GET_DELIVERY)
+        return self._one(*find, for_client=client_id, for_id=delivery_id)
 
     def redeliver(self, client_id: str | None, delivery_id: str) -> Delivery:
-        """Send a delivery again, under the same id; None: any client's. Raises DeliveryNotFound."""
-        with self._autocommit() as repository:
-            again = repository.redeliver(client_id, delivery_id)
+        """Send a delivery again, under the same id, with all of its attempts ahead; None: any client's.
+
+        Raises DeliveryNotFound.
+        """
+        values = {"for_client": client_id, "for_id": delivery_id}
+        with self._autocommit() as sql:
+            again = sql.one(repository.DELIVERY, repository.REDELIVER, **values)
         if again is None:
             raise DeliveryNotFound
         self._scheduler.schedule(delivery_id, delay_ms=0, even_if_dead=True)
@@ -245,8 +268,8 @@ class Webhooks(Transactional[WebhookRepository]):
 
     def find_lines(self, ids: Sequence[str]) -> list[Line]:
         """Those of these ids of deliveries and subscriptions that something waits for."""
-        with self._reading() as repository:
-            return repository.find_lines(ids)
+        found = self._all(Line._make, repository.FIND_LINES, for_ids=ids)
+        return [line for line in found if None not in line]
 
     def lines(self, after_seconds: float | None, before_seconds: float) -> list[Line]:
         """The subscriptions that something waits for, soonest first, within bounds from now.
@@ -255,54 +278,67 @@ class Webhooks(Transactional[WebhookRepository]):
         be sent.
         """
         after_ms = -MAX_LATE_MS if after_seconds is None else round(after_seconds * 1000)
-        with self._reading() as repository:
-            found = repository.lines(after_ms - LATE_MS, round(before_seconds * 1000) - LATE_MS)
-        return [line._replace(due_in_ms=line.due_in_ms + LATE_MS) for line in found]
+        before_ms = round(before_seconds * 1000) - LATE_MS
+        values = {"after_ms": after_ms - LATE_MS, "before_ms": before_ms}
+        with self._reading() as sql:
+            rows = sql.run(repository.LIST_LINES, **values).all()
+        return [Line(row.id, row.id, row.client_id, row.due_in_ms + LATE_MS) for row in rows]
 
     @retried
     def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> Claimed:
         """Lease the first delivery of a subscription that may be sent now; ``write`` makes its body."""
-        with self._autocommit() as repository:  # each write is guarded by what was read
-            found, more = repository.look(subscription_id)
-            if found is None or found.paused:
+        with self._autocommit() as sql:  # each write is guarded by what was read
+            found = sql.run(repository.LOOK, for_subscription=subscription_id).all()
+            if not found:
                 return NOTHING
-            message = found.message
-            if found.deleted:
-                repository.drop_page(subscription_id, SLICE)
+            row, more = found[0], len(found) > 1
+            of = {"for_order": row.order_id, "for_event": row.event_id}
+            target = sql.run(repository.GET_TARGET, for_subscription=subscription_id, **of).one()
+            if target.paused_at is not None:
+                return NOTHING
+            if target.deleted_at is not None:
+                page = {"for_subscription": subscription_id, "page_size": SLICE}
+                sql.run(repository.DROP_PAGE, **page)
                 return SOMETHING_ELSE
-            wait = self._wait_ms(found)
+            order = None
+            if row.order_id is not None:
+                order = self._read_order(sql.connection, row.order_id, target.client_id)
+            message, as_read = _message(row, target, order), {"for_id": row.id, "token": row.due_at}
+            wait = self._wait_ms(message, target)
             if wait is None:
-                repository.drop(message)
+                sql.run(repository.DROP, **as_read)
             elif wait:
-                repository.put_off(message, wait)
+                sql.run(repository.PUT_OFF, **as_read, delay_ms=wait)
                 self._scheduler.schedule(message.id, delay_ms=wait)
             elif message.attempts > len(RETRY_SECONDS):
-                if repository.record(message, NO_OUTCOME, DeliveryStatus.DEAD, 0) is not None:
+                if _recorded(sql, message, NO_OUTCOME, DeliveryStatus.DEAD, 0) is not None:
                     self._observe("webhook.dead")
             else:
-                body = message.body or write(message)
-                token = repository.claim(message, body, self._policy.lease_ms)
+                body, lease_ms = message.body or write(message), self._policy.lease_ms
+                leased = sql.run(repository.CLAIM, **as_read, new_body=body, lease_ms=lease_ms)
+                token = leased.scalar_one_or_none()
                 if token is not None:
-                    began = token - timedelta(milliseconds=self._policy.lease_ms)
+                    began = token - timedelta(milliseconds=lease_ms)
                     return Claimed(replace(message, token=token, body=body, claimed_at=began), more)
         return SOMETHING_ELSE
 
-    def _wait_ms(self, found: Candidate) -> int | None:
+    def _wait_ms(self, message: Message, target: sa.Row[Any]) -> int | None:
         """How long a delivery has to wait; None if it is not to be sent at all."""
-        message, reminder_ms = found.message, self._policy.reminder_ms
+        reminder_ms = self._policy.reminder_ms
+        left_ms: int | None = target.expires_in_ms
         if message.order is None or message.type != REMINDER:
             return 0
         lifetime = message.order.expires_at - message.at
         if (
             reminder_ms == 0
             or message.order.status is not OrderStatus.UNPAID
-            or found.superseded
+            or target.superseded
             or lifetime.total_seconds() * 1000 <= reminder_ms
-            or found.expires_in_ms is None
-            or found.expires_in_ms <= 0
+            or left_ms is None
+            or left_ms <= 0
         ):
             return None
-        return max(0, found.expires_in_ms - reminder_ms)
+        return max(0, left_ms - reminder_ms)
 
     @retried
     def record(self, message: Message, answer: Answer) -> bool:
@@ -311,10 +347,11 @@ class Webhooks(Transactional[WebhookRepository]):
         An endpoint that is gone (410) pauses its subscription. Whoever lost the lease records nothing.
         """
         status, delay_ms = _next(message.attempts + 1, answer)
-        with self._writing() as repository:
-            has_successor = repository.record(message, answer, status, delay_ms)
+        with self._writing() as sql:
+            has_successor = _recorded(sql, message, answer, status, delay_ms)
             if answer.status == HTTPStatus.GONE and has_successor is not None:
-                repository.pause_gone(message)
+                gone = {"for_id": message.subscription_id, "gone_url": message.url}
+                sql.run(repository.PAUSE_GONE, **gone)
         is_pending = status is DeliveryStatus.PENDING
         if has_successor is None:
             return False
@@ -329,12 +366,60 @@ class Webhooks(Transactional[WebhookRepository]):
         oldest first.
         """
         kept_ms = DAY_MS * self._policy.keep_days
+        values = {"for_subscription": subscription_id, "before_ms": -kept_ms, "page_size": SLICE}
         for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
             for _ in range(SLICES):
-                with self._autocommit() as repository:
-                    count = repository.prune(subscription_id, status, kept_ms, SLICE)
+                with self._autocommit() as sql:
+                    count = sql.run(repository.PRUNE, **values, old_status=status).rowcount
                 if count < SLICE:
                     break
+
+
+def _message(row: sa.Row[Any], target: sa.Row[Any], order: Order | None) -> Message:
+    return Message(
+        id=row.id,
+        token=row.due_at,
+        subscription_id=row.subscription_id,
+        url=target.url,
+        secrets=tuple(target.secrets),
+        attempts=row.attempts,
+        type=row.type,
+        at=target.event_at or row.created_at,
+        sequence=row.event_id,
+        facts=target.data or {},
+        order=order,
+        origin=Origin.parse(target.origin),
+        body=row.body,
+    )
+
+
+def _recorded(
+    sql: Statements, message: Message, answer: Answer, status: DeliveryStatus, delay_ms: int
+) -> bool | None:
+    """Record an attempt under its lease; return whether another delivery waited for it, or None if
+    the lease was lost.
+    """
+    values = {f"answer_{name}": value for name, value in answer._asdict().items()}
+    values |= {"for_id": message.id, "token": message.token, "new_status": status}
+    found = sql.run(repository.RECORD, **values, delay_ms=delay_ms)
+    has_successor: bool | None = found.scalar_one_or_none()
+    return has_successor
+
+
+def _add_interests(
+    sql: Statements, client_id: str, subscription_id: str, types: Sequence[str]
+) -> None:
+    """Insert what events find a subscription by: the type of an event and that of its delivery."""
+    pairs = [(each, each) for each in types if each != REMINDER]
+    pairs += [(each, REMINDER) for each in SET_A_DEADLINE if REMINDER in types]
+    of_one = {"client_id": client_id, "subscription_id": subscription_id}
+    rows = [of_one | {"event_type": event, "type": kind} for event, kind in pairs]
+    sql.run(insert(repository.interests).values(rows))
+
+
+def _named(events: Sequence[str] | None) -> str | None:
+    """As they are stored; None: all."""
+    return None if events is None else " ".join(events)
 
 
 def _types(events: Sequence[str] | None) -> tuple[str, ...]:
