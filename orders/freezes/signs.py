@@ -129,7 +129,7 @@ class Signs(Service):
         return due
 
 
-def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> threading.Event:
+def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> Callable[[], None]:
     """Sign until this process ends, from a thread, while it is ready. Not at once: it may not serve yet.
 
     The first sign has those of processes that ended long ago forgotten. Returns what stops it.
@@ -153,5 +153,10 @@ def start_signing(signs: Signs, is_ready: Callable[[], bool]) -> threading.Event
                     log.exception("cannot sign")
                 fails = True
 
-    threading.Thread(target=run, name="signs", daemon=True).start()
-    return stop
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    thread = threading.Thread(target=run, name="signs", daemon=True)
+    thread.start()
+    return end

@@ -139,11 +139,11 @@ def test_an_api_process_that_starts_forgets_old_signs(
             return connection.execute(signs, {"for_ms": -86_400_000}).scalar_one()
 
     assert old() == 1
-    stop = start_signing(watched.signs, lambda: True)
+    end = start_signing(watched.signs, lambda: True)
     try:
         wait_until(lambda: old() == 0, "the old sign to go")
     finally:
-        stop.set()
+        end()
 
 
 def test_an_api_signs_only_while_it_is_ready(watched: Watched) -> None:
