@@ -40,6 +40,7 @@ def looks(site: Site) -> int:
         return int(connection.exec_driver_sql(LOOKS_SO_FAR).one()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", quick_first([lost, flushed]))
 @pytest.mark.parametrize("given", quick_first(["before", "after"]))
 def test_nothing_is_cancelled_until_the_resume(

@@ -56,6 +56,7 @@ def condition(index: Any) -> str:
     return str(index.get("dialect_options", {}).get("postgresql_where", ""))
 
 
+@pytest.mark.slow
 def test_upgrading_and_downgrading_leave_no_trace(engine: sa.Engine, config: Config) -> None:
     command.upgrade(config, "head")
     command.check(config)
@@ -148,6 +149,7 @@ def test_the_code_was_written_for_the_newest_revision() -> None:
     assert all(script.module.downgrade for script in scripts.walk_revisions())
 
 
+@pytest.mark.slow
 def test_the_command_line_needs_a_database_by_name() -> None:
     with pytest.raises(RuntimeError, match="DATABASE_URL is not set"):
         run(["alembic", "upgrade", "head"], {"DATABASE_URL": ""})

@@ -143,6 +143,7 @@ def test_a_handler_in_the_middle_may_finish_after_sigterm(
     assert state(queue) == {}
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_does_not_wait(redis_client: redis.Redis, start: Start) -> None:
     DelayQueue(redis_client, "frail").schedule("block", 1)
     worker = start("frail")
@@ -225,6 +226,7 @@ def test_a_handler_that_outlasts_its_lease_keeps_it(
     assert handled_ids(redis_client) == ["block"]
 
 
+@pytest.mark.slow
 def test_a_hanging_handler_loses_its_lease_and_task(
     redis_client: redis.Redis, start: Start, tmp_path: Path
 ) -> None:

@@ -179,6 +179,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 def test_a_server_to_try_things_with_runs_until_ctrl_c() -> None:
     command = [sys.executable, "-m", "devtools.postgres", str(free_port())]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
@@ -190,6 +191,7 @@ def test_a_server_to_try_things_with_runs_until_ctrl_c() -> None:
         assert child.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_persistent_server_keeps_its_data() -> None:
     folder = Path(tempfile.mkdtemp(prefix="kept-"))
     folder.chmod(0o755)  # the server runs as another user than root
