@@ -7,13 +7,21 @@ from typing import Any
 
 import click
 from flask.cli import with_appcontext
+from pydantic import TypeAdapter, ValidationError
 
 from orders.cli import print_table
 from orders.errors import OrderError
-from orders.freezes.domain import COMMAND_LINE, GIVE_BACK_SECONDS, Freeze, FreezeState, Scope
+from orders.freezes.domain import (
+    COMMAND_LINE,
+    GIVE_BACK_SECONDS,
+    MAX_SECONDS,
+    Freeze,
+    FreezeState,
+    Scope,
+)
 from orders.http.auth import services
 from orders.http.routes.extensions import wanted_orders
-from orders.http.schemas.freezes import FreezeOut
+from orders.http.schemas.freezes import FreezeOut, Reason
 from orders.sql.ids import is_uuid, new_id
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -34,10 +42,13 @@ class Duration(click.ParamType[int]):
         found = re.fullmatch(r"([0-9]{1,9})([smh]?)", str(value))
         if found is None:
             self.fail(f"{value!r} is not a duration like 90s, 15m or 1h", param, ctx)
-        return int(found[1]) * UNITS[found[2]]
+        seconds = int(found[1]) * UNITS[found[2]]
+        if seconds > MAX_SECONDS:
+            self.fail(f"{value!r} is more than a day", param, ctx)
+        return seconds
 
 
-DURATION = Duration()
+DURATION, REASON = Duration(), TypeAdapter[str](Reason)
 
 
 class Command(click.Command):
@@ -56,6 +67,13 @@ def _id(_context: object, _parameter: object, text: str) -> str:
     return text
 
 
+def _reason(_context: object, _parameter: object, text: str | None) -> str | None:
+    try:
+        return None if text is None else str(REASON.validate_python(text))
+    except ValidationError as error:
+        raise click.BadParameter("it is 1 to 200 printable characters") from error
+
+
 def _id_or_none(context: object, parameter: object, text: str | None) -> str | None:
     return None if text is None else _id(context, parameter, text)
 
@@ -71,7 +89,7 @@ def _described(freeze: Freeze) -> str:
 
 
 @click.command("freeze", cls=Command)
-@click.option("--reason", required=True, help="Why, for people to read.")
+@click.option("--reason", required=True, callback=_reason, help="Why, for people to read.")
 @click.option("--for", "seconds", type=DURATION, required=True, help="How long: 90s, 15m, 1h.")
 @click.option("--client", help="Only orders of this client.")
 @click.option("--sku", help="Only orders with this SKU.")
@@ -131,7 +149,9 @@ def _moment(_context: object, _parameter: object, text: str | None) -> datetime 
 
 @click.command("extend", cls=Command)
 @click.option("--by", "seconds", type=DURATION, required=True, help="By how much: 90s, 15m, 1h.")
-@click.option("--reason", help="Why, for people to read. Needed unless it is a --dry-run.")
+@click.option(
+    "--reason", callback=_reason, help="Why, for people to read. Needed unless it is a --dry-run."
+)
 @click.option("--client", help="Only orders of this client.")
 @click.option("--sku", help="Only orders with this SKU.")
 @click.option("--placed-after", callback=_moment, help="Only orders placed after this time.")

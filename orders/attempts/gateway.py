@@ -7,14 +7,22 @@ its own, such as Stripe, is asked through a small service of the shop's: see `ex
 import json
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Literal, Protocol
 from uuid import uuid4
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+)
 
 from orders.attempts.domain import Closed, Paid, Reply, Unknown
 from orders.errors import GatewayUnavailable
+from orders.order.domain import as_stored
 from orders.stock.domain import MAX_MINOR
 from orders.webhooks.domain import Answer
 from orders.webhooks.signatures import signed
@@ -47,7 +55,7 @@ class _Paid(_Answer):
     outcome: Literal["paid"]
     amount_minor: Annotated[int, Field(strict=True, ge=1, le=MAX_MINOR)]
     currency: Annotated[str, Field(pattern="^[A-Za-z]{3}$")]
-    paid_at: AwareDatetime | None = None
+    paid_at: Annotated[AwareDatetime, Field(strict=True), AfterValidator(as_stored)] | None = None
 
 
 class _Reply(RootModel[Annotated[_Closed | _Paid | _Unknown, Field(discriminator="outcome")]]):
@@ -74,10 +82,5 @@ class HttpGateway:
         except ValidationError as error:
             raise GatewayUnavailable(f"It makes no sense: {answer.body!r}"[:200]) from error
         if isinstance(reply, _Paid):
-            return Paid(reply.amount_minor, reply.currency.upper(), _ms(reply.paid_at))
+            return Paid(reply.amount_minor, reply.currency.upper(), reply.paid_at)
         return Closed() if isinstance(reply, _Closed) else Unknown()
-
-
-def _ms(moment: datetime | None) -> datetime | None:
-    """Rounded down to the millisecond."""
-    return moment and moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -2,12 +2,24 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from orders.errors import TimeoutOutOfRange
 from orders.order.origin import Origin
+
+
+def as_stored(moment: datetime) -> datetime:
+    """A moment in UTC, rounded down to the millisecond.
+
+    Raises ValueError for one that has no year from 1 to 9999 there: it could be stored, and not read.
+    """
+    try:
+        utc = moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("it is not in the years 1 to 9999, in UTC") from error
+    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
 
 
 class OrderStatus(StrEnum):

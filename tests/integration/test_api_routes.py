@@ -522,6 +522,15 @@ def test_money_that_was_paid_in_time_has_its_own_reason(
     assert datetime.fromisoformat(payment["paid_at"]) == deadline + timedelta(seconds=seconds)
 
 
+def test_a_time_that_cannot_be_read_again_is_refused(api: Api) -> None:
+    order_id = content(api.place())["id"]
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        problem(api.pay(order_id, paid_at=moment), 422, "unprocessable_entity")
+    for moment in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"):
+        payment = content(api.pay(order_id, moment, paid_at=moment))
+        assert payment == content(api.send("GET", f"/v1/payments/{payment['id']}", key="customer"))
+
+
 def test_money_that_is_due_back_is_listed_and_refunded_once(api: Api) -> None:
     order_id = content(api.place())["id"]
     api.send("POST", f"/v1/orders/{order_id}/cancel")

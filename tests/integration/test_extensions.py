@@ -170,6 +170,7 @@ def test_an_extension_on_the_command_line(api: Api) -> None:
     wanted = ("extend", "--by", "15m", "--sku", "tea", "--placed-after", "2026-01-01")
     assert "1 orders would be extended" in run(api, *wanted, "--dry-run").stdout
     assert "--reason" in run(api, *wanted).output
+    assert "is more than a day" in run(api, "extend", "--by", "99999999h").output
     assert "is not a time" in run(api, "extend", "--by", "1m", "--due-before", "noon").output
     first, *_, last = run(api, *wanted, "--reason", "a slow bank").stdout.splitlines()
     assert last == "1 orders extended"

@@ -110,6 +110,8 @@ def test_the_command_line_freezes_and_thaws(api: Api) -> None:
     [
         ("freeze", "--reason", "x", "--for", "soon"),
         ("freeze", "--reason", "x", "--for", "25h"),
+        ("freeze", "--reason", "x" * 201, "--for", "1h"),
+        ("freeze", "--reason", "two\nlines", "--for", "1h"),
         ("freeze", "--reason", "x", "--for", "1h", "--client", "nobody"),
         ("freeze", "--for", "1h"),
         ("thaw", "everything"),

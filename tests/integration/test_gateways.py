@@ -53,6 +53,8 @@ PAID = '{"outcome":"paid","amount_minor":250,"currency":"eur"}'
         (200, PAID.replace("250", "2.5"), None),
         (200, PAID.replace("eur", "euro"), None),
         (200, PAID.replace("}", ',"paid_at":"2026-01-01T00:00:00"}'), None),
+        (200, PAID.replace("}", ',"paid_at":1767225600}'), None),
+        (200, PAID.replace("}", ',"paid_at":"9999-12-31T23:59:59-14:00"}'), None),
         (200, "<html>", None),
         (200, "", None),
         (404, '{"outcome":"closed"}', None),

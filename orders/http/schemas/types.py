@@ -28,6 +28,7 @@ from pydantic_core import CoreSchema
 
 from orders.errors import SkuNotFound
 from orders.http.schemas.currencies import CURRENCIES
+from orders.order.domain import as_stored
 from orders.stock.domain import MAX_INT, MAX_MINOR
 
 #: A list of entity tags, or * for any: RFC 9110.
@@ -219,6 +220,7 @@ Deadline = Annotated[
 ]
 PaidAt = Annotated[
     MomentIn,
+    AfterValidator(as_stored),
     Field(
         strict=False,
         description="When the money was taken, by the provider's clock.",
