@@ -152,7 +152,7 @@ def open_(step: Step) -> sa.Select[Any]:
 GET_NAMED = sa.select(payment_attempts).where(*_named)
 # The same, locked, if it is not settled.
 LOCK_NAMED = (
-    sa.select(attempts.id)
+    sa.select(attempts.id, attempts.order_id)
     .where(*_named, unindexed(attempts.settled_at.is_(None)))
     .with_for_update()
 )

@@ -101,20 +101,23 @@ class Attempts(Service):
         """Settle an attempt that has failed. Its order is cancelled at its deadline, or at once.
 
         One that is not known is noted, so that a report of it which comes later has no effect. Returns
-        whether it was open. Raises OrderNotFound.
+        whether it was open. Raises OrderNotFound, and ReferenceReused if it is another order's.
         """
         names = {"for_order": order_id, **_names(client_id, provider, reference)}
         with self._writing() as sql:
-            locked = sql.run(repository.LOCK_NAMED, **names).scalars().all()
-            if locked:
-                _settle(sql, locked, outcome=AttemptOutcome.FAILED)
+            locked = sql.run(repository.LOCK_NAMED, **names).one_or_none()
+            if locked is not None:
+                if locked.order_id != order_id:
+                    raise ReferenceReused
+                _settle(sql, [locked.id], outcome=AttemptOutcome.FAILED)
             else:
                 sql.run(repository.ADD_FAILED, attempt_id=new_id(), **names)
                 if not sql.run(repository.HAS_ORDER, **names).scalar_one():
                     raise OrderNotFound
-        if locked:
-            self.settled([order_id])
-        return bool(locked)
+        if locked is None:
+            return False
+        self.settled([order_id])
+        return True
 
     def of_order(
         self, order_id: str, *, page_size: int, after: Position | None = None

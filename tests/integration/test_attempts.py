@@ -179,6 +179,14 @@ def test_a_failure_that_overtakes_its_attempt_is_not_undone(till: Till) -> None:
     assert till.expire(order_id) == {}
 
 
+def test_a_failure_with_another_orders_reference_waits(till: Till) -> None:
+    order_id = till.place()
+    till.open(order_id)
+    failed = till.bank.report("payment.failed", order_id=till.place(), reference="tx-1")
+    assert content(failed)["outcome"] == "waiting"
+    assert till.outcomes(order_id) == [None]
+
+
 def test_attempts_keep_an_order_up_to_a_bound_in_all(till: Till) -> None:
     order_id = till.place(timeout_seconds=600)
     till.pass_(570)
