@@ -56,10 +56,6 @@ def attempt_flow(
     settings = services.settings
     closing = Closing(services, gateways or http_gateways(services), spacing_seconds)
 
-    def probe() -> None:
-        with outages():
-            services.orders.check_ready()
-
     flow = Records(
         services.engine,
         id=payment_attempts.c.id,
@@ -70,14 +66,10 @@ def attempt_flow(
         timeout_seconds=settings.statement_timeout_seconds,
         pauses=queue_pauses,
     ).flow(
-        probe=probe,
+        probe=outages()(services.orders.check_ready),
         threads=THREADS,
         batch_size=1,
-        lease_seconds=settings.lease_seconds,
-        max_failures=settings.max_failures,
-        max_deliveries=settings.max_deliveries,
-        sweep_seconds=settings.sweep_seconds,
-        lookahead_seconds=settings.lookahead_seconds,
+        **settings.of_each_flow,
     )
     settle = flow.handler
 

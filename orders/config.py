@@ -87,6 +87,12 @@ class Settings:
     #: port.
     metrics_dir: str = ""
 
+    @property
+    def of_each_flow(self) -> dict[str, Any]:
+        """The settings that all flows of the service have in common."""
+        names = ("lease_seconds", "sweep_seconds", "lookahead_seconds")
+        return {name: getattr(self, name) for name in (*names, "max_failures", "max_deliveries")}
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> "Settings":
         """Read and validate. Raises SettingsInvalid, which names everything that is wrong."""

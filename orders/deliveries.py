@@ -55,23 +55,16 @@ def webhook_flow(
     queue = DelayQueue(services.redis, WEBHOOK_QUEUE)
     deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, queue, traces)
 
-    def probe() -> None:
-        with outages():
-            services.orders.check_ready()
-
     return Flow(
         name=WEBHOOK_QUEUE,
         handler=deliver,
         sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
-        probe=probe,
+        probe=outages()(services.orders.check_ready),
         pauses=kept_pauses(services.engine, WEBHOOK_QUEUE),
         finish=deliver.finish,
         threads=1,
-        lease_seconds=settings.lease_seconds,
-        max_deliveries=settings.max_deliveries,
-        sweep_seconds=settings.sweep_seconds,
-        lookahead_seconds=settings.lookahead_seconds,
+        **settings.of_each_flow,
     )
 
 

@@ -30,10 +30,6 @@ def thaw_flow(services: Services) -> Flow:
         left = {id_: _give_back(services, connection, id_, until) for id_ in tasks}
         return {id_: when for id_, when in left.items() if when is not None}
 
-    def probe() -> None:
-        with outages():
-            services.orders.check_ready()
-
     return Records(
         services.engine,
         id=freezes.c.id,
@@ -45,14 +41,10 @@ def thaw_flow(services: Services) -> Flow:
         timeout_seconds=2 * settings.statement_timeout_seconds,
         pauses=queue_pauses,
     ).flow(
-        probe=probe,
+        probe=outages()(services.orders.check_ready),
         threads=1,
         batch_size=1,
-        lease_seconds=settings.lease_seconds,
-        max_failures=settings.max_failures,
-        max_deliveries=settings.max_deliveries,
-        sweep_seconds=settings.sweep_seconds,
-        lookahead_seconds=settings.lookahead_seconds,
+        **settings.of_each_flow,
     )
 
 

@@ -77,10 +77,6 @@ def timeout_flow(
         if guard is not None:
             guard.look()
 
-    def probe() -> None:
-        with outages():
-            orders.check_ready()
-
     return Records(
         services.engine,
         id=unpaid_orders.c.order_id,
@@ -91,16 +87,12 @@ def timeout_flow(
         timeout_seconds=settings.statement_timeout_seconds,
         pauses=queue_pauses,
     ).flow(
-        probe=probe,
+        probe=outages()(orders.check_ready),
         tick=tick,
         checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
-        lease_seconds=settings.lease_seconds,
-        max_failures=settings.max_failures,
-        max_deliveries=settings.max_deliveries,
         backoff=Backoff(settings.retry_base_seconds, settings.retry_cap_seconds),
-        sweep_seconds=settings.sweep_seconds,
-        lookahead_seconds=settings.lookahead_seconds,
+        **settings.of_each_flow,
     )
 
 
