@@ -32,6 +32,8 @@ SELDOM = st.sampled_from([False, False, False, False, True])
 DAY = 86_400_000
 HOUR = 3_600_000
 TERM = 20
+#: For how long after an outage of Redis leases that have ended are left to their workers.
+SPARED = 2000
 #: A task that is later than its record says by no more than this is left where it is.
 SLACK = 100
 
@@ -96,6 +98,8 @@ class Machine(RuleBasedStateMachine):
         self.alone: str | None = None
         #: Who sweeps, and until when.
         self.sweeper: tuple[int, str] | None = None
+        #: Until when leases that have ended are left to their workers.
+        self.spared = 0
 
     # -- the clock, and putting in ---------------------------------------------------------
 
@@ -236,12 +240,17 @@ class Machine(RuleBasedStateMachine):
         knew = self.workers[worker].last_known_paused
         claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.renew_pause(knew=knew)
-        self.report_lost_claims(worker, lease)
+        self.report_lost_claims(worker, self.unreported[worker], lease)
         self.unreported[worker] = []
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
         ids = self.take(worker, limit, lease, claim.tasks[0].token if claim.tasks else "")
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
-        ends = [known.at for known in self.known.values() if known.place != "dead"]
+        spared = self.spared_until() if self.ripe("leased") else 0
+        ends = [
+            max(known.at, spared if known.place == "leased" else 0)
+            for known in self.known.values()
+            if known.place != "dead"
+        ]
         waits = ends and not ids and not self.paused
         assert claim.next_in_ms == (max(0, min(ends) - self.now) if waits else None)
         return multiple(*claim.tasks)
@@ -251,7 +260,7 @@ class Machine(RuleBasedStateMachine):
         self.renew_pause(knew=self.workers[worker].last_known_paused)
         with reply_lost(self.workers[worker]):
             self.workers[worker].claim(limit, lease, now_ms=self.now)
-        self.report_lost_claims(worker, lease)
+        self.report_lost_claims(worker, self.unreported[worker], lease)
         self.unreported[worker] = [*self.workers[worker]._lost_claims]
         self.take(worker, limit, lease, self.unreported[worker][-1])
 
@@ -261,8 +270,18 @@ class Machine(RuleBasedStateMachine):
             self.workers[worker].claim(1, 1, now_ms=self.now)
         self.unreported[worker] = [*self.workers[worker]._lost_claims]
 
-    def report_lost_claims(self, worker: str, lease: int) -> None:
-        if reported := self.unreported[worker]:
+    def spared_until(self) -> int:
+        """Until when an outage spares leases; a later time was set before the clock was set back."""
+        return self.spared if self.now < self.spared <= self.now + SPARED else 0
+
+    def note_silence(self, ms: int) -> None:
+        """After an outage that lasted for ``ms``, leases are spared once, whoever tells of it."""
+        known = self.spared if self.spared <= self.now + SPARED else 0
+        if ms > 1000 and known < self.now - ms:
+            self.spared = self.now + SPARED
+
+    def report_lost_claims(self, worker: str, reported: list[str], lease: int) -> None:
+        if reported:
             self.lost_claims = {
                 token: until for token, until in self.lost_claims.items() if until > self.now
             } | dict.fromkeys(reported, self.now + lease + HOUR)
@@ -282,7 +301,8 @@ class Machine(RuleBasedStateMachine):
         if self.paused:
             return []
         self.shorten_leases(lease)
-        ids = self.take_suspects(isqrt(limit)) or self.take_due(limit)
+        ids = [] if self.spared_until() else self.take_suspects(isqrt(limit))
+        ids = ids or self.take_due(limit)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -298,32 +318,37 @@ class Machine(RuleBasedStateMachine):
         return ids
 
     def take_suspects(self, few: int) -> list[str]:
-        """The first of them, with others unless it has two deliveries; none of those has any."""
+        """Those that expired for the first time, or alone the one of the others that was claimed last."""
         suspects: list[str] = []
-        for task_id in self.ripe("leased")[:few]:
-            tried = self.known[task_id].tried
-            if tried.cancelled:
+        expired = self.ripe("leased")
+        again = [
+            task_id
+            for task_id in expired
+            if self.deliveries(task_id) and not self.known[task_id].tried.cancelled
+        ]
+        last = max(again, key=lambda task_id: self.known[task_id].tried.claimed, default="")
+        for task_id in expired[:few]:
+            if self.known[task_id].tried.cancelled:
                 del self.known[task_id]
-            elif not suspects or (
-                tried.deliveries == 0 and self.known[suspects[0]].tried.deliveries < 2
-            ):
-                if tried.deliveries and self.must_wait(task_id):
+            elif not suspects or not (task_id in again or self.deliveries(suspects[0]) > 1):
+                if task_id in again and self.must_wait(task_id):
                     self.known[task_id].at = self.now + 100
                     continue
+                suspects.append(last if task_id in again else task_id)
+                tried = self.known[suspects[-1]].tried
                 died = tried.token not in self.lost_claims
                 tried.deliveries += died
                 tried.before += died
-                suspects.append(task_id)
         return suspects
 
     def must_wait(self, task_id: str) -> bool:
-        """Whether another suspect is alone at this time."""
+        """Whether another suspect is alone at this time, and has not outlived a lease yet."""
         other = self.known.get(self.alone or "")
         return (
             other is not None
             and self.alone != task_id
             and other.place == "leased"
-            and other.at > self.now
+            and self.now < other.at < other.tried.claimed + 2 * other.tried.span
             and other.tried.deliveries > 1
         )
 
@@ -547,6 +572,7 @@ class Machine(RuleBasedStateMachine):
             },
             "lost_claims": self.lost_claims,
             "alone": self.alone,
+            "spared": self.spared and str(self.spared),
             "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
             "paused": self.paused and "1",
             "resumed": self.resumed and "1",

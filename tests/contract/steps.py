@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -27,14 +28,14 @@ def reply_lost(
 
 
 @contextmanager
-def never_sent(queue: DelayQueue) -> Iterator[None]:
-    """There is no connection in here."""
+def never_sent(queue: DelayQueue) -> Iterator[Any]:
+    """There is no connection in here. Yields a mock with what should have been sent."""
     error = redis.ConnectionError("refused")
     with (
-        patch.object(queue, "_run", side_effect=error),
+        patch.object(queue, "_run", side_effect=error) as run,
         pytest.raises(redis.ConnectionError, match="refused"),
     ):
-        yield
+        yield run
 
 
 def bury(queue: DelayQueue, *ids: str) -> None:

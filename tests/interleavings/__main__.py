@@ -17,7 +17,6 @@ import redis
 from devtools.valkey import Valkey
 from tests.interleavings.explorer import Violation, explore
 from tests.interleavings.mistakes import MISTAKES, Mistake, planted
-from tests.interleavings.moves import parsed
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import FRAME, LARGE, SCENARIOS, TRANSITIONS
 from worker import connect
@@ -54,7 +53,7 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
         chain(SCENARIOS, LARGE, takewhile(lambda _: time.monotonic() < ends, drawn)), 1
     ):
         try:
-            found = explore(QueueWorld(client), parsed(line), MOST_STEPS)
+            found = explore(QueueWorld(client), line, MOST_STEPS)
         except Violation as violation:
             print(f"seed {seed}, scenario {number}: {line}\n{violation}")
             return 1
@@ -83,7 +82,7 @@ def _first_trace(client: redis.Redis, mistake: Mistake) -> str | None:
         world = QueueWorld(client)
         try:
             with planted(world, mistake):
-                explore(world, parsed(line))
+                explore(world, line)
         except Violation as violation:
             return str(violation).partition("\n")[0]
     return None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import pytest
 
-from tests.interleavings.moves import Move
+from tests.interleavings.moves import Move, parsed
 
 
 class World(Protocol):
@@ -50,13 +50,18 @@ class _State(NamedTuple):
     path: Any
 
 
-def explore(world: World, moves: dict[Move, int], most_steps: int = 1_000_000) -> Explored:
-    """Make the moves, each up to so many times, in every order. Raises Violation with the shortest trace.
+def explore(world: World, line: str, most_steps: int = 1_000_000) -> Explored:
+    """Make a scenario's moves in every order. Raises Violation with the shortest trace.
 
     States are found in the order of their distance from the beginning, and each is searched once.
     """
-    names = [*moves]
-    start = _State(world.save(), (*moves.values(),), None)
+    begin, moves = parsed(line)
+    names: list[Move] = [*moves]
+    path: Any = None
+    for move in begin:
+        path = (move, path)
+        _try(partial(world.do, move), path)
+    start = _State(world.save(), (*moves.values(),), path)
     seen, checked = {(world.key(), start.left)}, set[Hashable]()
     waiting, steps = deque([start]), 0
     while waiting:

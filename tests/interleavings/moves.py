@@ -1,4 +1,7 @@
-"""A scenario's moves, as one line of text: ``schedule a, w1 claim x2, w2 claim, lease ends, flush``."""
+"""A scenario as one line of text: ``schedule a, w1 claim; w1 ack a x2, w2 claim, lease ends, flush``.
+
+What stands before the semicolon happens first, in this order.
+"""
 
 from typing import NamedTuple
 
@@ -17,14 +20,19 @@ class Move(NamedTuple):
 WORKERS = ("w1", "w2")
 
 
-def parsed(line: str) -> dict[Move, int]:
-    """The moves of a scenario, and how often each may be made."""
+def parsed(line: str) -> tuple[list[Move], dict[Move, int]]:
+    """What a scenario begins with, and its moves, with how often each may be made."""
+    begin, _, rest = line.rpartition("; ")
     moves: dict[Move, int] = {}
-    for part in line.split(", "):
+    for part in rest.split(", "):
         words = part.split()
-        times = int(words.pop()[1:]) if words[-1].startswith("x") else 1
-        actor = words.pop(0) if words[0] in WORKERS else ""
-        task = words.pop() if len(words[-1]) == 1 else ""
-        move = Move(actor, " ".join(words), task)
+        times = int(words.pop()[1:]) if words[-1][0] == "x" else 1
+        move = _move(words)
         moves[move] = moves.get(move, 0) + times
-    return moves
+    return [_move(part.split()) for part in begin.split(", ") if part], moves
+
+
+def _move(words: list[str]) -> Move:
+    actor = words.pop(0) if words[0] in WORKERS else ""
+    task = words.pop() if len(words[-1]) == 1 else ""
+    return Move(actor, " ".join(words), task)

@@ -4,23 +4,37 @@ import copy
 import math
 import re
 import secrets
+import time
 from collections.abc import Hashable
 from typing import Any
 
 import redis
 
 from tests.contract.model import Machine
+from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
 from worker.queue.delay_queue import Put
 
-LEASE, LIMIT = 20, 4
+LEASE, LIMIT, OUTAGE = 20, 4, 3000
 #: What a worker's queue remembers; a successor remembers nothing.
 FRESH = {"last_known_paused": False, "_asked_at": -math.inf, "_silent_since": None}
-MODEL = ("known", "dead", "paused", "resumed", "lost_claims", "claims", "alone", "sweeper", "now")
-OWN = ("due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed", "unreported")
+REDIS = (
+    "known",
+    "dead",
+    "paused",
+    "resumed",
+    "lost_claims",
+    "claims",
+    "alone",
+    "sweeper",
+    "spared",
+)
+OWN = (
+    *("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed", "unreported"),
+    *("silent", "delayed", "early", "saved"),
+)
 TOKEN = re.compile(r"\b[0-9a-f]{64}\b")
-PUTS = {"retry": Put.AGAIN, "fail": Put.FAILED, "defer": Put.NOT_DUE}
 
 
 class QueueWorld(Machine):
@@ -41,42 +55,63 @@ class QueueWorld(Machine):
         self.asked_to_pause = False
         #: Whether Redis lost a resume: whoever knows only of the pause before it renews that.
         self.renewed = False
-        #: Whether nobody has swept since Redis lost everything.
+        #: What Redis may have at an earlier time than the records, having lost a later one.
+        self.early: set[str] = set()
+        #: Whether nobody has swept since Redis lost something.
         self.flushed = False
+        #: Since when Redis has not answered a worker.
+        self.silent: dict[str, int] = {}
+        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the arguments of
+        #: the script, and what it reports.
+        self.delayed: dict[str, tuple[tuple[Any, ...], list[str], bool]] = {}
+        #: What Redis has written to its disk, and the model of it.
+        self.saved: tuple[dict[str, bytes], dict[str, Any]] = {}, self._model()
 
     # -- for the explorer ------------------------------------------------------------------
 
     def key(self) -> Hashable:
         memory = [(queue.last_known_paused, [*queue._lost_claims]) for queue in self._queues()]
-        text = repr(([_in_order(getattr(self, name)) for name in (*MODEL, *OWN)], memory))
+        own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN) if name != "saved"]
+        saved = [_in_order(value) for value in self.saved[1].values()]
         names: dict[str, str] = {}  # tokens are random, so each is named after its place
+        text = repr((own, memory, saved))
         return TOKEN.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), text)
 
     def save(self) -> Any:
-        with self.client.pipeline(transaction=False) as pipe:
-            for key in self._keys:
-                pipe.dump(key)
-            stored = dict(zip(self._keys, pipe.execute(), strict=True))
         names = (*FRESH, "_lost_claims", "claimer")
         memories = [{name: getattr(queue, name) for name in names} for queue in self._queues()]
-        own = {name: getattr(self, name) for name in (*MODEL, *OWN)}
-        return stored, copy.deepcopy((memories, own))
+        own = {name: getattr(self, name) for name in (*REDIS, *OWN)}
+        return self._dump(), copy.deepcopy((memories, own))
 
     def load(self, saved: Any) -> None:
         stored, rest = saved
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.delete(*self._keys)
-            for key, value in stored.items():
-                if value is not None:
-                    pipe.restore(key, 0, value)
-            pipe.execute()
+        self._restore(stored)
         memories, own = copy.deepcopy(rest)
         for queue, memory in zip(self._queues(), memories, strict=True):
             vars(queue).update(memory)
         vars(self).update(own)
 
+    def _dump(self) -> dict[str, bytes]:
+        with self.client.pipeline(transaction=False) as pipe:
+            for key in self._keys:
+                pipe.dump(key)
+            found = zip(self._keys, pipe.execute(), strict=True)
+        return {key: value for key, value in found if value is not None}
+
+    def _restore(self, stored: dict[str, bytes]) -> None:
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.delete(*self._keys)
+            for key, value in stored.items():
+                pipe.restore(key, 0, value)
+            pipe.execute()
+
+    def _model(self) -> dict[str, Any]:
+        return copy.deepcopy({name: getattr(self, name) for name in REDIS})
+
     def can(self, move: Move) -> bool:
         """A worker settles only what it believes it holds."""
+        if move.verb == "late claim":
+            return move.actor in self.delayed
         return not (move.actor and move.task) or self._task(move) is not None
 
     def do(self, move: Move) -> None:
@@ -90,16 +125,18 @@ class QueueWorld(Machine):
         assert self.flushed or self.due.keys() <= self.known.keys(), "a task is lost"
 
     def check(self) -> None:
-        """With all faults over, and everybody else gone, a third worker settles everything."""
+        """With all faults over, everybody goes on, and everything is settled. No pause comes back."""
         self.queue.resume()
         left = set(self.due)
-        for _ in range(12):
+        for round_ in range(12):
             self.now += 10 * LEASE
             records = [Due(task_id, self.due[task_id] - self.now) for task_id in sorted(left)]
-            self.queue.restore(records, now_ms=self.now)
-            claim = self.queue.claim(LIMIT, LEASE, now_ms=self.now)
-            self.queue.ack(claim.tasks)
-            left -= {task.id for task in claim.tasks}
+            for queue in self._queues() if round_ < 1 else [self.queue]:
+                queue.restore(records, now_ms=self.now)
+                claim = queue.claim(LIMIT, LEASE, now_ms=self.now)
+                queue.ack(claim.tasks)
+                left -= {task.id for task in claim.tasks}
+                assert not claim.paused, "the pause came back"
             if not claim.tasks and claim.next_in_ms is None:
                 break
         else:
@@ -119,6 +156,7 @@ class QueueWorld(Machine):
         if task_id not in self.dead:
             self.due[task_id] = self.now + delay
             self.done.discard(task_id)
+            self.early.discard(task_id)
             self.begun[task_id] = 0
 
     def do_schedule_later(self, task_id: str) -> None:
@@ -150,16 +188,46 @@ class QueueWorld(Machine):
     # -- workers ---------------------------------------------------------------------------
 
     def do_claim(self, worker: str) -> None:
+        self._tell_of_silence(worker)
         claimed: Any = self.claim(worker, LIMIT, LEASE)
+        del self.silent[worker]
         for task in claimed.values:
             assert task.id not in self.done, "what was done is claimed again"
-            assert self.due.get(task.id, 0) <= self.now, "early"
+            assert task.id in self.early or self.due.get(task.id, 0) <= self.now, "early"
             self._count(task.id, task.deliveries)
             self.held[worker].append(task)
 
     def do_lose_claim(self, worker: str) -> None:
+        """Redis executes it, and the reply is lost."""
+        self._tell_of_silence(worker)
         self.claim_and_lose_the_reply(worker, LIMIT, LEASE)
-        token = self.unreported[worker][-1]
+        self._count_leased(self.unreported[worker][-1])
+
+    def do_delay_claim(self, worker: str) -> None:
+        """Redis executes it late, if at all."""
+        queue = self.workers[worker]
+        reported, knew = [*self.unreported[worker]], queue.last_known_paused
+        with never_sent(queue) as run:
+            queue.claim(LIMIT, LEASE, now_ms=self.now)
+        self.unreported[worker] = [*queue._lost_claims]
+        self.delayed[worker] = run.call_args.args[2:], reported, knew
+
+    def do_late_claim(self, worker: str) -> None:
+        arguments, reported, knew = self.delayed.pop(worker)
+        self.workers[worker]._run("claim", self.now, *arguments)
+        self.renew_pause(knew=knew)
+        self.report_lost_claims(worker, reported, LEASE)
+        token = arguments[4]
+        self.take(worker, LIMIT, LEASE, token)
+        self._count_leased(token)
+
+    def _tell_of_silence(self, worker: str) -> None:
+        """The next claim says for how long Redis has been silent."""
+        ms = self.now - self.silent.setdefault(worker, self.now)
+        self.workers[worker]._silent_since = time.monotonic() - ms / 1000
+        self.note_silence(ms)
+
+    def _count_leased(self, token: str) -> None:
         for task_id, known in self.known.items():
             if known.attempts and known.attempts.token == token:
                 self._count(task_id, known.attempts.deliveries)
@@ -170,14 +238,12 @@ class QueueWorld(Machine):
         assert deliveries <= begun, f"{deliveries} deliveries of {begun}"
         self.begun[task_id] = begun + 1
 
-    def do_miss_claim(self, worker: str) -> None:
-        self.claim_without_a_connection(worker)
-
     def do_die(self, worker: str) -> None:
         memory: dict[str, Any] = {**FRESH, "_lost_claims": {}, "claimer": secrets.token_hex(8)}
         vars(self.workers[worker]).update(memory)
         self.held[worker], self.unreported[worker] = [], []
         self.claims.pop(worker, None)
+        self.silent.pop(worker, None)
 
     def do_sweep(self, worker: str) -> None:
         """Restore what the records say, one after the other."""
@@ -215,6 +281,13 @@ class QueueWorld(Machine):
     def do_defer(self, worker: str, task_id: str) -> None:
         self.do_retry(worker, task_id, Put.NOT_DUE)
 
+    def do_look_again(self, worker: str, task_id: str) -> None:
+        self.do_retry(worker, task_id, Put.LATER)
+
+    def do_reschedule(self, worker: str, task_id: str) -> None:
+        """It is done, and due again."""
+        self.do_retry(worker, task_id, Put.NEW)
+
     def do_release(self, worker: str, task_id: str) -> None:
         self.release(self._let_go(worker, task_id))
 
@@ -241,10 +314,30 @@ class QueueWorld(Machine):
     def do_clock_forward(self) -> None:
         self.now += 100 * LEASE
 
+    def do_outage(self) -> None:
+        """Nobody reaches Redis for a while, and everybody tries."""
+        for worker in WORKERS:
+            self.silent.setdefault(worker, self.now)
+        self.now += OUTAGE
+
     def do_flush(self) -> None:
         self.flushed, self.renewed = True, not self.asked_to_pause
         self.client.delete(*self._keys)
         self.forget_everything()
+
+    def do_save(self) -> None:
+        self.saved = self._dump(), self._model()
+
+    def do_restart(self) -> None:
+        """Redis has lost what it did since it wrote to its disk, or fails over to a replica that is behind."""
+        stored, model = self.saved
+        self._restore(stored)
+        vars(self).update(copy.deepcopy(model))
+        self.flushed, self.renewed = True, not self.asked_to_pause
+        self.done, self.early = self.done - self.known.keys(), {*self.known}
+        for task_id, known in self.known.items():
+            begun = known.attempts.deliveries + 1 if known.attempts else 0
+            self.begun[task_id] = max(self.begun.get(task_id, 0), begun)
 
 
 def _in_order(value: Any) -> Any:

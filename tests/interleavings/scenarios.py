@@ -1,4 +1,4 @@
-"""What is searched: each line is all orders of its moves."""
+"""What is searched: each line is all orders of its moves, after those before the semicolon."""
 
 from itertools import combinations_with_replacement
 
@@ -6,31 +6,48 @@ from itertools import combinations_with_replacement
 SCENARIOS = [
     "schedule a, w1 claim, w2 claim, w1 ack a, w1 ack unheard a, w2 ack a, lease ends",
     "schedule a, w1 claim, w2 claim, w1 retry a, w1 fail a, w2 ack a, lease ends x2",
-    "schedule a, w1 claim x2, schedule later a, cancel a, w1 ack a, w1 defer a, lease ends",
-    "schedule a, w1 claim, w2 claim, w1 bury a, requeue a, purge a, w2 ack a, lease ends",
-    "schedule a, w1 lose claim, w1 claim, w1 ack a, w2 claim, w2 ack a, lease ends",
-    "schedule a, w1 claim, w1 release a, w2 claim, w2 die, cancel a, lease ends",
-    "schedule a, w1 claim, w1 lose claim, w1 ack a, flush, w1 sweep, lease ends",
-    "schedule later a, w1 sweep, w2 sweep, w1 resign, w2 claim, clock back, clock forward",
-    "schedule a, w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
+    "schedule a; w1 claim x2, schedule later a, cancel a, w1 ack a, w1 defer a, lease ends",
+    "schedule a, w1 claim; w2 claim, w1 bury a, requeue a, purge a, w2 ack a, lease ends",
+    "schedule a; w1 lose claim, w1 claim, w1 ack a, w2 claim, w2 ack a, lease ends",
+    "schedule a; w1 claim, w1 release a, w2 claim, w2 die, cancel a, lease ends",
+    "schedule a; w1 claim, w1 lose claim, w1 ack a, flush, w1 sweep, lease ends",
+    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward",
+    "schedule a; w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
     "schedule a, w1 claim, w1 bury a, w1 sweep, schedule later a, requeue a",
-    "schedule a, w1 claim, w2 lose claim, w2 claim, cancel a, lease ends",
-    "schedule a, pause, resume, w1 claim x2, w1 sweep, flush",
+    "schedule a; w1 claim, w2 lose claim, w2 claim, cancel a, lease ends",
+    "schedule a; pause, resume, w1 claim x2, w1 sweep, flush",
+    "schedule a; w1 delay claim, w1 late claim, w1 claim, w1 ack a, w2 claim, lease ends x2",
+    "schedule a; w1 claim, w1 ack a, save, restart, w1 sweep, lease ends",
+    "schedule a, w1 claim; w1 extend a, w1 ack a, outage x2, w2 claim x2, clock back",
+    "schedule a, w1 claim; w1 look again a, w1 reschedule a, w2 claim, w1 sweep, lease ends x2",
+    (
+        "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
+        " w1 claim x2, w2 claim, w2 ack a, w2 extend a, lease ends x2"
+    ),
 ]
 #: Likewise, but these take longer.
 LARGE = [
     "schedule a, schedule b, w1 claim, w1 die, w2 claim x2, w2 ack a, lease ends",
-    "schedule a, w1 lose claim, w1 miss claim, w1 die, w1 claim, w2 claim, lease ends",
+    "schedule a; w1 lose claim, w1 delay claim, w1 die, w1 claim, w2 claim, lease ends",
     "schedule a, w1 claim, w1 extend a x2, w2 claim, w1 ack a, moment passes x2, lease ends",
     "schedule a, w1 claim, schedule later a, w2 claim x2, w1 ack a, lease ends x2",
-    "schedule a, schedule b, w1 claim x2, w2 claim, moment passes x2",
+    "schedule a, schedule b; w1 claim x2, w2 claim, moment passes x2, w1 late claim, w1 delay claim",
+    "schedule a, save; pause, resume, restart, w1 claim x2, w2 claim, w1 sweep, save",
+    (
+        "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
+        " w1 claim x2, w2 claim, cancel a, cancel b, w2 retry a, lease ends x2"
+    ),
 ]
-#: What happens beside these is combined with each of `TRANSITIONS` and with each two of them.
-FRAME = "schedule a, w1 claim, w2 claim, lease ends"
+#: What happens beside these is combined with each of `TRANSITIONS`, and with two or three of them.
+FRAME = "schedule a, save; w1 claim, w2 claim, lease ends"
 TRANSITIONS = [
     *("schedule b", "schedule later a", "cancel a", "requeue a", "purge a", "pause", "resume"),
     *("w1 ack a", "w1 ack unheard a", "w1 extend a", "w1 retry a", "w1 fail a", "w1 defer a"),
-    *("w1 release a", "w1 bury a", "w1 lose claim", "w1 die", "w1 sweep", "w2 ack a"),
-    *("clock back", "clock forward", "flush"),
+    *("w1 look again a", "w1 reschedule a", "w1 release a", "w1 bury a", "w1 lose claim"),
+    *("w1 delay claim", "w1 late claim", "w1 die", "w1 sweep", "w2 ack a", "clock back"),
+    *("clock forward", "outage", "flush", "restart"),
 ]
-PAIRS = [", ".join((FRAME, *pair)) for pair in combinations_with_replacement(TRANSITIONS, 2)]
+PAIRS, TRIPLES = (
+    [", ".join((FRAME, *some)) for some in combinations_with_replacement(TRANSITIONS, count)]
+    for count in (2, 3)
+)

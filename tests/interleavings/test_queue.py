@@ -8,7 +8,6 @@ import redis
 from devtools.valkey import Valkey
 from tests.conftest import missing
 from tests.interleavings.explorer import explore
-from tests.interleavings.moves import parsed
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import LARGE, PAIRS, SCENARIOS
 from worker import connect
@@ -28,10 +27,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
 
 @pytest.mark.parametrize("line", SCENARIOS)
 def test_no_order_breaks_a_promise(world: redis.Redis, line: str) -> None:
-    assert explore(QueueWorld(world), parsed(line)).complete
+    assert explore(QueueWorld(world), line).complete
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [*LARGE, *PAIRS])
 def test_no_order_of_more_moves_does(world: redis.Redis, line: str) -> None:
-    assert explore(QueueWorld(world), parsed(line)).complete
+    assert explore(QueueWorld(world), line).complete
