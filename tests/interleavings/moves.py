@@ -24,15 +24,17 @@ def parsed(line: str) -> tuple[list[Move], dict[Move, int]]:
     """What a scenario begins with, and its moves, with how often each may be made."""
     begin, _, rest = line.rpartition("; ")
     moves: dict[Move, int] = {}
-    for part in rest.split(", "):
+    for move in _listed(rest):
+        moves[move] = moves.get(move, 0) + 1
+    return _listed(begin), moves
+
+
+def _listed(text: str) -> list[Move]:
+    moves: list[Move] = []
+    for part in filter(None, text.split(", ")):
         words = part.split()
         times = int(words.pop()[1:]) if words[-1][0] == "x" else 1
-        move = _move(words)
-        moves[move] = moves.get(move, 0) + times
-    return [_move(part.split()) for part in begin.split(", ") if part], moves
-
-
-def _move(words: list[str]) -> Move:
-    actor = words.pop(0) if words[0] in WORKERS else ""
-    task = words.pop() if len(words[-1]) == 1 else ""
-    return Move(actor, " ".join(words), task)
+        actor = words.pop(0) if words[0] in WORKERS else ""
+        task = words.pop() if len(words[-1]) == 1 else ""
+        moves += times * [Move(actor, " ".join(words), task)]
+    return moves

@@ -38,6 +38,20 @@ LARGE = [
         " w1 claim x2, w2 claim, cancel a, cancel b, w2 retry a, lease ends x2"
     ),
 ]
+#: Of two consumers and of two workers of a recurring flow, each stopped before every call.
+CONSUMERS = [
+    "schedule a, w1 go on x2; w1 go on x2, w1 close, w1 fail, w1 exit, w2 go on",
+    "schedule a, w1 go on x2; w1 go on x2, w1 die, minute passes, w2 go on x2",
+    "schedule a, w1 go on x2; w1 go on x2, w1 miss, w1 renew, minute passes, w2 go on",
+    "schedule a; w1 go on x3, w1 lose, w2 go on x2, flush",
+    "schedule a; w1 go on x3, w1 lose, w1 close, w2 go on x2",
+]
+RECURRING = [
+    "w1 go on x4, minute passes; w1 go on x3, w1 miss, w2 go on x2",
+    "w1 go on x4, minute passes; w1 go on x3, extra run, clock back, pause, resume",
+    "w1 go on x4, w2 go on x4, minute passes; w1 go on x4, flush, w2 go on x4",
+    "w1 go on x2; minute passes, w1 go on x3, w1 lose, w1 die, w2 go on",
+]
 #: What happens beside these is combined with each of `TRANSITIONS`, and with two or three of them.
 FRAME = "schedule a, save; w1 claim, w2 claim, lease ends"
 TRANSITIONS = [

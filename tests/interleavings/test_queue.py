@@ -1,20 +1,28 @@
 """The queue's scripts in every order."""
 
+import random
+import time
 from collections.abc import Iterator
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
 from devtools.valkey import Valkey
 from tests.conftest import missing
 from tests.interleavings.explorer import explore
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, on_its_clock
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import LARGE, PAIRS, SCENARIOS
+from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
+from tests.length import quick_first
 from worker import connect
+
+#: For how long triples are searched, and how many steps of each.
+TRIPLES_SECONDS, MOST_STEPS = 120.0, 2000
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
     server = Valkey(tmp_path_factory.mktemp("interleavings"))
     try:
         server.start()
@@ -26,11 +34,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[redis.Redis]:
 
 
 @pytest.mark.parametrize("line", SCENARIOS)
-def test_no_order_breaks_a_promise(world: redis.Redis, line: str) -> None:
-    assert explore(QueueWorld(world), line).complete
+def test_no_order_breaks_a_promise(server: redis.Redis, line: str) -> None:
+    assert explore(QueueWorld(server), line).complete
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", [*LARGE, *PAIRS])
-def test_no_order_of_more_moves_does(world: redis.Redis, line: str) -> None:
-    assert explore(QueueWorld(world), line).complete
+def test_no_order_of_more_moves_does(server: redis.Redis, line: str) -> None:
+    assert explore(QueueWorld(server), line).complete
+
+
+@pytest.mark.slow
+def test_no_order_of_three_more_moves_is_found_that_does(server: redis.Redis) -> None:
+    until, seed = time.monotonic() + TRIPLES_SECONDS, random.randrange(1_000_000)
+    for line in random.Random(seed).sample(TRIPLES, len(TRIPLES)):
+        if time.monotonic() > until:
+            break
+        explore(QueueWorld(server), line, MOST_STEPS)
+
+
+@pytest.mark.parametrize("line", quick_first(CONSUMERS))
+def test_no_order_of_two_consumers_calls_does(server: redis.Redis, line: str) -> None:
+    search(ConsumerWorld(server), line)
+
+
+@pytest.mark.parametrize("line", quick_first(RECURRING))
+def test_no_order_of_two_recurring_workers_calls_does(server: redis.Redis, line: str) -> None:
+    search(RecurringWorld(server), line)
+
+
+def search(world: LaneWorld, line: str) -> None:
+    with on_its_clock(world), capture_logs():  # to write them would take longer than all the rest
+        assert explore(world, line).complete

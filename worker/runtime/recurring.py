@@ -59,10 +59,9 @@ class Recurring(Flow):
     paused), the earliest missed run takes place once, late. The others are skipped.
 
     **When Redis loses everything**, running workers schedule the next run again within a minute, and always
-    before its time. A run that had begun is not repeated. A run that was due but had not begun (Redis was
-    down) takes place late if a running worker knew of it. There is one gap: a run is repeated if Redis loses
-    everything after the run has ended, and no worker has looked at the queue since the run was due. Workers
-    look within milliseconds, unless they are busy or frozen.
+    before its time. A run that was due but had not begun (Redis was down) takes place late if a running worker
+    knew of it. One that had begun is repeated only if the first worker to look at the queue after the loss has
+    not looked since the run was due. Workers look within milliseconds, unless they are busy or frozen.
 
     **When Redis's clock is set back**, none of the last hundred runs takes place twice.
 
