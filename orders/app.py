@@ -15,7 +15,7 @@ from flask.cli import ScriptInfo
 from flask.typing import ResponseReturnValue
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from orders import cli, cli_deadlines
+from orders import cli, cli_deadlines, cli_erasure
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
@@ -41,6 +41,7 @@ MAX_BODY_BYTES = 16 * 1024
 COMMANDS: tuple[click.Command, ...] = (
     *(cli.keys, cli.providers, cli.stock),
     *(cli_deadlines.freeze, cli_deadlines.list_freezes, cli_deadlines.thaw, cli_deadlines.extend),
+    cli_erasure.erase,
 )
 
 

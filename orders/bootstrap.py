@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import redis
@@ -27,6 +29,8 @@ from orders.order.repository import read_order
 from orders.order.service import OrderService
 from orders.providers.service import Providers
 from orders.queues import ATTEMPT_QUEUE, QUEUE, WEBHOOK_QUEUE, Queues
+from orders.retention.archive import Archive
+from orders.retention.service import Retention
 from orders.sql.database import create_engine, create_watching_engine
 from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
@@ -76,6 +80,7 @@ class Services:
     receiving_signed: Bulkhead
     receiving_logins: Bulkhead
     webhooks: Webhooks
+    retention: Retention
     queues: Queues
     #: What anybody may ask costs one look a second.
     readiness: SharedRead[Readiness]
@@ -142,6 +147,12 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         receiving_logins=Bulkhead(max(1, half // 4), ServerBusy),
         webhooks=Webhooks(
             engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
+        ),
+        retention=Retention(
+            engine,
+            partial(orders.describe, versions=None),
+            settings.retention_days,
+            Archive(Path(settings.archive_dir)) if settings.archive_dir else None,
         ),
         queues=Queues(client, engine),
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),

@@ -71,6 +71,12 @@ class Settings:
     webhook_expiring_minutes: Annotated[float, Field(ge=0)] = 0.0
     #: How long delivered and dead webhooks are kept; 0: forever.
     webhook_keep_days: Annotated[int, Field(ge=0)] = 30
+    #: How long orders are kept once nothing is to be done for them, 0: forever; and how many are deleted
+    #: per second at most.
+    retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0
+    retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
+    #: The folder where orders are written before they are deleted; empty: they are not.
+    archive_dir: str = ""
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: What makes a worker stop cancelling by itself, 0 never: how long no API process has served, how far

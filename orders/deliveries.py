@@ -37,8 +37,6 @@ PAGE_SIZE = 500
 #: How often to look whether a subscription that the sweep found is still behind. Until then it is not
 #: found again.
 BEHIND_MS = 5000
-#: How often a process deletes the old deliveries of a subscription that gets new ones.
-PRUNE_SECONDS = 60.0
 #: How often a process that sends asks whether an operator has paused the queue.
 ASK_SECONDS = 1.0
 INTERNAL_ERROR = Answer(None, "internal error", None)
@@ -85,8 +83,6 @@ class Deliverer:
         self._traces = traces
         self._turns = Turns(threads)
         self._paused, self._asked_at = False, time.monotonic()
-        #: By subscription, on the monotonic clock.
-        self._pruned_at: dict[str, float] = {}
 
     def __call__(self, tasks: Sequence[Task]) -> Mapping[str, Outcome]:
         """Queue a turn for each subscription that these tasks are about."""
@@ -186,15 +182,7 @@ class Deliverer:
                 error=answer.error,
                 **message.origin.fields(),
             )
-        self._prune(message.subscription_id, time.monotonic())
         return seconds
-
-    def _prune(self, subscription_id: str, now: float) -> None:
-        """Delete the subscription's old deliveries, if that was not done recently."""
-        if now >= self._pruned_at.get(subscription_id, -PRUNE_SECONDS) + PRUNE_SECONDS:
-            self._pruned_at[subscription_id] = now
-            with suppress(StorageUnavailable):  # best effort: the message was sent
-                self._webhooks.prune(subscription_id)
 
     def _send(self, message: Message) -> Answer:
         try:

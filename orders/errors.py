@@ -211,6 +211,14 @@ class DoctorBusy(OrderError):
     """An examination is under way."""
 
 
+class ArchiveUnavailable(OrderError):
+    """The archive cannot be written, so no order is deleted."""
+
+
+class InboxFull(OrderError):
+    """Too many messages of providers wait for a person, so no order is deleted."""
+
+
 class SettingsInvalid(OrderError, ValueError):
     """The settings in the environment are invalid."""
 

@@ -17,11 +17,11 @@ from worker.records import TablePauses
 from worker.runtime import pauses
 
 #: The queue of the checks on unpaid orders, whose ids are the orders', and that of webhooks, whose ids
-#: are those of deliveries that are due, and of subscriptions that are behind; that of freezes, and that
-#: of payment attempts.
-QueueName = Literal["order-timeout", "webhooks", "freezes", "attempts"]
+#: are those of deliveries that are due, and of subscriptions that are behind; those of freezes and of
+#: payment attempts; and that of retention, whose ids are the times when it runs.
+QueueName = Literal["order-timeout", "webhooks", "freezes", "attempts", "retention"]
 QUEUES: tuple[str, ...] = get_args(QueueName)
-QUEUE, WEBHOOK_QUEUE, FREEZE_QUEUE, ATTEMPT_QUEUE = QUEUES
+QUEUE, WEBHOOK_QUEUE, FREEZE_QUEUE, ATTEMPT_QUEUE, RETENTION_QUEUE = QUEUES
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from orders.order.domain import CancelledOrder
 from orders.order.service import Report
 from orders.order.waiting import kept
 from orders.outages import outages
+from orders.pruning import retention_flow
 from orders.queues import QUEUE
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
@@ -42,7 +43,7 @@ def flows() -> list[Flow]:
     traces = tracing(os.environ)
     timeouts = timeout_flow(services, Doctor(services.engine), traces, guard_of(services))
     webhooks, attempts = webhook_flow(services, traces=traces), attempt_flow(services)
-    return [timeouts, webhooks, thaw_flow(services), attempts]
+    return [timeouts, webhooks, thaw_flow(services), attempts, retention_flow(services)]
 
 
 def timeout_flow(

@@ -297,6 +297,7 @@ def _orders() -> None:
             "client_id", "provider", "kind", "reference", name="pk_payment_entries"
         ),
     )
+    op.create_index("ix_payment_entries_payment", "payment_entries", ["payment_id"])
     op.create_table(
         "order_events",
         sa.Column("order_id", ID, nullable=False),

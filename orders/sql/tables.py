@@ -157,8 +157,8 @@ sa.Index("uq_orders_idempotency_key", orders.c.client_id, orders.c.idempotency_k
 
 HAS_REFERENCE = sa.text("client_reference IS NOT NULL")
 # What may still be paid, cancelled, extended or expire. No foreign keys, here and in what else is
-# written with an order: they would look up each order of a batch once more, and no order is ever
-# deleted.
+# written with an order: they would look up each order of a batch once more, and an order is only
+# deleted with all of that: see `orders.retention`.
 unpaid_orders = sa.Table(
     "unpaid_orders",
     metadata,
@@ -264,6 +264,8 @@ payment_entries = sa.Table(
     sa.Column("at", Instant, nullable=False),
     sa.Column("key_id", Id),  # the API key's
 )
+# Looked up for each payment that is deleted.
+sa.Index("ix_payment_entries_payment", payment_entries.c.payment_id)
 
 order_events = sa.Table(
     "order_events",

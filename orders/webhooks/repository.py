@@ -288,21 +288,6 @@ RECORD = (
         .label("has_successor")
     )
 )
-_old = sa.select(deliveries.c.id).where(
-    deliveries.c.subscription_id == p("for_subscription"),
-    deliveries.c.status == p("old_status"),
-    deliveries.c.created_at < later(now(), "before_ms"),  # for the index
-    deliveries.c.due_at < later(now(), "before_ms"),  # when it was delivered, or given up
-)
-# Delete a page of a subscription's old deliveries with a status, oldest first, unless they were
-# just sent again.
-PRUNE = sa.delete(deliveries).where(
-    one_of(
-        deliveries.c.id,
-        _old.order_by(deliveries.c.created_at, deliveries.c.id).limit(p("page_size")),
-    ),
-    deliveries.c.status == p("old_status"),
-)
 _head = (
     sa.select(deliveries.c.subscription_id, *_by_due)
     .where(deliveries.c.status == PENDING)
@@ -320,6 +305,36 @@ def heads_of_lines() -> sa.CTE:
     heads = sa.select(first).cte("heads", recursive=True)
     after = _head.where(deliveries.c.subscription_id > heads.c.subscription_id).lateral("after")
     return heads.union_all(sa.select(after).select_from(heads.join(after, sa.true())))
+
+
+def _prune() -> sa.Delete:
+    """Delete a page of old deliveries with a status, also of subscriptions that are idle or deleted,
+    unless they were just sent again.
+    """
+    owner = sa.select(deliveries.c.subscription_id).order_by(deliveries.c.subscription_id).limit(1)
+    first = owner.where(deliveries.c.subscription_id > FIRST.id).subquery("first")
+    owners = sa.select(first).cte("owners", recursive=True)
+    after = owner.where(deliveries.c.subscription_id > owners.c.subscription_id).lateral("after")
+    owners = owners.union_all(sa.select(after).select_from(owners.join(after, sa.true())))
+    old = (
+        sa.select(deliveries.c.id)
+        .where(
+            deliveries.c.subscription_id == owners.c.subscription_id,
+            deliveries.c.status == p("old_status"),
+            deliveries.c.created_at < later(now(), "before_ms"),  # for the index
+            deliveries.c.due_at < later(now(), "before_ms"),  # when it was delivered, or given up
+        )
+        .order_by(deliveries.c.created_at, deliveries.c.id)
+        .limit(p("page_size"))
+        .lateral("old")
+    )
+    page = sa.select(old.c.id).select_from(owners.join(old, sa.true())).limit(p("page_size"))
+    return sa.delete(deliveries).where(
+        one_of(deliveries.c.id, page), deliveries.c.status == p("old_status")
+    )
+
+
+PRUNE = _prune()
 
 
 def _unpaused(subscription_id: sa.ColumnElement[str]) -> sa.Label[Any]:

@@ -52,8 +52,8 @@ RETRY_SECONDS = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, *8 * [28_800])
 LATE_MS = 1000
 #: Longer than any delivery waits.
 MAX_LATE_MS = 100 * 366 * 86_400_000
-#: How many deliveries one statement deletes, and how many such statements run in one call.
-SLICE, SLICES = 1000, 20
+#: How many deliveries one statement deletes.
+SLICE = 1000
 #: How long it may take to record the outcome after a request has ended.
 GRACE_SECONDS = 10.0
 MINUTE_MS = 60_000
@@ -361,18 +361,18 @@ class Webhooks(Service):
         return has_successor
 
     @retried
-    def prune(self, subscription_id: str) -> None:
-        """Delete a subscription's delivered and dead deliveries that have been kept long enough,
-        oldest first.
-        """
+    def prune(self) -> bool:
+        """Delete delivered and dead deliveries that have been kept long enough; whether there may be more."""
         kept_ms = DAY_MS * self._policy.keep_days
-        values = {"for_subscription": subscription_id, "before_ms": -kept_ms, "page_size": SLICE}
-        for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD) if kept_ms else ():
-            for _ in range(SLICES):
-                with self._autocommit() as sql:
-                    count = sql.run(repository.PRUNE, **values, old_status=status).rowcount
-                if count < SLICE:
-                    break
+        if not kept_ms:
+            return False
+        values = {"before_ms": -kept_ms, "page_size": SLICE}
+        done = (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD)
+        with self._autocommit() as sql:
+            pruned = [
+                sql.run(repository.PRUNE, **values, old_status=each).rowcount for each in done
+            ]
+        return SLICE in pruned
 
 
 def _message(row: sa.Row[Any], target: sa.Row[Any], order: Order | None) -> Message:

@@ -16,7 +16,7 @@ from devtools import processes
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey
 from examples.provider import Message, PaymentProvider
-from orders.queues import ATTEMPT_QUEUE, QUEUE
+from orders.queues import ATTEMPT_QUEUE, QUEUE, QUEUES
 from tests.conftest import Api, serving
 from tests.receiver import Receiver, receiving
 from worker import DelayQueue
@@ -50,7 +50,9 @@ class Town:
         log = self._folder / "worker.log"
         worker = processes.worker(self.env, log)
         self._stack.callback(worker.kill)
-        wait_until(lambda: log.read_text().count('"available"') >= 4, "all flows to be at work")
+        wait_until(
+            lambda: log.read_text().count('"available"') >= len(QUEUES), "all flows to be at work"
+        )
         return worker
 
     def start_api(self, port: int) -> Process:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.processes import Process, wait_until
 from devtools.valkey import Valkey
+from orders.queues import QUEUES
 from orders.sql.expressions import later, now
 from orders.sql.tables import api_clients, order_events, webhook_deliveries
 from tests.clock import bound
@@ -50,7 +51,9 @@ class Place:
         log = self._folder / f"worker-{self._count}.log"
         worker = processes.worker({**self._env, **env}, log)
         self._stack.callback(worker.kill)
-        wait_until(lambda: log.read_text().count('"available"') >= 4, "all flows to be at work")
+        wait_until(
+            lambda: log.read_text().count('"available"') >= len(QUEUES), "all flows to be at work"
+        )
         return worker
 
     def order(self, **body: Any) -> str:

@@ -43,11 +43,12 @@ from orders.order.holdings import Holding
 from orders.order.repository import OrderRepository, read_order
 from orders.providers.domain import Sender
 from orders.providers.service import Providers
+from orders.retention.service import Retention
 from orders.sql.database import autocommit, reading, writing
 from orders.sql.expressions import Instant, later, now
 from orders.sql.ids import first_id_after, new_id, random_part
 from orders.sql.keeping import freezes
-from orders.sql.statements import Position
+from orders.sql.statements import FIRST, Position
 from orders.sql.tables import (
     TERMINAL,
     metadata,
@@ -538,6 +539,22 @@ def test_a_page_of_stock_reads_no_more_than_it_shows(pair: Pair) -> None:
     assert {what: cost for what, cost in costs.items() if cost > most} == {}
 
 
+def test_old_orders_are_deleted_without_statistics(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.retention.service.DAY_MS", 1)
+
+    def use(shop: Shop) -> None:
+        retention = Retention(shop.engine, lambda *_: None, days=1, archive=None)
+        moment = OLDEST + timedelta(seconds=COUNT // 4)
+        deleted = retention.delete(FIRST.id, 500, moment)
+        assert (deleted.orders, deleted.last_id is None) == (PAGE + (500 - PAGE) // 4, False)
+        assert retention.delete(new_id(), 500, moment) == (0, None)
+        retention.erase(deleted.last_id or "")
+
+    assert_alike(pair, use)
+
+
 def make_due_soon(shop: Shop, count: int) -> None:
     """Move deadlines to some seconds from now: it may be long since the tables were filled."""
     newest = sa.select(unpaid_orders.c.order_id).order_by(unpaid_orders.c.expires_at.desc())
@@ -705,7 +722,7 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
         assert {line.id for line in service.find_lines([*sent, one])} == set(), "it is paused"
         service.resume(shop.client, one)
         assert {line.id for line in service.find_lines([*sent, one])} == {*sent[1:], one}
-        service.prune(one)
+        service.prune()
         service.redeliver(None, sent[0])
 
     assert_alike(pair, use)

@@ -432,9 +432,9 @@ def test_a_delivery_that_killed_workers_is_sent_on_request(
 def test_old_deliveries_are_deleted_unless_they_wait(
     hooked: Hooked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are more of them than are deleted at once."""
+    """There are more of them than are deleted at once, and their subscriptions are idle or deleted."""
     monkeypatch.setattr("orders.webhooks.service.SLICE", 2)
-    monkeypatch.setattr(deliveries, "PRUNE_SECONDS", 0)
+    hooked.subscribe(url="https://b.example")
     for _ in range(5):
         hooked.place()
     set_delivery(hooked, status="delivered")
@@ -443,14 +443,16 @@ def test_old_deliveries_are_deleted_unless_they_wait(
         pending = sa.update(webhook_deliveries).where(webhook_deliveries.c.status == "pending")
         connection.execute(pending.values(status="dead"))
     hooked.place()
-    age_deliveries(hooked, days=31)
-    hooked.place()
-    old, new = hooked.deliveries(status="pending")
-    hooked.wake(new["id"])
-    assert [each["id"] for each in hooked.deliveries()] == [old["id"], new["id"]]
     age_deliveries(hooked, days=29)
-    hooked.drain()
-    assert len(hooked.deliveries(status="delivered")) == 2
+    prune = hooked.api.services.webhooks.prune
+    assert not prune()
+    age_deliveries(hooked, days=31)
+    with hooked.api.services.engine.begin() as connection:
+        connection.execute(sa.update(webhook_subscriptions).values(deleted_at=now()))
+    assert [prune() for _ in range(6)] == [*5 * [True], False]
+    with hooked.api.services.engine.connect() as connection:
+        left = connection.scalars(sa.select(webhook_deliveries.c.status)).all()
+    assert left == ["pending", "pending"]
 
 
 def age_deliveries(hooked: Hooked, days: int) -> None:

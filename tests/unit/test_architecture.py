@@ -28,16 +28,17 @@ SQL = ("sqlalchemy", "alembic", "psycopg")
 HOUSE = """
 orders.__main__
 orders.app
+orders.cli_erasure
 orders.cli_deadlines
 orders.cli
 orders.ops
 orders.timeouts
-orders.closings orders.deliveries orders.thaws
+orders.closings orders.deliveries orders.pruning orders.thaws
 orders.http
 orders.bootstrap
 orders.outages orders.queues orders.watch
 orders.providers
-orders.attempts orders.freezes
+orders.attempts orders.freezes orders.retention
 orders.webhooks
 orders.order
 orders.clients orders.stock
@@ -69,7 +70,9 @@ class Rule:
 
 
 PACKAGES = ("orders", "worker")
-CONTEXTS = ("attempts", "order", "stock", "clients", "providers", "webhooks", "freezes")
+CONTEXTS = (
+    *("attempts", "order", "stock", "clients", "providers", "webhooks", "freezes", "retention"),
+)
 #: Where the service meets the engine.
 ENGINE_ROOMS = tuple(
     f"orders.{name}"
@@ -79,6 +82,7 @@ ENGINE_ROOMS = tuple(
         "deliveries",
         "ops.*",
         "outages",
+        "pruning",
         "queues",
         "thaws",
         "timeouts",
@@ -120,7 +124,8 @@ RULES = [
         never=WEB,
         but_not=(
             *("orders.http.*", "orders.ops.*", "orders.watch.metrics"),
-            *("orders.app", "orders.cli", "orders.cli_deadlines", "orders.__main__"),
+            *("orders.app", "orders.cli", "orders.cli_deadlines", "orders.cli_erasure"),
+            "orders.__main__",
         ),
     ),
     Rule("orders.http.*", never=SQL),

@@ -52,6 +52,8 @@ def test_every_setting_can_be_set() -> None:
         "WEBHOOK_EXPIRING_MINUTES": "5",
         "WEBHOOK_KEEP_DAYS": "7",
         "WEBHOOK_ALLOW_PRIVATE": "1",
+        "RETENTION_DAYS": "365",
+        "RETENTION_PER_SECOND": "50",
     }
     settings = Settings.from_env({**URLS, **own})
     named = {field.name.upper(): getattr(settings, field.name) for field in fields(settings)}

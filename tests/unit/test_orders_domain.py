@@ -75,11 +75,12 @@ def test_every_error_that_a_request_can_meet_has_a_status() -> None:
         for error in vars(errors).values()
         if isinstance(error, type) and issubclass(error, OrderError) and error is not OrderError
     }
-    # Only the command line manages keys and endpoints, only a worker asks gateways, and without
-    # settings there is no service.
+    # Only the command line manages keys and endpoints, only a worker asks gateways and deletes orders,
+    # and without settings there is no service.
     elsewhere = {
         *(errors.KeyNotFound, errors.EndpointNotFound),
         *(errors.GatewayUnavailable, errors.SettingsInvalid),
+        *(errors.ArchiveUnavailable, errors.InboxFull),
     }
     assert every - elsewhere == STATUS.keys()
     # A client needs not know whether it is a row or all of the database that does not answer.

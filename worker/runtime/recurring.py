@@ -20,6 +20,7 @@ from ..flow import (
     Task,
     one_at_a_time,
 )
+from ..pauses import Pauses
 from ..queue.delay_queue import Claim, DelayQueue
 from .cron import Cron, Occurrence
 
@@ -30,6 +31,7 @@ class RecurringSettings(CommonSettings, total=False):
     """The settings of a `Flow` that a `Recurring` takes as well."""
 
     probe: Probe | None
+    pauses: Pauses | None
     threads: int | None
     pool: str | None
 

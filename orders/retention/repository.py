@@ -1,0 +1,238 @@
+"""The SQL statements that delete old orders, and that erase a person's data, each with a name and a sentence."""
+
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from orders.sql.expressions import (
+    Id,
+    Instant,
+    ids,
+    later,
+    now,
+    one_of,
+    text_literal,
+    unindexed,
+    uuid7,
+)
+from orders.sql.keeping import payment_attempts
+from orders.sql.statements import FIRST
+from orders.sql.steps import Operation, Step
+from orders.sql.tables import (
+    REFUND_DUE,
+    TERMINAL,
+    order_events,
+    order_items,
+    orders,
+    payment_entries,
+    payments,
+    provider_endpoints,
+    provider_messages,
+    unpaid_orders,
+    webhook_deliveries,
+)
+
+p = sa.bindparam
+#: Messages that wait beyond this number are not read.
+MOST_WAITING = 10_000
+#: What is left of an erased message.
+ERASED = b'{"type": "erased"}'
+#: What has its order's id, and goes with it.
+OF_ORDER = (order_items, order_events, payments, payment_attempts, webhook_deliveries)
+
+
+class Document(NamedTuple):
+    """An order that was deleted: all of its rows, by table, as JSON in one line."""
+
+    order_id: str
+    json: str
+
+    @classmethod
+    def of(cls, row: sa.Row[Any]) -> "Document":
+        # Between JSON's tokens, a line break is a space.
+        return cls(row.order_id, row.json.replace("\n", " "))
+
+
+# Orders from here on are kept. Neither a clock of the database's that jumped nor one of ours alone
+# makes an order old.
+_since = later(sa.func.least(now(), p("not_after", type_=Instant)), "kept_ms")
+_mentioned = sa.func.json_array_elements_text(p("mentioned", type_=sa.JSON)).column_valued("said")
+
+
+def _is_mentioned(text: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Whether a message that waits for a person names this."""
+    return one_of(sa.cast(text, sa.String), sa.select(_mentioned))
+
+
+def _any_of(table: sa.Table, fact: Any, *conditions: Any) -> sa.ColumnElement[bool]:
+    """Whether this is so for any of an order's rows in a table.
+
+    An aggregate is looked up for each order; of EXISTS a planner may make a join with all rows.
+    """
+    fact = sa.func.coalesce(sa.func.bool_or(fact), sa.false())
+    found = sa.select(fact).where(table.c.order_id == orders.c.id, *conditions)
+    return found.correlate(orders).scalar_subquery()
+
+
+_entry = payment_entries.c
+_open_disputes = (
+    sa.select(_entry.reference)
+    .where(_entry.payment_id == payments.c.id)
+    .group_by(_entry.provider, _entry.reference)
+    .having(
+        sa.func.bool_or(_entry.kind == text_literal("opened")),
+        ~sa.func.bool_or(_entry.kind.in_([text_literal("won"), text_literal("lost")])),
+    )
+    .correlate(payments)
+)
+#: An order that has ended, to which nothing happened lately, and about which nothing is left to do.
+MAY_GO = sa.and_(
+    _any_of(order_events, TERMINAL),
+    ~_any_of(order_events, order_events.c.at >= _since),
+    ~_any_of(unpaid_orders, sa.true()),
+    ~_any_of(
+        payments,
+        (payments.c.status == REFUND_DUE)
+        | _is_mentioned(payments.c.reference)
+        | sa.exists(_open_disputes),
+    ),
+    ~_any_of(
+        payment_attempts,
+        payment_attempts.c.settled_at.is_(None) | _is_mentioned(payment_attempts.c.reference),
+    ),
+    ~_is_mentioned(orders.c.id),
+)
+
+
+@Operation
+def lock(step: Step) -> sa.Select[Any]:
+    """Lock those of the oldest orders after a position that may go, and their endings.
+
+    Returns the orders of a page, and whether each is locked. What is locked by others is skipped; both
+    are locked, because whoever describes an order locks its ending first.
+    """
+    page = step(
+        "page",
+        sa.select(orders.c.id)
+        .where(
+            orders.c.id > p("after_id", type_=Id),
+            orders.c.id < uuid7(_since, text_literal("0" * 20)),
+        )
+        .order_by(orders.c.id)
+        .limit(p("page_size", type_=sa.Integer)),
+    )
+    locked = step(
+        "locked",
+        sa.select(orders.c.id)
+        .where(one_of(orders.c.id, sa.select(page.c.id)), MAY_GO)
+        .with_for_update(skip_locked=True),
+    )
+    endings = step(
+        "endings",
+        sa.select(order_events.c.order_id)
+        .where(one_of(order_events.c.order_id, sa.select(locked.c.id)), TERMINAL)
+        .with_for_update(skip_locked=True),
+    )
+    is_locked = one_of(page.c.id, sa.select(endings.c.order_id))
+    return sa.select(page.c.id, is_locked.label("is_locked")).order_by(page.c.id)
+
+
+def _deleted(
+    step: Step, table: sa.Table, order_id: Any, condition: sa.ColumnElement[bool]
+) -> sa.FromClause:
+    """Delete rows; each with its order."""
+    row = sa.func.to_json(table.table_valued(), type_=sa.JSON).label("row")
+    more = [table.c.id] if table is payments else []
+    gone = sa.delete(table).where(condition).returning(order_id.label("order_id"), row, *more)
+    return step(f"gone_{table.name}", gone)
+
+
+@Operation
+def delete(step: Step) -> sa.Select[Any]:
+    """Delete orders that are locked and may still go, with all that belongs to them.
+
+    It sees what was committed until they were locked. Returns each order's rows as JSON, by table.
+    """
+    gone = _deleted(step, orders, orders.c.id, one_of(orders.c.id, ids("for_ids")) & MAY_GO)
+    parts = {orders: gone} | {
+        table: _deleted(
+            step, table, table.c.order_id, one_of(table.c.order_id, sa.select(gone.c.order_id))
+        )
+        for table in OF_ORDER
+    }
+    paid = parts[payments]
+    order_of = sa.select(paid.c.order_id).where(paid.c.id == payment_entries.c.payment_id)
+    parts[payment_entries] = _deleted(
+        step,
+        payment_entries,
+        order_of.scalar_subquery(),
+        one_of(payment_entries.c.payment_id, sa.select(paid.c.id)),
+    )
+    rows = sa.union_all(
+        *(
+            sa.select(part.c.order_id, text_literal(table.name).label("name"), part.c.row)
+            for table, part in parts.items()
+        )
+    ).subquery("rows")
+    lists = (
+        sa.select(rows.c.order_id, rows.c.name, sa.func.json_agg(rows.c.row).label("rows"))
+        .group_by(rows.c.order_id, rows.c.name)
+        .subquery("lists")
+    )
+    document = sa.cast(sa.func.json_object_agg(lists.c.name, lists.c.rows), sa.Text)
+    return (
+        sa.select(lists.c.order_id, document.label("json"))
+        .group_by(lists.c.order_id)
+        .order_by(lists.c.order_id)
+    )
+
+
+# The bodies of messages that wait for a person.
+LIST_WAITING = (
+    sa.select(provider_messages.c.body)
+    .where(
+        provider_messages.c.status == text_literal("waiting"),
+        provider_messages.c.created_at > sa.literal(FIRST.at, Instant),
+    )
+    .limit(sa.literal_column(str(MOST_WAITING + 1)))
+)
+# An order's client, and its references at payment providers.
+GET_NAMES = sa.union_all(
+    sa.select(orders.c.client_id, sa.null().label("reference")).where(
+        orders.c.id == p("for_id", type_=Id)
+    ),
+    *(
+        sa.select(table.c.client_id, table.c.reference).where(
+            table.c.order_id == p("for_id", type_=Id)
+        )
+        for table in (payments, payment_attempts)
+    ),
+)
+# What was sent about an order, and what was answered.
+FORGET_SENT = (
+    sa.update(webhook_deliveries)
+    .where(webhook_deliveries.c.order_id == p("for_id", type_=Id))
+    .values(body=None, last_body=None)
+)
+# Providers' messages in pages, each with its client.
+LIST_MESSAGES = (
+    sa.select(
+        *provider_messages.c["id", "body", "status"],
+        sa.select(provider_endpoints.c.client_id)
+        .where(provider_endpoints.c.id == provider_messages.c.endpoint_id)
+        .scalar_subquery()
+        .label("client_id"),
+    )
+    .where(provider_messages.c.id > p("after_id", type_=Id))
+    .order_by(provider_messages.c.id)
+    .limit(p("page_size", type_=sa.Integer))
+)
+# Messages keep no more than that there were some.
+FORGET_MESSAGES = (
+    sa.update(provider_messages)
+    .where(
+        one_of(provider_messages.c.id, ids("for_ids")),
+        unindexed(provider_messages.c.status != text_literal("waiting")),
+    )
+    .values(body=ERASED)
+)

@@ -1,0 +1,387 @@
+"""Old orders are deleted with all that belongs to them, once nothing is left to do about them."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from devtools.valkey import Valkey
+from orders.errors import ArchiveUnavailable, InboxFull, OrderNotFound
+from orders.pruning import Pruner
+from orders.retention.domain import named_in
+from orders.sql.expressions import Instant
+from orders.sql.ids import first_id_from
+from orders.sql.statements import FIRST
+from orders.sql.tables import metadata, order_events, orders, provider_messages, webhook_deliveries
+from tests.conftest import Api, serving
+from tests.integration.test_api_routes import content
+from tests.integration.test_providers import Provider
+from worker import Retry, Task
+
+DAYS = 30
+#: What has an order's id, or belongs to what has.
+OF_ORDERS = (
+    *("orders", "unpaid_orders", "order_items", "order_events", "payments", "payment_entries"),
+    *("payment_attempts", "webhook_deliveries"),
+)
+
+
+class Attic:
+    """A service that keeps orders for a month, in a process whose clock says so, too."""
+
+    def __init__(self, api: Api, archive: Path) -> None:
+        self.api, self.archive = api, archive
+        self.services = api.services
+        self.bank = Provider(api)
+
+    def place(self, **body: Any) -> str:
+        return str(content(self.api.place(**body))["id"])
+
+    def paid(self, reference: str = "tx-1", **body: Any) -> str:
+        order_id = self.place(**body)
+        assert content(self.bank.paid(order_id, reference))["outcome"] == "applied"
+        return order_id
+
+    def cancelled(self, **body: Any) -> str:
+        order_id = self.place(**body)
+        content(self.api.send("POST", f"/v1/orders/{order_id}/cancel"))
+        return order_id
+
+    def age(self, days: float = DAYS + 1) -> None:
+        """Have everything have happened so long ago. The id of an order is its age."""
+        earlier = sa.literal(timedelta(days=days), sa.Interval)
+        with self.services.engine.begin() as connection:
+            connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
+            for table in (metadata.tables[name] for name in OF_ORDERS):
+                moved = {each: each - earlier for each in table.c if each.type is Instant}
+                if moved:
+                    connection.execute(sa.update(table).values(moved))
+            for order_id, at in connection.execute(sa.select(orders.c.id, orders.c.created_at)):
+                old = first_id_from(at)[:13] + order_id[13:]
+                for table in (metadata.tables[name] for name in OF_ORDERS):
+                    column = orders.c.id if table is orders else table.c.get("order_id")
+                    if column is not None:
+                        changed = sa.update(table).where(column == order_id)
+                        connection.execute(changed.values({column: old}))
+                for message in connection.execute(sa.select(provider_messages)):
+                    body = message.body.replace(order_id.encode(), old.encode())
+                    same = sa.update(provider_messages).where(provider_messages.c.id == message.id)
+                    connection.execute(same.values(body=body))
+
+    def ids(self) -> list[str]:
+        with self.services.engine.connect() as connection:
+            return [*connection.execute(sa.select(orders.c.id).order_by(orders.c.id)).scalars()]
+
+    def delete(self, not_after: datetime | None = None) -> int:
+        moment = not_after or datetime.now(UTC)
+        return self.services.retention.delete(FIRST.id, 100, moment).orders
+
+    def rows(self) -> dict[str, int]:
+        """How many rows there are of orders and what belongs to them, by table."""
+        with self.services.engine.connect() as connection:
+            counts = {
+                name: len(connection.execute(sa.select(metadata.tables[name])).all())
+                for name in OF_ORDERS
+            }
+        return {name: count for name, count in counts.items() if count}
+
+    def archived(self) -> list[dict[str, Any]]:
+        """What the documented command reads."""
+        files = sorted(self.archive.glob("*.jsonl.gz"))
+        texts = [gzip.decompress(each.read_bytes()) for each in files]
+        return [json.loads(line) for text in texts for line in text.split(b"\n") if line]
+
+
+@pytest.fixture
+def attic(
+    tmp_path: Path,
+    migrated_url: str,
+    valkey: Valkey,
+    redis_client: object,  # noqa: ARG001  empties it
+) -> Iterator[Attic]:
+    settings = {"retention_days": DAYS, "archive_dir": str(tmp_path)}
+    with serving(migrated_url, valkey.url, **settings) as api:
+        yield Attic(api, tmp_path)
+
+
+# -- which orders go -----------------------------------------------------------------------
+
+
+def unpaid(attic: Attic) -> None:
+    attic.place()
+
+
+def refund_due(attic: Attic) -> None:
+    attic.bank.paid(attic.cancelled(), "late")
+
+
+def disputed(attic: Attic) -> None:
+    attic.paid()
+    attic.bank.refunded("tx-1", "dp-0", "dispute.opened")
+    attic.bank.refunded("tx-1", "dp-0", "dispute.won")
+    attic.bank.refunded("tx-1", "dp-1", "dispute.opened")
+
+
+def paying(attic: Attic) -> None:
+    order_id = attic.place()
+    attic.bank.report("payment.pending", order_id=order_id, reference="tx-0")
+    attic.api.send("POST", f"/v1/orders/{order_id}/cancel")
+
+
+def waiting_for_the_order(attic: Attic) -> None:
+    order_id = attic.paid()
+    attic.bank.deliver(b'{"order_id": " %s",,}' % order_id.encode(), message_id="odd")
+
+
+def waiting_for_the_payment(attic: Attic) -> None:
+    attic.paid("tx-1")
+    body = b'{"type":"refund.succeeded","data":{"payment_reference":"tx-\\u0031","amount_minor":0}}'
+    attic.bank.deliver(body, message_id="odd")
+
+
+KEPT: list[Callable[[Attic], None]] = [
+    *(unpaid, refund_due, disputed, paying, waiting_for_the_order, waiting_for_the_payment)
+]
+
+
+def refunded(attic: Attic) -> None:
+    refund_due(attic)
+    attic.bank.refunded("late")
+
+
+def dispute_over(attic: Attic) -> None:
+    disputed(attic)
+    attic.bank.refunded("tx-1", "dp-1", "dispute.lost")
+
+
+def message_settled(attic: Attic) -> None:
+    waiting_for_the_payment(attic)
+    [message] = attic.services.providers.messages("waiting", page_size=9)
+    attic.services.providers.dismiss(message.id)
+
+
+GONE: list[Callable[[Attic], Any]] = [
+    *(Attic.paid, Attic.cancelled, refunded, dispute_over, message_settled)
+]
+
+
+@pytest.mark.parametrize("make", KEPT)
+def test_an_order_with_something_left_to_do_is_kept(
+    attic: Attic, make: Callable[[Attic], None]
+) -> None:
+    make(attic)
+    attic.age()
+    before = attic.rows()
+    assert attic.delete() == 0
+    assert (attic.rows(), attic.archived()) == (before, [])
+
+
+@pytest.mark.parametrize("make", GONE)
+def test_an_old_order_goes_with_all_that_belongs_to_it(
+    attic: Attic, make: Callable[[Attic], Any]
+) -> None:
+    attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
+    make(attic)
+    attic.age()
+    before = attic.rows()
+    assert attic.delete() == 1
+    assert attic.rows() == {}
+    [document] = attic.archived()
+    assert {name: len(rows) for name, rows in document.items()} == before
+    assert attic.delete() == 0
+
+
+def test_only_what_is_old_by_every_clock_is_deleted(attic: Attic) -> None:
+    attic.paid()
+    attic.age(DAYS - 1)
+    assert attic.delete() == 0, "it is too young"
+    attic.age(2)
+    assert attic.delete(datetime.now(UTC) - timedelta(days=2)) == 0, "by another clock"
+    with attic.services.engine.begin() as connection:
+        latest = sa.update(order_events).where(order_events.c.type == "order.paid")
+        connection.execute(latest.values(at=sa.func.now()))
+    assert attic.delete() == 0, "something happened lately"
+    attic.age(DAYS + 1)
+    assert attic.delete() == 1
+
+
+def test_an_order_that_somebody_works_on_is_skipped(attic: Attic) -> None:
+    attic.paid("tx-1")
+    attic.paid("tx-2")
+    attic.age()
+    first, second = attic.ids()
+    locks = (
+        sa.select(orders).where(orders.c.id == first).with_for_update(key_share=True),
+        sa.select(order_events).where(order_events.c.order_id == first).with_for_update(),
+    )
+    for lock in locks:
+        with attic.services.engine.begin() as connection:
+            connection.execute(lock)
+            assert attic.delete() == (lock is locks[0])
+    assert attic.delete() == 1
+    assert [each["orders"][0]["id"] for each in attic.archived()] == [first, second]
+
+
+# -- the archive ---------------------------------------------------------------------------
+
+
+def test_nothing_is_deleted_that_is_not_in_the_archive(
+    attic: Attic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attic.paid()
+    attic.age()
+    before = attic.rows()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orders.retention.archive.os.fsync", full)
+        with pytest.raises(ArchiveUnavailable, match="No space left"):
+            attic.delete()
+    assert (attic.rows(), [*attic.archive.iterdir()]) == (before, [])
+    assert attic.delete() == 1
+
+
+def test_an_order_archived_by_a_process_that_died_is_one_file(
+    attic: Attic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attic.paid(metadata={"a": "\u2028\n"})
+    attic.age()
+    write = attic.services.retention._archive.write  # type: ignore[union-attr]
+
+    def die(documents: Any) -> None:
+        write(documents)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attic.services.retention._archive, "write", die)
+        with pytest.raises(KeyboardInterrupt):
+            attic.delete()
+    assert len(attic.archived()) == 1
+    assert attic.delete() == 1
+    [document] = attic.archived()
+    assert document["orders"][0]["metadata"] == {"a": "\u2028\n"}
+
+
+def test_a_full_inbox_keeps_every_order(attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orders.retention.service.MOST_WAITING", 0)
+    attic.bank.deliver(b"odd", message_id="odd")
+    with pytest.raises(InboxFull):
+        attic.delete()
+
+
+# -- erasing -------------------------------------------------------------------------------
+
+PERSON = "ada@example.org"
+
+
+def personal(attic: Attic) -> bytes:
+    """All that is kept in the database and in the archive."""
+    with attic.services.engine.connect() as connection:
+        tables = [connection.execute(sa.select(each)).all() for each in metadata.sorted_tables]
+    bodies = [gzip.decompress(each.read_bytes()) for each in attic.archive.iterdir()]
+    return b"".join([repr(tables).encode(), *bodies])
+
+
+@pytest.mark.parametrize("state", ["unpaid", "paid", "archived"])
+def test_a_person_is_erased_wherever_the_order_is(attic: Attic, state: str) -> None:
+    attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
+    body = {"client_reference": PERSON, "metadata": {"mail": PERSON}}
+    order_id = attic.place(**body)
+    if state != "unpaid":
+        attic.bank.paid(order_id, "tx-1", payer=PERSON)
+        attic.bank.refunded("tx-1", note=PERSON)
+    with attic.services.engine.begin() as connection:
+        connection.execute(sa.update(webhook_deliveries).values(last_body=PERSON))
+    other = attic.paid("tx-2", metadata={"mail": "bob"})
+    if state == "archived":
+        attic.age()
+        assert attic.delete() == 2
+        order_id = attic.archived()[0]["orders"][0]["id"]
+    assert PERSON.encode() in personal(attic)
+    erase = attic.api.app.test_cli_runner().invoke
+    done = erase(args=["erase", order_id])
+    assert done.exit_code == 0, done.output
+    assert PERSON.encode() not in personal(attic)
+    assert (b"bob" in personal(attic)) == bool(other)
+    assert erase(args=["erase", order_id]).exit_code == 0
+
+
+def test_a_message_that_waits_is_erased_once_it_is_settled(attic: Attic) -> None:
+    order_id = attic.cancelled()
+    attic.bank.deliver(f'{{"order_id": "{order_id}", "mail": "{PERSON}"}}'.encode())
+    assert attic.services.retention.erase(order_id).waiting == 1
+    assert PERSON.encode() in personal(attic)
+    [message] = attic.services.providers.messages("waiting", page_size=9)
+    attic.services.providers.dismiss(message.id)
+    assert attic.services.retention.erase(order_id) == (1, 0, 0)
+    assert PERSON.encode() not in personal(attic)
+
+
+def test_what_nobody_knows_cannot_be_erased(attic: Attic) -> None:
+    with pytest.raises(OrderNotFound):
+        attic.services.retention.erase(FIRST.id)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"a": "x", "a": "Y"}', {"a", "x", "Y", "y"}),
+        (b'{"a": "\\u00fc \\"b\\" "', {"a", '\u00fc "b"'}),
+        (b'"a\xff" "b\\q" "\n"', {"a\ufffd", ""}),
+        (b"\xff" * 9, set()),
+    ],
+)
+def test_every_string_of_a_message_counts(body: bytes, named: set[str]) -> None:
+    assert named_in(body) == named
+
+
+# -- the flow ------------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_until_nothing_old_is_left(attic: Attic) -> None:
+    """An order that has to stay is passed over, and looked at again by the next run."""
+    refund_due(attic)
+    for number in range(2):
+        attic.paid(f"tx-{number}")
+    attic.age()
+    slow = replace(
+        attic.services, settings=replace(attic.services.settings, retention_per_second=2)
+    )
+    run = Pruner(slow)
+    now_ms = int(1000 * datetime.now(UTC).timestamp())
+    again = run(Task("noon", due_at_ms=now_ms))
+    assert isinstance(again, Retry)
+    assert 0 < again.delay_ms <= 1000
+    assert run(Task("noon", due_at_ms=now_ms, attempt=2)) is None
+    assert len(attic.ids()) == 1
+    attic.bank.refunded("late")
+    attic.age()
+    assert run(Task("one", due_at_ms=now_ms)) is None
+    assert attic.ids() == []
+
+
+def test_a_run_ends_before_the_next_but_one_begins(attic: Attic) -> None:
+    for number in range(2):
+        attic.paid(f"tx-{number}")
+    attic.age()
+    slow = replace(
+        attic.services, settings=replace(attic.services.settings, retention_per_second=1)
+    )
+    task = Task("noon", due_at_ms=int(1000 * datetime.now(UTC).timestamp()), attempt=3600)
+    assert Pruner(slow)(task) is None
+    assert len(attic.ids()) == 1
+
+
+def test_orders_are_kept_unless_days_are_set(api: Api, tmp_path: Path) -> None:
+    attic = Attic(api, tmp_path)
+    attic.paid()
+    attic.age(36_500)
+    assert attic.delete() == 0
