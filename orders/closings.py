@@ -16,7 +16,7 @@ from orders.attempts.domain import DueAttempt, Gateway, Paid, Unknown
 from orders.attempts.gateway import HttpGateway
 from orders.bootstrap import Services
 from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
-from orders.freezes.domain import FreezeState, Scope
+from orders.freezes.domain import Scope
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
 from orders.sql.guards import queue_pauses
@@ -184,7 +184,8 @@ class Closing:
             return self._later(attempt, 1000 * AGAIN(number))
         place.circuit.succeeded()
         place.had_freeze = False
-        self._thaw(attempt)
+        # Whichever worker found that it did not.
+        self._services.freezes.thaw_all(BY, _scope(attempt))
         log.info("provider asked", **facts, reply=type(reply).__name__.lower())
         if isinstance(reply, Unknown):
             return self._later(attempt, 1000 * AGAIN(number))
@@ -195,27 +196,11 @@ class Closing:
 
     def _freeze(self, attempt: DueAttempt) -> None:
         """Freeze the orders with an attempt at this provider, unless another worker has."""
-        if not self._frozen(attempt):
-            self._services.freezes.open(
-                _scope(attempt),
-                reason=f"The provider {attempt.provider} does not answer.",
-                by=BY,
-                seconds=self._services.settings.freeze_at_most_seconds,
-            )
-
-    def _thaw(self, attempt: DueAttempt) -> None:
-        """It answers, whichever worker found that it did not."""
-        for freeze_id in self._frozen(attempt):
-            self._services.freezes.thaw(freeze_id, by=BY)
-
-    def _frozen(self, attempt: DueAttempt) -> list[str]:
-        """The open freezes of this provider's outage."""
-        return [
-            each.id
-            for each in self._services.freezes.holding()
-            if (each.opened_by, each.scope) == (BY, _scope(attempt))
-            and each.state is FreezeState.OPEN
-        ]
+        freezes, scope = self._services.freezes, _scope(attempt)
+        if not freezes.open_ones(BY, scope):
+            reason = f"The provider {attempt.provider} does not answer."
+            seconds = self._services.settings.freeze_at_most_seconds
+            freezes.open(scope, reason=reason, by=BY, seconds=seconds)
 
     def _paid(self, attempt: DueAttempt, reply: Paid, number: int) -> Outcome | None:
         """Record the money, as if the provider had reported it."""

@@ -128,7 +128,7 @@ class Guard:
             )
             self._silent_since = signed_at
         if is_shut and not is_silent:
-            self._thaw(DOOR)
+            self._freezes.thaw_all(DOOR)
 
     # -- the clock -------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Guard:
         elif self._agrees_since is None:
             self._agrees_since = look.after_ms
         elif look.after_ms - self._agrees_since >= AGREES_MS:
-            self._thaw(CLOCK)
+            self._freezes.thaw_all(CLOCK)
             self._clock_freeze = None
 
     # -- the brake -------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Guard:
         Returns the freeze's id. Of workers that are at it together one opens it.
         """
         latest = [freeze.id for freeze in self._freezes.page(page_size=1)]
-        if known := self._open_ones(rule):
+        if known := self._freezes.open_ones(rule):
             return known[0]
         made_id = str(uuid5(NAMESPACE_OID, f"{rule} {once or latest}"))
         with suppress(KeyReused):  # another worker did, and says it in other words
@@ -211,18 +211,6 @@ class Guard:
                 made_id=made_id,
             )
         return made_id
-
-    def _open_ones(self, rule: str) -> list[str]:
-        """The rule's open freezes."""
-        return [
-            freeze.id
-            for freeze in self._freezes.holding()
-            if freeze.opened_by == rule and freeze.state is FreezeState.OPEN
-        ]
-
-    def _thaw(self, rule: str) -> None:
-        for freeze_id in self._open_ones(rule):
-            self._freezes.thaw(freeze_id, by=rule)
 
 
 def _text(moment: datetime) -> str:

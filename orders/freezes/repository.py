@@ -60,6 +60,10 @@ GET_FREEZE = _found.where(_of_id)
 GET_LEFT_MS = sa.select(ms_until(freezes.c.ends_at)).where(_of_id, unindexed(HOLDS))
 # Freezes that hold, the one that ends first before the others.
 LIST_HOLDING = _found.where(HOLDS).order_by(freezes.c.ends_at, freezes.c.id).limit(p("most"))
+# Open freezes that were opened by somebody, such as a rule.
+LIST_OPEN = _found.where(
+    HOLDS, freezes.c.ends_at > now(), freezes.c.opened_by == p("for_whom")
+).order_by(freezes.c.ends_at, freezes.c.id)
 _last = sa.tuple_(p("last_at", type_=Instant), p("last_id", type_=freezes.c.id.type))
 # Freezes, the latest first, from a page's end on.
 LIST_FREEZES = (

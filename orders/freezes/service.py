@@ -118,6 +118,16 @@ class Freezes(Service):
         """The freezes that hold orders: open and thawing ones, the one that ends first at the top."""
         return self._all(repository.FREEZE, repository.LIST_HOLDING, most=most)
 
+    def open_ones(self, by: str, scope: Scope = EVERYTHING) -> list[str]:
+        """The open freezes that were opened by ``by``, such as a rule, with this scope."""
+        found = self._all(repository.FREEZE, repository.LIST_OPEN, for_whom=by)
+        return [each.id for each in found if each.scope == scope]
+
+    def thaw_all(self, by: str, scope: Scope = EVERYTHING) -> None:
+        """End the open freezes of a rule."""
+        for freeze_id in self.open_ones(by, scope):
+            self.thaw(freeze_id, by=by)
+
     def page(self, *, page_size: int, after: Position | None = None) -> list[Freeze]:
         """All freezes, the latest first; ``after`` is when the last one before was opened, and its id."""
         return self._page(repository.FREEZE, repository.LIST_FREEZES, page_size, after or LAST)

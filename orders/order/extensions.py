@@ -17,6 +17,7 @@ from orders.order.domain import EventType
 from orders.order.operations import move
 from orders.order.payments import Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
+from orders.order.repository import LAST_ID
 from orders.order.waiting import HOLDS, in_scope
 from orders.sql.database import autocommit, reading
 from orders.sql.expressions import (
@@ -31,7 +32,7 @@ from orders.sql.expressions import (
     unindexed,
     uuid7,
 )
-from orders.sql.ids import first_id_after, new_id
+from orders.sql.ids import first_id_after
 from orders.sql.keeping import extensions, freezes
 from orders.sql.statements import FIRST
 from orders.sql.steps import Operation, Step
@@ -42,6 +43,7 @@ p = sa.bindparam
 BATCH_SIZE = 500
 #: What follows the time in the least UUIDv7 of a millisecond.
 LEAST = text_literal("0" * 20)
+MILLISECOND = sa.literal_column("1", sa.BigInteger)
 
 
 class Batch(NamedTuple):
@@ -98,8 +100,7 @@ def give_back(step: Step) -> sa.Select[Any]:
         .where(freezes.c.id == p("for_id", type_=Id), unindexed(HOLDS), freezes.c.ends_at <= now())
         .with_for_update(skip_locked=True, key_share=True),
     )
-    millisecond = sa.literal_column("1", sa.BigInteger)
-    placed_later = uuid7(later(_one(freeze, "ends_at"), millisecond), LEAST)
+    placed_later = uuid7(later(_one(freeze, "ends_at"), MILLISECOND), LEAST)
     scope = (_one(freeze, name) for name in ("client_id", "sku", "provider"))
     deadline = _one(freeze, "deadline")
     sooner = unpaid_orders.c.expires_at < deadline
@@ -143,13 +144,14 @@ def give_back(step: Step) -> sa.Select[Any]:
 
 _extension = p("for_extension", type_=sa.String)
 _of_extension = extensions.c.id == p("for_extension", type_=Id)
-# Note what an extension is, unless it is known.
+# Note what an extension is, and which orders come before it by the clock that makes their ids; unless
+# it is known.
 BEGIN = (
     insert(extensions)
     .values(
         id=p("for_extension", type_=Id),
         fingerprint=p("for_fingerprint", type_=sa.String),
-        before_id=p("before_id", type_=Id),
+        before_id=uuid7(later(now(), MILLISECOND), LEAST),
     )
     .on_conflict_do_nothing()
 )
@@ -307,7 +309,7 @@ class Extensions(Payments):
         until = time.monotonic() + seconds
         values = first_page(wanted)
         asked = sha256(repr([str(each) for each in (*wanted, ms, note)]).encode()).hexdigest()
-        values["before_id"] = self._begin(extension_id, asked, values["before_id"])
+        values["before_id"] = self._begin(extension_id, asked)
         extended, skipped = 0, 0
         values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
         while values["last_id"] is not None:
@@ -322,11 +324,11 @@ class Extensions(Payments):
             skipped, values = skipped + page.ms, {**values, "last_id": page.id}
         return Progress(extended, done=not skipped)
 
-    def _begin(self, extension_id: str, fingerprint: str, before_id: str) -> str:
+    def _begin(self, extension_id: str, fingerprint: str) -> str:
         """Note what an extension is; return the id that the orders it wants come before."""
         row = {"for_extension": extension_id, "for_fingerprint": fingerprint}
         with autocommit(self._engine) as connection:
-            connection.execute(BEGIN, {**row, "before_id": before_id})
+            connection.execute(BEGIN, row)
             known = connection.execute(GET_EXTENSION, row).one()
         if known.fingerprint != fingerprint:
             raise KeyReused
@@ -342,13 +344,13 @@ class Extensions(Payments):
 
 
 def first_page(wanted: Wanted) -> dict[str, Any]:
-    """The parameters of the first page. What is placed from now on is not wanted."""
+    """The parameters of the first page of all orders."""
     placed_after = wanted.placed_after
     return {
         "for_client": wanted.client_id,
         "for_sku": wanted.sku,
         "due_before": wanted.due_before,
         "last_id": FIRST.id if placed_after is None else first_id_after(placed_after),
-        "before_id": new_id(),
+        "before_id": LAST_ID,
         "most": BATCH_SIZE,
     }

@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -38,6 +39,16 @@ def extend(
         extension_id=extension_id or new_id(),
         seconds=seconds,
     )
+
+
+def test_what_is_wanted_goes_by_the_databases_clock(
+    shop: Shop, extensions: Extensions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.place()
+    extension_id = new_id()
+    monkeypatch.setattr("orders.sql.ids.uuid7", lambda: UUID(int=uuid4().int >> 48))
+    assert extensions.count(Wanted()) == 1
+    assert extend(extensions, Wanted(), extension_id) == Progress(1, done=True)
 
 
 def test_each_wanted_order_is_extended_once(shop: Shop, extensions: Extensions) -> None:

@@ -22,7 +22,7 @@ from orders.errors import (
     SkuNotFound,
 )
 from orders.freezes.domain import Freeze, FreezeState, Scope
-from orders.freezes.service import EVERYTHING, Freezes
+from orders.freezes.service import EVERYTHING, MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.order.domain import Order
 from orders.order.extensions import Batch, Extensions
@@ -366,6 +366,17 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     assert service.holding() == []
     [over] = service.page(page_size=10)
     assert (over.state, over.given_back) == (FreezeState.OVER, 3)
+
+
+def test_a_rules_freeze_is_found_among_any_number(shop: Shop) -> None:
+    service, bank = Freezes(shop.engine), Scope(provider="bank")
+    for _ in range(MOST_HOLDING):
+        service.open(bank, reason="why", by="anna", seconds=60)
+    made = service.open(bank, reason="why", by="door", seconds=90).freeze
+    assert service.open_ones("door", bank) == [made.id]
+    assert service.open_ones("door") == service.open_ones("clock", bank) == []
+    service.thaw_all("door", bank)
+    assert service.open_ones("door", bank) == []
 
 
 def test_a_freeze_that_makes_no_sense_is_refused(shop: Shop) -> None:
