@@ -259,15 +259,11 @@ class Shop:
         )
         return self.service.order(owner, placed.order.id)
 
-    def pay(self, order: Order, reference: str = "", amount_minor: int | None = None) -> Paid:
-        return self.service.pay(
-            self.client,
-            order.id,
-            provider="bank",
-            reference=reference or uuid4().hex,
-            amount_minor=order.total_minor if amount_minor is None else amount_minor,
-            currency=order.currency,
-        )
+    def pay(self, order: Order, reference: str = "", **other: Any) -> Paid:
+        """What the order costs, at its bank, unless told otherwise."""
+        payment: dict[str, Any] = {"provider": "bank", "reference": reference or uuid4().hex}
+        payment |= {"amount_minor": order.total_minor, "currency": order.currency, **other}
+        return self.service.pay(self.client, order.id, **payment)
 
     def expire_in(self, ms: int, *placed: Order) -> None:
         """Move deadlines to so many milliseconds from now; to the past when negative."""
@@ -411,8 +407,9 @@ def migrated_url(reused_database: ReusedDatabase) -> Iterator[str]:
 
 @pytest.fixture
 def shop(migrated_url: str) -> Iterator[Shop]:
-    """The order service, alone."""
+    """The order service, alone, with a hundred teas."""
     with opened(migrated_url) as made:
+        made.stock()
         yield made
 
 

@@ -14,7 +14,6 @@ from tests.conftest import Shop, opened
 
 def test_a_connection_of_the_service_can_roll_back(shop: Shop) -> None:
     """The service commits each statement by itself; its pool's connections go on to others."""
-    shop.stock()
     before = shop.shelf()
     with shop.engine.connect() as connection:
         connection.execute(sa.update(stock_items).values(on_hand=stock_items.c.on_hand + 1))

@@ -23,7 +23,6 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 def extensions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Extensions:
     monkeypatch.setattr("orders.order.extensions.BATCH_SIZE", 2)
-    shop.stock()
     shop.stock("cup")
     return Extensions(shop.engine, shop.scheduler)
 

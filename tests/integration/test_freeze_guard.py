@@ -229,7 +229,6 @@ def test_without_redis_the_database_is_not_believed(watched: Watched) -> None:
 
 def test_nothing_is_cancelled_early_before_the_jump_was_seen(shop: Shop) -> None:
     """The statement itself compares deadlines with the time that the worker expects."""
-    shop.stock()
     order = shop.place()
     guard = Guard(shop.service._engine, Limits(**LIMITS), lambda: None)
     guard.look()

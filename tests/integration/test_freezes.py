@@ -123,7 +123,6 @@ OTHER_SCOPES = {
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_no_order_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
-    shop.stock()
     shop.stock("cup")
     [order] = overdue(shop, tea=1, cup=1)
     attempt(shop, order, "bank")
@@ -137,7 +136,6 @@ def test_no_order_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", OTHER_SCOPES)
 def test_what_is_not_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
-    shop.stock()
     shop.stock("cup")
     [order] = overdue(shop)
     attempt(shop, order, "bank")
@@ -149,7 +147,6 @@ def test_what_is_not_in_its_scope_is_cancelled(shop: Shop, scope: str) -> None:
 
 
 def test_a_batch_cancels_what_is_not_frozen(shop: Shop) -> None:
-    shop.stock()
     shop.stock("cup")
     frozen, [free], not_due = overdue(shop, 2), overdue(shop, cup=1), shop.place()
     freeze(shop, Scope(sku="tea"))
@@ -160,7 +157,6 @@ def test_a_batch_cancels_what_is_not_frozen(shop: Shop) -> None:
 
 
 def test_everything_else_goes_on(shop: Shop) -> None:
-    shop.stock()
     freeze(shop)
     paid, cancelled, extended = overdue(shop, 3)
     placed = shop.place()
@@ -181,7 +177,6 @@ def test_everything_else_goes_on(shop: Shop) -> None:
 
 
 def test_nobody_is_cancelled_before_all_is_given_back(shop: Shop) -> None:
-    shop.stock()
     [order] = overdue(shop)
     held = freeze(shop)
     end(shop, held, ms_ago=10 * MINUTE_MS)
@@ -194,7 +189,6 @@ def test_nobody_is_cancelled_before_all_is_given_back(shop: Shop) -> None:
 
 def test_each_deadline_is_given_back_exactly(shop: Shop) -> None:
     """Those that passed in the freeze, or less than five minutes after it, and no others."""
-    shop.stock()
     before, during, soon, in_time = placed = [shop.place() for _ in range(4)]
     held = freeze(shop)
     end(shop, held)
@@ -228,7 +222,6 @@ def test_each_deadline_is_given_back_exactly(shop: Shop) -> None:
 
 
 def test_who_ordered_after_a_freeze_gets_nothing(shop: Shop) -> None:
-    shop.stock()
     held = freeze(shop)
     end(shop, held, ms_ago=1)
     order = shop.place()
@@ -238,7 +231,6 @@ def test_who_ordered_after_a_freeze_gets_nothing(shop: Shop) -> None:
 
 
 def test_the_later_of_two_freezes_counts(shop: Shop) -> None:
-    shop.stock()
     [order] = overdue(shop)
     first, second = freeze(shop), freeze(shop, Scope(sku="tea"), give_back_seconds=600)
     end(shop, first)
@@ -263,7 +255,6 @@ def test_giving_back_can_be_interrupted_anywhere(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.order.extensions.BATCH_SIZE", 2)
-    shop.stock()
     orders = overdue(shop, 5)
     held = freeze(shop)
     end(shop, held)
@@ -279,7 +270,6 @@ def test_giving_back_can_be_interrupted_anywhere(
 
 
 def test_a_locked_order_counts_as_left(shop: Shop) -> None:
-    shop.stock()
     paying, other = overdue(shop, 2)
     held = freeze(shop)
     end(shop, held)
@@ -294,7 +284,6 @@ def test_a_locked_order_counts_as_left(shop: Shop) -> None:
 
 
 def test_two_workers_give_back_once(shop: Shop) -> None:
-    shop.stock()
     [order] = overdue(shop)
     held = freeze(shop)
     end(shop, held)
@@ -309,7 +298,6 @@ def test_two_workers_give_back_once(shop: Shop) -> None:
 
 
 def test_the_worker_gives_back_without_redis(shop: Shop) -> None:
-    shop.stock()
     [order] = overdue(shop)
     held = freeze(shop)
     with wired(shop) as services:
@@ -330,7 +318,6 @@ def test_the_worker_gives_back_without_redis(shop: Shop) -> None:
 def test_a_flushed_redis_changes_nothing(
     shop: Shop, valkey: Valkey, redis_client: redis.Redis
 ) -> None:
-    shop.stock()
     [order] = overdue(shop)
     freeze(shop)
     with wired(shop, valkey.url) as services:
@@ -345,7 +332,6 @@ def test_a_flushed_redis_changes_nothing(
 
 
 def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
-    shop.stock()
     overdue(shop, 3)
     service = Freezes(shop.engine)
     held = freeze(shop, Scope(sku="tea"), minutes=10)

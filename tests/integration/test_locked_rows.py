@@ -37,7 +37,6 @@ def _any_lock_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_who_holds_a_row_is_found_while_it_is_locked(shop: Shop, name: str) -> None:
-    shop.stock("tea")
     shop.stock("cup")
     order, later, other = shop.place(tea=1, cup=1), shop.place(), shop.place(cup=1)
     shop.expire_in(-1, order, other)

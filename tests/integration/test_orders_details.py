@@ -91,7 +91,6 @@ def test_whose_order_which_version_and_what_body_is_checked(api: Api) -> None:
 
 @pytest.mark.parametrize("how", ["pay", "cancel"])
 def test_an_order_that_ends_meanwhile_is_described_all_the_same(shop: Shop, how: str) -> None:
-    shop.stock()
     order = shop.place()
 
     def change() -> Order:

@@ -46,7 +46,6 @@ def execute(engine: sa.Engine, *statements: str) -> None:
 @pytest.fixture
 def busy(shop: Shop) -> Shop:
     """Orders of each kind, a refund due and a refund sent, in an analysed database."""
-    shop.stock("tea", 100)
     shop.stock("cup", 10)
     shop.place(tea=3, cup=1)
     paid, cancelled, expired = shop.place(tea=2), shop.place(cup=1), shop.place(tea=1)

@@ -64,7 +64,6 @@ def moved(before: datetime, after: datetime) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.parametrize("minutes", [45, 15])
 def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
-    shop.stock()
     placed = shop.place()
     deadline = placed.created_at + timedelta(minutes=minutes, milliseconds=7)
     after = extend(shop, placed, deadline)
@@ -82,7 +81,6 @@ def test_a_deadline_is_moved_later_or_earlier(shop: Shop, minutes: int) -> None:
 
 
 def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
-    shop.stock()
     new = shop.new(timeout_seconds=60)
     placed = shop.service.place(new)
     extend(shop, placed.order, placed.order.created_at + timedelta(minutes=9))
@@ -91,7 +89,6 @@ def test_a_replay_shows_the_order_as_it_was_placed(shop: Shop) -> None:
 
 
 def test_an_extended_order_is_cancelled_at_its_new_deadline(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
     extend(shop, order, order.created_at + timedelta(minutes=10))
@@ -107,7 +104,6 @@ def test_an_extended_order_is_cancelled_at_its_new_deadline(shop: Shop) -> None:
 
 
 def test_any_version_will_do_if_the_caller_says_so(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     deadline = order.created_at + timedelta(minutes=10)
     after = shop.service.extend(shop.client, order.id, expires_at=deadline, versions=None)
@@ -118,7 +114,6 @@ def test_any_version_will_do_if_the_caller_says_so(shop: Shop) -> None:
 
 
 def test_a_refused_extension_says_why_and_changes_nothing(shop: Shop) -> None:
-    shop.stock()
     unpaid, paid, cancelled, expired = (shop.place() for _ in range(4))
     shop.pay(paid)
     shop.service.cancel(shop.client, cancelled.id)
@@ -153,7 +148,6 @@ def vars_of(order: Order) -> dict[str, Any]:
 
 
 def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     an_hour_ago = {"created_at": later(now(), "ms")}
     with shop.engine.begin() as connection:
@@ -165,7 +159,6 @@ def test_a_deadline_is_not_moved_into_the_past(shop: Shop) -> None:
 
 
 def test_an_extension_is_decided_when_it_has_the_lock(shop: Shop) -> None:
-    shop.stock()
     deadline = shop.place().created_at + timedelta(minutes=10)
 
     order = shop.place()
@@ -187,7 +180,6 @@ def test_an_extension_is_decided_when_it_has_the_lock(shop: Shop) -> None:
 
 
 def test_an_extension_that_waited_is_scheduled_from_then(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     with waiting(shop, partial(extend, shop, order, order.created_at + MAX)) as (other, found):
         other.execute(sa.select(unpaid_orders).with_for_update())

@@ -49,7 +49,6 @@ def test_events_have_the_ids_and_numbers_of_their_webhooks(api: Api) -> None:
 
 
 def test_an_event_that_commits_late_is_not_passed(shop: Shop) -> None:
-    shop.stock()
     shop.stock("mug")
     before = [shop.place().id]
     with shop.engine.connect() as slow, slow.begin():

@@ -106,9 +106,9 @@ class OrdersMachine(RuleBasedStateMachine):
         known = self.references.setdefault(reference, asked)
         if known != asked:
             with pytest.raises(ReferenceReused):
-                self.shop.pay(order, reference, asked[1])
+                self.shop.pay(order, reference, amount_minor=asked[1])
             return
-        paid = self.shop.pay(order, reference, asked[1])
+        paid = self.shop.pay(order, reference, amount_minor=asked[1])
         assert paid.replayed == (reference in self.noted)
         if paid.replayed:
             return

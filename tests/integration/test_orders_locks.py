@@ -40,7 +40,6 @@ def bounded() -> Iterator[None]:
 
 
 def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
-    shop.stock("tea", 100)
     placed = [shop.place() for _ in range(3)]
     shop.expire_in(-1, *placed)
     busy = placed[1]
@@ -63,7 +62,6 @@ def test_an_order_that_is_being_paid_is_skipped(shop: Shop) -> None:
 
 def test_a_batch_waits_for_no_reader_and_no_new_payment(shop: Shop) -> None:
     """A foreign key's lock, which a payment takes first, is no reason to skip."""
-    shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
     with shop.engine.begin() as other:

@@ -32,7 +32,6 @@ def counted(shop: Shop) -> Counted:
 
 
 def test_an_order_counts_once_however_often_it_is_sent(shop: Shop, counted: Counted) -> None:
-    shop.stock()
     shop.place(key="k")
     shop.place(key="k")
     with pytest.raises(OutOfStock):
@@ -47,7 +46,6 @@ def test_an_order_that_costs_nothing_counts_as_paid(shop: Shop, counted: Counted
 
 
 def test_each_payment_counts_once_by_what_became_of_it(shop: Shop, counted: Counted) -> None:
-    shop.stock()
     order = shop.place()
     counted.clear()
     for _ in range(2):
@@ -64,7 +62,6 @@ def test_each_payment_counts_once_by_what_became_of_it(shop: Shop, counted: Coun
 
 
 def test_a_cancellation_counts_once_with_its_reason(shop: Shop, counted: Counted) -> None:
-    shop.stock()
     requested, paid, *expired = (shop.place() for _ in range(5))
     counted.clear()
     for _ in range(2):
@@ -96,7 +93,6 @@ def refunds_due(shop: Shop, most: int = 10) -> dict[str, RefundsDue]:
 
 
 def test_only_an_unpaid_order_past_its_deadline_is_overdue(shop: Shop) -> None:
-    shop.stock()
     assert oldest_overdue_ms(shop) == 0
     paid, newer, older, waiting = (shop.place() for _ in range(4))
     shop.pay(paid)
@@ -110,7 +106,6 @@ def test_only_an_unpaid_order_past_its_deadline_is_overdue(shop: Shop) -> None:
 
 
 def test_what_is_due_back_is_summed_by_currency_over_all_clients(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     shop.pay(order)
     assert refunds_due(shop) == {}
@@ -127,7 +122,6 @@ def test_what_is_due_back_is_summed_by_currency_over_all_clients(shop: Shop) -> 
 
 
 def test_the_sum_of_what_is_due_back_is_bounded(shop: Shop) -> None:
-    shop.stock()
     add_refunds_due(shop, shop.client, "EUR", *[1] * 30)
     add_refunds_due(shop, shop.other, "EUR", *[1] * 30)
     assert refunds_due(shop, most=20)["EUR"].payments == 20
@@ -158,7 +152,6 @@ def add_refunds_due(shop: Shop, client: str, currency: str, *amounts: int) -> No
 @pytest.fixture
 def scraped(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> tuple[CollectorRegistry, list[Any]]:
     """A registry with the figures, and the statements that the database is sent."""
-    shop.stock()
     sent: list[Any] = []
     sa.event.listen(shop.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
     registry = CollectorRegistry()

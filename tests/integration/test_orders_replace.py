@@ -186,7 +186,6 @@ def test_a_replacement_has_the_stock_and_deadline_it_waited_for(shop: Shop) -> N
 
 
 def test_a_batch_skips_what_is_being_replaced(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
     placed, left = stopped(

@@ -34,7 +34,6 @@ OPERATIONS = ["place", "replace", "extend", "pay", "cancel", "expire", "expire_i
 
 def operation(shop: Shop, name: str) -> Callable[[], object]:
     """Something that this operation can do, prepared."""
-    shop.stock("tea")
     order = shop.place()
     shop.expire_in(-1, order)
     return {
@@ -164,7 +163,6 @@ def test_a_twin_that_finds_no_stock_replays_the_order(shop: Shop) -> None:
 
 
 def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
-    shop.stock()
     placed = replay(shop, "one")
     with shop.engine.begin() as other:
         other.execute(sa.select(stock_items).with_for_update())
@@ -174,7 +172,6 @@ def test_a_replay_waits_for_no_stock(shop: Shop) -> None:
 def test_a_payment_that_waited_for_a_cancellation_is_due_back(
     shop: Shop,
 ) -> None:
-    shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order)) as (other, found):
         assert OrderRepository(other).cancel(order.id, shop.client)
@@ -195,7 +192,6 @@ def pay(connection: sa.Connection, shop: Shop, order: Order, reference: str) -> 
 
 
 def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.pay(order, "r-2")) as (other, found):
         pay(other, shop, order, "r-1")
@@ -221,7 +217,6 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
 
 def test_who_waited_for_an_ending_does_not_end_it_again(shop: Shop) -> None:
     """A second DELETE finds no row once it has the lock, and the next look sees the ending."""
-    shop.stock()
     order = shop.place()
     with waiting(shop, lambda: shop.service.cancel(shop.client, order.id)) as (other, found):
         first = OrderRepository(other).cancel(order.id, shop.client)
@@ -248,7 +243,6 @@ def stopped(
 
 
 def test_a_payment_between_a_batchs_lock_and_its_end_waits(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
     left, paid = stopped(
@@ -260,7 +254,6 @@ def test_a_payment_between_a_batchs_lock_and_its_end_waits(shop: Shop) -> None:
 
 
 def test_a_batch_skips_what_is_being_paid(shop: Shop) -> None:
-    shop.stock()
     order = shop.place()
     shop.expire_in(-1, order)
     paid, left = stopped(
@@ -275,7 +268,6 @@ def test_a_batch_skips_what_is_being_paid(shop: Shop) -> None:
 @pytest.mark.parametrize("end", ["paid", "cancelled"])
 def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> None:
     """Each waits for the one before it to commit: readers of a page of events miss none."""
-    shop.stock()
     order = shop.place()
     if end == "paid":
         shop.pay(order)
@@ -347,7 +339,6 @@ def test_a_twin_does_not_wait_for_the_order_that_is_paid(shop: Shop) -> None:
 
 
 def test_a_replay_needs_no_event(shop: Shop) -> None:
-    shop.stock()
     placed = replay(shop, "one")
     [created] = shop.service.events(shop.client, placed.order.id, after_id=0, page_size=9)
     assert created.data == placed.order
@@ -361,7 +352,6 @@ def test_a_replay_needs_no_event(shop: Shop) -> None:
 
 
 def test_another_versions_fingerprint_is_compared_by_items(shop: Shop) -> None:
-    shop.stock()
     order = replay(shop, "one", tea=2).order
     same = shop.new("one", fingerprint="3:x", quantities={"tea": 2})
     again = shop.service.place(same)
@@ -371,7 +361,6 @@ def test_another_versions_fingerprint_is_compared_by_items(shop: Shop) -> None:
 
 
 def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
-    shop.stock()
     theirs, mine = shop.place(shop.other), shop.place()
     payment: dict[str, Any] = {"provider": "bank", "reference": "pi_42", "currency": "EUR"}
     cent = shop.service.pay(shop.other, theirs.id, amount_minor=1, **payment)
@@ -381,7 +370,6 @@ def test_a_reference_belongs_to_one_customer(shop: Shop) -> None:
 
 
 def test_nobody_waits_for_another_customers_payment(shop: Shop) -> None:
-    shop.stock("tea")
     shop.stock("cup")
     theirs, mine = shop.place(shop.other, cup=1), shop.place()
     with shop.engine.begin() as other:

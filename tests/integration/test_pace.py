@@ -26,7 +26,6 @@ RATE = 3
 @pytest.fixture
 def slow(shop: Shop) -> OrderService:
     """Cancels three orders per second."""
-    shop.stock()
     return OrderService(shop.engine, shop.scheduler, Timeouts(1800, 1, 86_400), per_second=RATE)
 
 
@@ -107,7 +106,6 @@ def test_a_batch_that_waited_takes_only_what_is_left(shop: Shop, slow: OrderServ
 
 
 def test_on_time_cancellations_are_not_delayed(shop: Shop) -> None:
-    shop.stock()
     service = OrderService(shop.engine, shop.scheduler, Timeouts(1800, 1, 86_400), per_second=1000)
     for _ in range(3):
         ids = [each.id for each in overdue(shop, 10)]
@@ -115,7 +113,6 @@ def test_on_time_cancellations_are_not_delayed(shop: Shop) -> None:
 
 
 def test_checks_of_a_backlog_are_spread(shop: Shop) -> None:
-    shop.stock()
     url = shop.engine.url.render_as_string(hide_password=False)
     services = bootstrap(
         Settings(

@@ -54,7 +54,6 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     redis_client: redis.Redis,
     tmp_path: Path,
 ) -> None:
-    shop.stock("tea", 100)
     paid, overdue, soon = shop.place(tea=2), shop.place(tea=3), shop.place(tea=4)
     shop.pay(paid)
     shop.expire_in(-60_000, overdue)

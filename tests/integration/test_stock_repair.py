@@ -28,7 +28,6 @@ def repairs(shop: Shop) -> list[tuple[int, int, int]]:
 
 
 def test_what_is_reserved_becomes_what_unpaid_orders_hold(shop: Shop) -> None:
-    shop.stock("tea")
     shop.stock("cup")
     shop.place(tea=3, cup=1)
     shop.pay(shop.place(tea=5))
@@ -43,7 +42,6 @@ def test_what_is_reserved_becomes_what_unpaid_orders_hold(shop: Shop) -> None:
 
 def test_a_repair_adds_to_what_it_waited_for(shop: Shop) -> None:
     """Orders of that moment are neither in what it saw reserved nor in what it saw held."""
-    shop.stock("tea")
     shop.place(tea=3)
     shift(shop, 10)
     with waiting(shop, lambda: shop.stock_service.repair("tea")) as (other, found):
