@@ -33,10 +33,10 @@ from .flow import (
 from .pauses import Pause, Pauses
 from .queue.async_queue import AsyncDelayQueue
 from .queue.connection import connect, connect_async
-from .queue.delay_queue import (
+from .queue.delay_queue import DelayQueue
+from .queue.replies import (
     Cancelled,
     Claim,
-    DelayQueue,
     Letter,
     Place,
     Put,

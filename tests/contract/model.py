@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import never_sent, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
-from worker.queue.delay_queue import Put, Restored
+from worker.queue.replies import Put, Restored
 
 IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)

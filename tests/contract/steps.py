@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from worker import DelayQueue, Task
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 
 @contextmanager

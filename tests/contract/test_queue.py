@@ -11,8 +11,8 @@ from tests.contract.conftest import every_producer
 from tests.contract.state import Messages, attempts, state
 from tests.contract.steps import bury, reply_lost
 from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled
-from worker.queue.delay_queue import Put, Stats
 from worker.queue.formats import SLICE
+from worker.queue.replies import Put, Stats
 
 #: Not text: invalid UTF-8, line breaks, NUL.
 ANY_BYTES = b"\xff\xfe\r\n\x00 \x1b[31m"

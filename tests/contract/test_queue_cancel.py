@@ -8,7 +8,7 @@ from tests.contract.conftest import every_producer
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts, one
 from worker import Cancelled, DelayQueue, LeaseLost, Scheduled, Task
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 pytestmark = every_producer
 

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, claimed_with_counts
 from worker import DelayQueue
-from worker.queue.delay_queue import Letter
+from worker.queue.replies import Letter
 
 MANY = 2600
 

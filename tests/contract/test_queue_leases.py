@@ -9,7 +9,7 @@ from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import claimed_with_counts, one
 from worker import DelayQueue, LeaseLost, Task
 from worker.flow import MAX_BATCH_SIZE
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 Settle = Callable[[DelayQueue, list[Task]], None]
 

@@ -6,7 +6,7 @@ import redis
 from tests.contract.state import State, state
 from tests.contract.steps import bury, one, reply_lost
 from worker import DelayQueue
-from worker.queue.delay_queue import Seeded
+from worker.queue.replies import Seeded
 
 A, B, C = ("a", 1000), ("b", 2000), ("c", 3000)
 NOTHING = Seeded(in_force=True, ids=())

@@ -16,7 +16,7 @@ from tests.contract.state import attempts, state
 from tests.contract.steps import reply_lost
 from tests.length import quick_first
 from worker import Cancelled, DelayQueue, Due, Task, UnsafeServer, connect
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 MANY = 100_000
 pytestmark = pytest.mark.parametrize("server", quick_first(REAL), indirect=True, scope="session")

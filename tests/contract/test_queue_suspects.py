@@ -10,7 +10,7 @@ from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from worker import DelayQueue, Task
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 from worker.queue.scripted import ScriptedQueue
 from worker.queue.worker_side import MAX_LOST_CLAIMS
 

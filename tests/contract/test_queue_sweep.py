@@ -6,8 +6,8 @@ import redis
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, one
 from worker import DelayQueue, Due
-from worker.queue.delay_queue import Put, Restored
 from worker.queue.formats import SLICE
+from worker.queue.replies import Put, Restored
 from worker.queue.worker_side import FORGET_WORKERS_MS
 
 HOUR = 3_600_000

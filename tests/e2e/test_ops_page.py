@@ -22,7 +22,7 @@ from orders.sql.tables import unpaid_orders
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.integration.workers import frozen
 from worker import DelayQueue
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 pytestmark = pytest.mark.slow
 

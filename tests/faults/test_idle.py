@@ -1,5 +1,6 @@
 """What workers cost while there is nothing to do."""
 
+import threading
 import time
 from typing import Any
 
@@ -11,7 +12,8 @@ from devtools.valkey import Valkey
 from tests.faults.conftest import Build
 from tests.faults.pauses import last
 from tests.integration.workers import running
-from worker import Consumer, DelayQueue, Recurring, Worker
+from worker import Consumer, DelayQueue, Flow, Recurring, Worker
+from worker.runtime.station import LEFT_OUT_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +23,9 @@ WORKERS = 2
 WATCHED_SECONDS = 30
 #: Commands of one worker in a second.
 MOST = 0.5
+MANY_FLOWS = 100
+#: The same for each of many flows: what they share costs little.
+MOST_OF_MANY = 0.2
 
 
 def test_an_idle_worker_sends_a_command_in_two_seconds(build: Build) -> None:
@@ -53,6 +58,23 @@ def test_idle_recurring_tasks_and_consumers_send_no_more(
             assert task is None
         sent, seconds = commands(redis_client) - before, time.monotonic() - began
         assert sent <= MOST * seconds
+
+
+def test_a_hundred_idle_flows_share_their_commands_and_threads(
+    valkey: Valkey, redis_client: redis.Redis
+) -> None:
+    flows = [
+        Flow(name=f"flow-{n}", handler=lambda _: None, sweep=lambda *_: [])
+        for n in range(MANY_FLOWS)
+    ]
+    with running(Worker(flows, valkey.url)):
+        last(LEFT_OUT_SECONDS / 6)  # two looks
+        before, began = commands(redis_client), time.monotonic()
+        last(LEFT_OUT_SECONDS + 2)
+        sent, seconds = commands(redis_client) - before, time.monotonic() - began
+        assert threading.active_count() <= 2 * MANY_FLOWS
+        assert redis_client.info("clients")["connected_clients"] <= MANY_FLOWS
+    assert sent <= MOST_OF_MANY * MANY_FLOWS * seconds
 
 
 def commands(client: redis.Redis) -> int:

@@ -20,7 +20,7 @@ from tests.conftest import Api, serving
 from tests.integration.test_api_routes import MOMENT, content, problem
 from tests.integration.workers import running
 from worker import DelayQueue, Worker
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from orders.timeouts import flows as order_flows
 from tests.conftest import DURABLE, Api, serving, upgrade
 from tests.receiver import receiving
 from worker import DelayQueue, Flow, Task
-from worker.queue.delay_queue import WorkerStatus
+from worker.queue.replies import WorkerStatus
 
 FLOWS = f"{__name__}:flows"
 #: Of the flow whose handler never returns: a call may take three of them before the doctor calls it stuck.

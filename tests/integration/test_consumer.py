@@ -38,7 +38,7 @@ from worker import (
     UnsafeServer,
     events,
 )
-from worker.queue.delay_queue import Place
+from worker.queue.replies import Place
 from worker.runtime.lane import Batch
 
 #: What only ends a hang, on the busiest machine.

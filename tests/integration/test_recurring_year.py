@@ -42,10 +42,11 @@ class ClockedQueue(DelayQueue):
         #: The script that the worker does not live to call.
         self.dies_before = ""
 
-    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+    def _run(self, name: str, now_ms: int | None, *args: Any, **options: Any) -> Any:
         if name == self.dies_before:
             raise Killed
-        return super()._run(name, self._year.now_ms if now_ms is None else now_ms, *args)
+        now_ms = self._year.now_ms if now_ms is None else now_ms
+        return super()._run(name, now_ms, *args, **options)
 
     def check_server(self) -> list[str]:
         return []

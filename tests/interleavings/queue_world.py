@@ -14,7 +14,7 @@ from tests.contract.model import Machine
 from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
-from worker.queue.delay_queue import Put
+from worker.queue.replies import Put
 
 LEASE, LIMIT, OUTAGE = 20, 4, 3000
 #: What a worker's queue remembers; a successor remembers nothing.

@@ -27,7 +27,7 @@ EVENT_KINDS = [
 #: Modules that read the monotonic clock.
 ON_THE_CLOCK = (
     *("lane", "station", "isolation", "outages", "renewal", "settling", "postponed", "heartbeat"),
-    *("sweep", "waiting", "without_redis"),
+    *("sweep", "waiting", "without_redis", "lookout"),
 )
 
 
@@ -58,11 +58,11 @@ class ClockedQueue(DelayQueue):
         #: Called before each script, which it may keep from running.
         self.before: Callable[[str], None] = lambda _: None
 
-    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+    def _run(self, name: str, now_ms: int | None, *args: Any, **options: Any) -> Any:
         self.calls.append(name)
         self.before(name)
         now_ms = round(self.clock.now * 1000) if now_ms is None else now_ms
-        return super()._run(name, now_ms, *args)
+        return super()._run(name, now_ms, *args, **options)
 
     def check_server(self) -> list[str]:
         return []

@@ -8,7 +8,7 @@ import pytest
 
 from worker import Flow, FlowImportFailed, FlowNotFound, cli
 from worker.cli import arguments, dead, text
-from worker.queue.delay_queue import Letter
+from worker.queue.replies import Letter
 
 
 def flows() -> list[Flow]:

@@ -31,7 +31,7 @@ from worker import (
     events,
     one_at_a_time,
 )
-from worker.queue.delay_queue import Claim
+from worker.queue.replies import Claim
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.renewal import SHARE_SECONDS
 from worker.runtime.results import BatchResult

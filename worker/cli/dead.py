@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ..findings import quantity
-from ..queue.delay_queue import DelayQueue, Letter
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Letter
 from . import arguments
 from .commands import Commands
 from .output import confirmed, print_json, print_table, progress, terminal

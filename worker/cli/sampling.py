@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Stats, WorkerStatus
 from .text import duration
 
 #: The period that throughput and lateness cover.

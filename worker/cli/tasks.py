@@ -11,7 +11,8 @@ import redis
 
 from ..errors import WorkerError
 from ..flow import Flow
-from ..queue.delay_queue import Cancelled, DelayQueue, Scheduled
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Cancelled, Scheduled
 from ..runtime import pauses
 from ..runtime.recurring import Recurring
 from . import arguments

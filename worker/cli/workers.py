@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ..queue.delay_queue import WorkerStatus
+from ..queue.replies import WorkerStatus
 from . import arguments
 from .commands import Commands
 from .output import print_json, print_table, terminal

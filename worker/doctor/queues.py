@@ -9,7 +9,8 @@ from ..errors import Unavailable
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Flow
 from ..pauses import Pause
-from ..queue.delay_queue import DelayQueue, Stats, WorkerStatus
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Stats, WorkerStatus
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000

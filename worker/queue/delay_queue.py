@@ -17,35 +17,7 @@ down to milliseconds and due times are rounded up, so nothing is ever early.
 
 from .operator_side import OperatorSide
 from .producer_side import ProducerSide
-from .replies import (
-    Cancelled,
-    Claim,
-    Letter,
-    Place,
-    Put,
-    Restored,
-    Scheduled,
-    Seeded,
-    Stats,
-    TaskState,
-    WorkerStatus,
-)
 from .worker_side import WorkerSide
-
-__all__ = [
-    "Cancelled",
-    "Claim",
-    "DelayQueue",
-    "Letter",
-    "Place",
-    "Put",
-    "Restored",
-    "Scheduled",
-    "Seeded",
-    "Stats",
-    "TaskState",
-    "WorkerStatus",
-]
 
 
 class DelayQueue(ProducerSide, WorkerSide, OperatorSide):

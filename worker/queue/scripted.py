@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -39,9 +40,11 @@ class ScriptedQueue:
         recent = self._asked_at - asked_at < PAUSE_KNOWN_SECONDS
         return "1" if self.last_known_paused and recent else ""
 
-    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
-        script, keys = self._scripts[name]
-        return script(keys=keys, args=["" if now_ms is None else now_ms, *args])
+    def _run(
+        self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None
+    ) -> Any:
+        script, own = self._scripts[name]
+        return script(keys=keys or own, args=["" if now_ms is None else now_ms, *args])
 
 
 def refuse_decoding(client: Any) -> None:

@@ -5,7 +5,7 @@ import math
 import secrets
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..flow import MAX_BATCH_SIZE, Due, Task
 from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
 from .replies import Claim, Put, Restored, Seeded
 from .scripted import ScriptedQueue
+from .scripts import scripts
 
 #: Random bytes; 64 hex characters, the length the scripts cut at.
 TOKEN_BYTES = 32
@@ -45,10 +46,12 @@ class WorkerSide(ScriptedQueue):
         #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
         self._server_ahead_ms: float | None = None
 
-    def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
+    def _run(
+        self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None
+    ) -> Any:
         asked_at = time.monotonic()
         try:
-            return super()._run(name, now_ms, *args)
+            return super()._run(name, now_ms, *args, keys=keys)
         except (redis.ConnectionError, redis.TimeoutError):
             if self._silent_since is None:
                 self._silent_since = asked_at
@@ -103,6 +106,24 @@ class WorkerSide(ScriptedQueue):
         self.last_known_paused = bool(paused)
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
         return Claim(_claimed(token, fields), now, next_in_ms, self.last_known_paused)
+
+    def glance(
+        self,
+        others: Sequence[tuple["WorkerSide", int, bytes, str]],
+        *,
+        within_ms: int,
+        now_ms: int | None = None,
+    ) -> Iterator[tuple[bool, bool]]:
+        """For each of these queues on this server: is there something to claim ``within_ms``, is the turn extended?
+
+        Each comes with its lease in ms, the claimer that still waits if there is nothing, and the worker that
+        sweeps it; both may be empty.
+        """
+        [file] = [each for each in scripts() if each.name == "glance"]
+        keys = [key for queue, *_ in others for key in queue.keys.of(file)]
+        args = chain.from_iterable(values for _, *values in others)
+        reply = self._run("glance", now_ms, within_ms, *args, keys=keys)
+        return zip(map(bool, reply[::2]), map(bool, reply[1::2]), strict=True)
 
     def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
         """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""

@@ -25,7 +25,8 @@ from ..flow import (
     Task,
 )
 from ..log import log
-from ..queue.delay_queue import DelayQueue, Scheduled
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Scheduled
 from . import outbox
 from .databases import DATABASES
 from .ids import record_id_parser, task_id

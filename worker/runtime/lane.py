@@ -1,8 +1,8 @@
 """The threads that wait, claim and handle tasks for one flow, or for the flows of one pool.
 
 One thread at a time waits and claims; the others handle what they have claimed. So an idle lane, however
-many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows allow, and wakes
-exactly when the next task is due.
+many threads it has, polls Redis once every `SLOW_POLL_SECONDS`, or as rarely as its flows and the worker's
+lookout allow, and wakes exactly when the next task is due.
 """
 
 import math
@@ -18,7 +18,8 @@ import redis
 from .. import events
 from ..errors import UnsafeServer
 from ..flow import Flow, Task
-from ..queue.delay_queue import Claim, DelayQueue
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Claim
 from .isolation import handle
 from .outages import Health
 from .renewal import SHARE_SECONDS, HeldTasks
@@ -33,6 +34,8 @@ STALLED_SECONDS = 30.0
 #: Longest wait between two claims: a wake-up may be lost with its connection, and a worker that relied on
 #: wake-ups alone might then wait forever.
 SLOW_POLL_SECONDS = 5.0
+#: How much later it may be.
+MARGIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +149,25 @@ class Lane:
             wait = min(wait, left)
             self._progress_by = time.monotonic() + wait + STALLED_SECONDS
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
-            self.alarm.wait(wait)
+            self._wait(wait)
         return None
+
+    def _wait(self, seconds: float) -> None:
+        self.alarm.wait(seconds)
+        if seconds < SLOW_POLL_SECONDS:  # a claim named the time
+            return
+        while not (self._stopping.is_set() or self.alarm.is_set()):
+            now = time.monotonic()
+            if not all(station.is_quiet(now) for station in self.stations):
+                return
+            self._progress_by = now + SLOW_POLL_SECONDS + STALLED_SECONDS
+            self.alarm.wait(SLOW_POLL_SECONDS)
 
     def _claim(self, station: Station, limit: int | None) -> Claim:
         # A lane that hears no messages is never told to take over from watchers that are busy.
         shares = self._shares_watch and station.has_peers and self.alarm.listens
         self.alarm.claimer = station.queue.claimer.encode() if shares else b""
-        waits_ms = round(1000 * SLOW_POLL_SECONDS) if shares else None
+        waits_ms = round(1000 * (SLOW_POLL_SECONDS + MARGIN_SECONDS)) if shares else None
         return station.claim(limit, waits_ms=waits_ms, relieved=len(self._idle) > 1)
 
     def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:

@@ -21,7 +21,8 @@ from ..flow import (
     one_at_a_time,
 )
 from ..pauses import Pauses
-from ..queue.delay_queue import Claim, DelayQueue
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Claim
 from .cron import Cron, Occurrence
 
 RecurringOutcome = Retry | DeadLetter | Failed

@@ -13,7 +13,8 @@ from .. import events
 from ..errors import LeaseLost, described
 from ..flow import Flow, NotDue, Task
 from ..log import log
-from ..queue.delay_queue import DelayQueue, Put
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Put
 from .delays import retry_delay_ms
 from .postponed import Postponed
 from .results import BatchResult, LookAgain

@@ -1,5 +1,6 @@
 """Claims the tasks of one flow in this process: how many, and when."""
 
+import math
 import time
 from collections import Counter
 
@@ -9,7 +10,8 @@ from .. import events
 from ..backoff import Backoff
 from ..errors import UnsafeServer
 from ..flow import Flow
-from ..queue.delay_queue import Claim, DelayQueue
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Claim
 from .outages import Health
 from .pauses import PauseWatch
 from .recurring import Recurrence, Recurring
@@ -20,6 +22,8 @@ from .settling import Settler
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
+#: Longest time between two claims while slow polls are left out.
+LEFT_OUT_SECONDS = 60.0
 
 
 class Station:
@@ -51,6 +55,8 @@ class Station:
         #: How many claims have failed in a row, since when, and when to claim again.
         self._failed_claims = 0
         self._failing_since = self._claim_at = 0.0
+        #: When the last claim was sent, and until when there is nothing to claim as far as the lookout saw.
+        self._claimed_at = self.quiet_until = -math.inf
 
     @property
     def failing(self) -> bool:
@@ -66,6 +72,10 @@ class Station:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
         return self._claim_at - now if self.health.up and not self.pause.holds(now) else None
 
+    def is_quiet(self, now: float) -> bool:
+        """Whether a slow poll may be left out."""
+        return now < min(self.quiet_until, self._claimed_at + LEFT_OUT_SECONDS)
+
     def claim(
         self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False
     ) -> Claim:
@@ -75,6 +85,7 @@ class Station:
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
+        self._claimed_at = time.monotonic()
         try:
             claim = self._claim(limit or self.limit, waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:

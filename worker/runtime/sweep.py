@@ -9,6 +9,7 @@ There are two kinds of rounds. Most read only what is overdue. Every ``lookahead
 will be due soon, so that a lost task is restored before it is due.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -21,7 +22,8 @@ from .. import events
 from ..errors import FATAL, Unavailable, UnsafeServer, described
 from ..flow import Due, Sweep
 from ..log import log
-from ..queue.delay_queue import DelayQueue, Restored
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Restored
 from .outages import HangDetector
 from .station import Station
 from .waiting import MOST_LOST, LostTasks, Page, Waiting
@@ -69,6 +71,8 @@ class Sweeper:
         #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
+        #: When the last round began.
+        self._began_at = -math.inf
         #: Since when Redis has not answered; None while it does.
         self._silent_since: float | None = None
         #: Whether the records could be read the last time.
@@ -98,6 +102,7 @@ class Sweeper:
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
+        self._began_at = now
         if not self._station.health.up:
             self._resign()
             return
@@ -254,6 +259,15 @@ class Sweeper:
         if found.turn:
             self._station.queue.last_known_paused = found.paused
         return found
+
+    def turn_of(self, now: float) -> str:
+        """Whose turn the lookout may extend: this worker's id if it sweeps, otherwise ""."""
+        sweeps = self._my_turn and now < self._began_at + EXTEND_AFTER * self._flow.lease_seconds
+        return self._worker_id if sweeps else ""
+
+    def extended(self, asked_at: float, *, turn: bool) -> None:
+        """Note whether the turn was extended; if not, Redis may have lost data."""
+        self._ask_at = asked_at + EXTEND_AFTER * self._flow.lease_seconds if turn else 0.0
 
     def _hiccups(self, now: float) -> bool:
         """Whether Redis has been silent for less than `SILENCE_SECONDS`."""

@@ -19,6 +19,7 @@ from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
+from .lookout import Lookout
 from .recurring import Recurring
 from .rounds import Rounds
 from .server_check import ServerCheck
@@ -94,10 +95,10 @@ class Worker:
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
         self._sweepers: list[Sweeper] = []
-        watched: list[Watched] = []
-        self._liveness = Liveness(self.id, watched, self._stopping)
+        self._watched: list[Watched] = []
+        self._liveness = Liveness(self.id, self._watched, self._stopping)
         for pool, size in zip(pools, sizes, strict=True):
-            watched += self._add_lane(pool, size)
+            self._watched += self._add_lane(pool, size)
 
     def run(self) -> None:
         """Work until `stop` is called. Raises whatever else ended the worker.
@@ -219,6 +220,10 @@ class Worker:
             station.queue.keys.wake: lane.alarm for lane in self._lanes for station in lane.stations
         }
         waker = Waker(self._client, alarms, self._stopping)
+        polled = [each for each in self._watched if each.station.slow_poll_seconds is None]
+        # A script cannot see all queues of a cluster.
+        if polled and not hasattr(self._client, "get_nodes"):
+            self._repeat("lookout", Lookout(polled).round)
         for station in self._stations:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
             if station.pause.pauses is not None:

@@ -34,7 +34,8 @@ from prometheus_client.registry import Collector
 from .. import events
 from ..flow import Task
 from ..queue.connection import connect
-from ..queue.delay_queue import DelayQueue, Stats
+from ..queue.delay_queue import DelayQueue
+from ..queue.replies import Stats
 from ..runtime.liveness import WorkerHealth
 from .monitoring import Reply
 
