@@ -177,13 +177,12 @@ class Machine(RuleBasedStateMachine):
         self, ids: list[str], delay: int, payload: bytes, worker: str, *, look_only: bool
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
-        knew = self.queue.last_known_paused
+        knew = self.queue.memory.paused
         found = self.queue.restore(
             waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
         )
         turn, new_turn, turn_in_ms = self.turn(worker)
-        if turn:
-            self.renew_pause(knew=knew)
+        self.renew_pause(knew=knew)
         if not turn or self.paused:
             assert found == Restored((), 0, 0, self.paused, turn, new_turn, turn_in_ms)
             return
@@ -237,7 +236,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim(self, worker: str, limit: int, lease: int) -> Any:
-        knew = self.workers[worker].last_known_paused
+        knew = self.workers[worker].memory.paused
         claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.renew_pause(knew=knew)
         self.report_lost_claims(worker, self.unreported[worker], lease)
@@ -257,18 +256,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
-        self.renew_pause(knew=self.workers[worker].last_known_paused)
+        self.renew_pause(knew=self.workers[worker].memory.paused)
         with reply_lost(self.workers[worker]):
             self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.report_lost_claims(worker, self.unreported[worker], lease)
-        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+        self.unreported[worker] = [*self.workers[worker].memory.lost_claims]
         self.take(worker, limit, lease, self.unreported[worker][-1])
 
     @rule(worker=WORKERS)
     def claim_without_a_connection(self, worker: str) -> None:
         with never_sent(self.workers[worker]):
             self.workers[worker].claim(1, 1, now_ms=self.now)
-        self.unreported[worker] = [*self.workers[worker]._lost_claims]
+        self.unreported[worker] = [*self.workers[worker].memory.lost_claims]
 
     def spared_until(self) -> int:
         """Until when an outage spares leases; a later time was set before the clock was set back."""

@@ -359,10 +359,10 @@ def test_a_paused_queue_gives_nothing_out_until_it_is_resumed(queue: DelayQueue)
     assert state(queue) == {"scheduled": {"a": 1000}, "paused": "1"}
     claim = queue.claim(1, 1000, now_ms=9000)
     assert claim == ([], 9000, None, True)
-    assert queue.last_known_paused
+    assert queue.memory.paused
     queue.resume()
     assert [task.id for task in queue.claim(1, 1000, now_ms=9000).tasks] == ["a"]
-    assert not queue.last_known_paused
+    assert not queue.memory.paused
 
 
 def test_what_is_leased_can_be_settled_while_the_queue_is_paused(queue: DelayQueue) -> None:
@@ -424,7 +424,7 @@ def test_a_destroyed_queue_leaves_no_key_and_no_lease(
     with reply_lost(queue):
         queue.claim(1, 1000, now_ms=2)
     queue.beat("w", {})
-    queue._silent_since = 0.0  # an outage
+    queue.memory.silent_since = 0.0  # an outage
     queue.claim(1, 1000, now_ms=10**12)
     queue.claim(1, 1000, now_ms=1, waits_ms=1000)
     queue.restore([], worker_id="w", term_ms=1000)

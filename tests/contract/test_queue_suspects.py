@@ -1,7 +1,7 @@
 """Deaths and lost replies: what counts as a delivery, and how the task that kills is found."""
 
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -9,6 +9,7 @@ import redis
 from tests.contract.conftest import SERVERS
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
+from tests.unit.engine import Clock
 from worker import DelayQueue, Task
 from worker.queue.replies import Put
 from worker.queue.scripted import ScriptedQueue
@@ -377,10 +378,10 @@ def test_only_the_latest_hundred_lost_replies_are_reported(
 
 
 @pytest.fixture
-def monotonic(monkeypatch: pytest.MonkeyPatch) -> Mock:
+def clock(queue: DelayQueue, other: DelayQueue) -> Clock:
     """The clock of the workers, in seconds."""
-    clock = Mock(return_value=100.0)
-    monkeypatch.setattr("worker.queue.worker_side.time.monotonic", clock)
+    clock = Clock()
+    queue.environment = other.environment = clock.environment
     return clock
 
 
@@ -395,13 +396,13 @@ def fail(queue: DelayQueue) -> None:
 
 
 def test_an_outage_is_not_the_death_of_a_worker(
-    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+    queue: DelayQueue, other: DelayQueue, clock: Clock
 ) -> None:
     queue.schedule_many([("a", 1000, b""), ("b", 1000, b"")])
     [a, _] = queue.claim(2, 10_000, now_ms=1000).tasks
     queue.schedule("due", 1000)
     fail(other)
-    monotonic.return_value += 11
+    clock.move(11)
     assert one(other, 12_000, lease_ms=9000).id == "due"
     assert other.claim(9, 100, now_ms=12_000).next_in_ms == 2000
     queue.extend([a], 10_000, now_ms=13_500)
@@ -410,27 +411,27 @@ def test_an_outage_is_not_the_death_of_a_worker(
 
 
 def test_an_outage_spares_the_leases_once(
-    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+    queue: DelayQueue, other: DelayQueue, clock: Clock
 ) -> None:
     queue.schedule("a", 1000)
     one(queue, 1000)
     fail(queue)
     fail(other)
-    monotonic.return_value += 4
+    clock.move(4)
     assert queue.claim(9, 9000, now_ms=5000).tasks == []
-    monotonic.return_value += 3
+    clock.move(3)
     assert one(other, 8000).deliveries == 1, "the same outage, which it tells of late"
     fail(other)
-    monotonic.return_value += 4
+    clock.move(4)
     assert other.claim(9, 9000, now_ms=12_000).next_in_ms == 2000, "another one"
 
 
 @pytest.mark.parametrize("seconds", [0.9, 3.3])
-def test_a_short_silence_spares_nobody(queue: DelayQueue, monotonic: Mock, seconds: float) -> None:
+def test_a_short_silence_spares_nobody(queue: DelayQueue, clock: Clock, seconds: float) -> None:
     queue.schedule("a", 1000)
     one(queue, 1000)
     fail(queue)
-    monotonic.return_value += seconds
+    clock.move(seconds)
     [task] = queue.claim(9, 10_000, now_ms=5000).tasks
     assert task.deliveries == 1
 
@@ -443,23 +444,23 @@ def test_a_worker_started_after_all_died_waits_for_nothing(
     assert one(other, 11_000).deliveries == 1
 
 
-def test_sparing_ends_although_the_clock_is_set_back(queue: DelayQueue, monotonic: Mock) -> None:
+def test_sparing_ends_although_the_clock_is_set_back(queue: DelayQueue, clock: Clock) -> None:
     queue.schedule("a", 1000)
     one(queue, 1000)
     fail(queue)
-    monotonic.return_value += 11
+    clock.move(11)
     assert queue.claim(9, 9000, now_ms=3_600_000).tasks == []
     assert one(queue, 2000).deliveries == 1
 
 
 def test_a_claim_that_waited_out_an_outage_leases_nothing(
-    queue: DelayQueue, other: DelayQueue, monotonic: Mock
+    queue: DelayQueue, other: DelayQueue, clock: Clock
 ) -> None:
     queue.schedule_many([("held", 900, b""), ("due", 1000, b"")])
     held = queue.claim(1, 1000, now_ms=900).tasks
     with patch.object(other, "_run", return_value=[0, 1000, -1]):
         other.claim(9, 1000)
-    monotonic.return_value += 1
+    clock.move(1)
     with reply_lost(other):
         other.claim(9, 1000, now_ms=5000)  # expected at 2000
     assert state(queue)["leased"] == {"held": 1900}
@@ -467,10 +468,10 @@ def test_a_claim_that_waited_out_an_outage_leases_nothing(
     queue.extend(held, 1000, now_ms=5002)
 
 
-def test_after_a_leap_of_the_clock_a_claim_is_repeated(queue: DelayQueue, monotonic: Mock) -> None:
+def test_after_a_leap_of_the_clock_a_claim_is_repeated(queue: DelayQueue, clock: Clock) -> None:
     queue.claim(1, 60_000)
     queue.schedule("due", 0)
-    monotonic.return_value -= 10
+    clock.move(-10)
     assert queue.claim(1, 60_000)[::2] == ([], 0)
     assert [task.id for task in queue.claim(1, 60_000).tasks] == ["due"]
 

@@ -17,7 +17,7 @@ class Idle:
     def __init__(self, client: redis.Redis, name: str) -> None:
         self.name = name
         self.queue = DelayQueue(client, "contract")
-        self.queue.claimer = name
+        self.queue.memory.claimer = name
 
     def claim(self, now_ms: int, *, relieved: bool = False) -> list[Task]:
         claim = self.queue.claim(1, 1000, now_ms=now_ms, waits_ms=5000, relieved=relieved)
@@ -188,13 +188,15 @@ def test_a_glance_tells_where_something_is_near(
     other = DelayQueue(client, "contract-2")
     queue.claim(1, 10_000, waits_ms=6000, now_ms=99_000)
     prepare(queue)
-    rows = [(each, 10_000, each.claimer.encode(), "") for each in (other, queue)]
+    rows = [(each, 10_000, each.memory.claimer.encode(), "") for each in (other, queue)]
     assert [*queue.glance(rows, within_ms=6000, now_ms=100_000)] == [
         (False, False),
         (is_near, False),
     ]
     # Whoever waited still does; a claim of its own says for how long if there is something.
-    assert client.zscore(queue.keys.waiting, queue.claimer) == (105_000 if is_near else 106_000)
+    assert client.zscore(queue.keys.waiting, queue.memory.claimer) == (
+        105_000 if is_near else 106_000
+    )
     assert not client.exists(other.keys.waiting)
 
 

@@ -20,6 +20,7 @@ from devtools.processes import ROOT, free_port, wait_until
 from devtools.valkey import Valkey
 from tests.clock import bound
 from worker import BatchScheduler, DelayQueue, Due, connect
+from worker.queue.environment import Environment
 from worker.queue.formats import SLICE
 from worker.queue.scheduler import MAX_WAITING
 
@@ -194,18 +195,16 @@ def due_at_ms(client: redis.Redis, queue: DelayQueue, task_id: str) -> float:
 
 
 def test_a_delay_counts_from_the_call(
-    scheduler: BatchScheduler,
-    queue: DelayQueue,
-    redis_client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: DelayQueue, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, waited_ms = 0.0, 600_000
+    queue.environment = Environment(clock=lambda: now)
+    scheduler = BatchScheduler(queue)
 
     def sleep(_seconds: float) -> None:
         nonlocal now
         now = waited_ms / 1000  # as if Redis had been silent for ten minutes
 
-    monkeypatch.setattr("worker.queue.scheduler.monotonic", lambda: now)
     monkeypatch.setattr("worker.queue.scheduler.sleep", sleep)
     delays_ms = {"ahead": HOUR_MS, "overdue by now": 60_000, "overdue already": -1000}
     before = now_ms(redis_client)

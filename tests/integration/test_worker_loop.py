@@ -238,7 +238,7 @@ def test_a_paused_worker_goes_on_at_once_when_it_is_resumed(
     worker = Worker([Flow(name="paused", handler=lambda _: None)], valkey.url)
     with running(worker):
         known = worker._stations[0].queue
-        wait_until(lambda: known.last_known_paused, "a claim to find the pause")
+        wait_until(lambda: known.memory.paused, "a claim to find the pause")
         assert tasks(queue) == {"scheduled": {"a": 1}, "paused": "1"}
         queue.resume()
         wait_until(lambda: worker.counts["done"], "the task")

@@ -3,11 +3,11 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import redis
 
@@ -15,6 +15,7 @@ from tests.contract.state import state
 from tests.interleavings.moves import Move
 from tests.interleavings.queue_world import TOKEN
 from worker import Consumer, ConsumerClosed, DelayQueue, Recurring, Task
+from worker.queue.environment import Environment
 from worker.runtime.lane import Lane
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.station import Station
@@ -89,7 +90,9 @@ class LaneWorld:
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
-        self.queue = DelayQueue(client, "lanes")
+        #: The processes' monotonic clocks go with the server's, but never back.
+        self.environment = Environment(clock=lambda: (self.now + self.back) / 1000)
+        self.queue = DelayQueue(client, "lanes", environment=self.environment)
         self.processes: dict[str, Process] = {}
         self._restart()
 
@@ -225,7 +228,7 @@ class LaneWorld:
     def _opened(self, name: str, process: Process, station: Station) -> None:
         """Have it stop before each script, which runs at the world's time."""
         queue = station.queue
-        station.health._up, queue.claimer = True, f"{name} {self.deaths}"
+        station.health._up, queue.memory.claimer = True, f"{name} {self.deaths}"
         self.stations[name] = station
 
         def run(script: str, now_ms: int | None, *args: Any) -> Any:
@@ -249,7 +252,12 @@ class ConsumerWorld(LaneWorld):
     """Each takes one task after the other."""
 
     def program(self, name: str, process: Process) -> None:
-        consumer = Consumer(self.client, self.queue.name, lease_seconds=LEASE_SECONDS)
+        consumer = Consumer(
+            self.client,
+            self.queue.name,
+            lease_seconds=LEASE_SECONDS,
+            environment=self.environment,
+        )
         consumer._begun = True  # no threads: the world says when leases are extended
         self.consumers[name] = consumer
         self._opened(name, process, consumer._lane.stations[0])
@@ -282,12 +290,12 @@ class RecurringWorld(LaneWorld):
             handler=lambda task: self._work(process, task),
             lease_seconds=LEASE_SECONDS,
         )
-        lane = Lane(emit=lambda _: None, stopping=threading.Event())
+        lane = Lane(self.environment, emit=lambda _: None, stopping=threading.Event())
         check = ServerCheck(self.queue)
         lane.add(flow, self.client, server=check, counts=Counter(), start=lambda *_: None)
         self._opened(name, process, lane.stations[0])
         while True:
-            if (batch := lane.next(until=time.monotonic())) is not None:
+            if (batch := lane.next(until=self.environment.clock())) is not None:
                 lane._handle(batch)
             process.stop("idle", lambda: None)
 
@@ -312,18 +320,10 @@ class RecurringWorld(LaneWorld):
         assert len(waiting) == 1, f"{waiting} are scheduled at {self.now}"
 
 
-@contextmanager
-def on_its_clock(world: LaneWorld) -> Iterator[LaneWorld]:
-    """The processes' monotonic clocks go with the server's, but never back."""
-    with patch("time.monotonic", lambda: (world.now + world.back) / 1000):
-        yield world
-
-
 def _memory(station: Station | None) -> Any:
     if station is None:
         return None
-    queue, settler = station.queue, station.settler
-    names = ("last_known_paused", "_lost_claims", "_silent_since", "_asked_at", "_server_ahead_ms")
+    settler = station.settler
     unconfirmed = [(call.count, call.rows) for call in settler._unconfirmed]
     held = [(held.leased_at, held.tasks()) for held in station.renewer.held()]
     recurrence = station._recurrence and {
@@ -332,6 +332,6 @@ def _memory(station: Station | None) -> Any:
         if name[1:] in ("started_at_ms", "expected", "seeded_at_ms")
     }
     return (
-        [getattr(queue, name) for name in names],
+        replace(station.queue.memory, claimer=""),
         (station._failed_claims, station._claim_at, unconfirmed, held, recurrence),
     )

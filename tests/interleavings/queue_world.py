@@ -1,7 +1,6 @@
 """The queue on a real server, two workers and an operator, who act one at a time in any order."""
 
 import copy
-import math
 import re
 import secrets
 import time
@@ -14,11 +13,10 @@ from tests.contract.model import Machine
 from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
+from worker.queue.environment import Memory
 from worker.queue.replies import Put
 
 LEASE, LIMIT, OUTAGE = 20, 4, 3000
-#: What a worker's queue remembers; a successor remembers nothing.
-FRESH = {"last_known_paused": False, "_asked_at": -math.inf, "_silent_since": None}
 REDIS = (
     "known",
     "dead",
@@ -70,7 +68,7 @@ class QueueWorld(Machine):
     # -- for the explorer ------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        memory = [(queue.last_known_paused, [*queue._lost_claims]) for queue in self._queues()]
+        memory = [(queue.memory.paused, [*queue.memory.lost_claims]) for queue in self._queues()]
         own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN) if name != "saved"]
         saved = [_in_order(value) for value in self.saved[1].values()]
         names: dict[str, str] = {}  # tokens are random, so each is named after its place
@@ -78,8 +76,7 @@ class QueueWorld(Machine):
         return TOKEN.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), text)
 
     def save(self) -> Any:
-        names = (*FRESH, "_lost_claims", "claimer")
-        memories = [{name: getattr(queue, name) for name in names} for queue in self._queues()]
+        memories = [queue.memory for queue in self._queues()]
         own = {name: getattr(self, name) for name in (*REDIS, *OWN)}
         return self._dump(), copy.deepcopy((memories, own))
 
@@ -88,7 +85,7 @@ class QueueWorld(Machine):
         self._restore(stored)
         memories, own = copy.deepcopy(rest)
         for queue, memory in zip(self._queues(), memories, strict=True):
-            vars(queue).update(memory)
+            queue.memory = memory
         vars(self).update(own)
 
     def _dump(self) -> dict[str, bytes]:
@@ -206,10 +203,10 @@ class QueueWorld(Machine):
     def do_delay_claim(self, worker: str) -> None:
         """Redis executes it late, if at all."""
         queue = self.workers[worker]
-        reported, knew = [*self.unreported[worker]], queue.last_known_paused
+        reported, knew = [*self.unreported[worker]], queue.memory.paused
         with never_sent(queue) as run:
             queue.claim(LIMIT, LEASE, now_ms=self.now)
-        self.unreported[worker] = [*queue._lost_claims]
+        self.unreported[worker] = [*queue.memory.lost_claims]
         self.delayed[worker] = run.call_args.args[2:], reported, knew
 
     def do_late_claim(self, worker: str) -> None:
@@ -224,7 +221,7 @@ class QueueWorld(Machine):
     def _tell_of_silence(self, worker: str) -> None:
         """The next claim says for how long Redis has been silent."""
         ms = self.now - self.silent.setdefault(worker, self.now)
-        self.workers[worker]._silent_since = time.monotonic() - ms / 1000
+        self.workers[worker].memory.silent_since = time.monotonic() - ms / 1000
         self.note_silence(ms)
 
     def _count_leased(self, token: str) -> None:
@@ -239,8 +236,7 @@ class QueueWorld(Machine):
         self.begun[task_id] = begun + 1
 
     def do_die(self, worker: str) -> None:
-        memory: dict[str, Any] = {**FRESH, "_lost_claims": {}, "claimer": secrets.token_hex(8)}
-        vars(self.workers[worker]).update(memory)
+        self.workers[worker].memory = Memory(secrets.token_hex(8))
         self.held[worker], self.unreported[worker] = [], []
         self.claims.pop(worker, None)
         self.silent.pop(worker, None)

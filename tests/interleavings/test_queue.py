@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from devtools.valkey import Valkey
 from tests.conftest import missing
 from tests.interleavings.explorer import explore
-from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, on_its_clock
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
 from tests.length import quick_first
@@ -64,5 +64,5 @@ def test_no_order_of_two_recurring_workers_calls_does(server: redis.Redis, line:
 
 
 def search(world: LaneWorld, line: str) -> None:
-    with on_its_clock(world), capture_logs():  # to write them would take longer than all the rest
+    with capture_logs():  # to write them would take longer than all the rest
         assert explore(world, line).complete

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import fakeredis
-import pytest
 import redis
 
 from worker import DelayQueue, Flow, events
+from worker.queue.environment import REAL, Environment
 from worker.runtime.outages import Health
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.station import Station
@@ -24,24 +24,17 @@ EVENT_KINDS = [
     for kind in vars(events).values()
     if isinstance(kind, type) and issubclass(kind, events.Event) and kind is not events.Event
 ]
-#: Modules that read the monotonic clock.
-ON_THE_CLOCK = (
-    *("lane", "station", "isolation", "outages", "renewal", "settling", "postponed", "heartbeat"),
-    *("sweep", "waiting", "without_redis", "lookout"),
-)
 
 
 class Clock:
-    """Stands for the module `time` in the engine, and for the clock of `ClockedQueue`'s server."""
+    """The monotonic clock of an environment, and the clock of `ClockedQueue`'s server."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         #: Whole seconds of today, because the fake's own TIME cannot be moved.
         self.now = float(round(time.time()))
-        for module in ON_THE_CLOCK:
-            monkeypatch.setattr(f"worker.runtime.{module}.time", self)
-        monkeypatch.setattr("worker.queue.worker_side.time", self)
+        self.environment = Environment(clock=self)
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
     def move(self, seconds: float) -> None:
@@ -52,7 +45,8 @@ class ClockedQueue(DelayQueue):
     """A queue on a fake Redis that has the test's clock. Notes which scripts were called."""
 
     def __init__(self, name: str, clock: Clock, server: fakeredis.FakeServer | None = None) -> None:
-        super().__init__(fakeredis.FakeRedis(server=server, protocol=2), name)
+        client = fakeredis.FakeRedis(server=server, protocol=2)
+        super().__init__(client, name, environment=clock.environment)
         self.clock = clock
         self.calls: list[str] = []
         #: Called before each script, which it may keep from running.
@@ -127,7 +121,7 @@ class LaneWait(Alarm):
     def __init__(
         self, clock: Clock | None = None, after: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__()
+        super().__init__(clock or REAL.clock)
         self._event = Wait(clock, after)
         self.waits = self._event.waits
 
@@ -168,6 +162,7 @@ def station_of(
     """A flow at work, which is up unless told otherwise and never probes by itself."""
     health = Health(
         flow,
+        clock=queue.environment.clock,
         emit=emit,
         on_up=lambda: None,
         stopping=threading.Event(),

@@ -8,6 +8,7 @@ import redis
 
 from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
 from worker import Flow, Task, events
+from worker.queue.environment import REAL
 from worker.runtime.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
 from worker.runtime.outages import HANGS_SECONDS, HangDetector
 from worker.runtime.tally import Tally
@@ -24,7 +25,7 @@ class Patient:
             for queue in self.queues
         ]
         self.heard = Heard()
-        self.detector = HangDetector("a", "sweep", self.heard)
+        self.detector = HangDetector("a", "sweep", self.heard, clock)
         self.tally = Tally()
         self.ends_at = clock.now + seconds
         self.known: list[int] = []
@@ -38,8 +39,8 @@ class Patient:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 def test_a_worker_is_known_in_each_queue_until_it_signs_off(clock: Clock) -> None:
@@ -163,6 +164,6 @@ def test_calls_that_hang_are_looked_for_each_second(clock: Clock) -> None:
 
 
 def test_each_worker_has_its_own_id_that_says_where_it_runs() -> None:
-    ids = {new_worker_id() for _ in range(100)}
+    ids = {new_worker_id(REAL.token) for _ in range(100)}
     assert len(ids) == 100
     assert all(each.startswith(f"{socket.gethostname()}:{os.getpid()}:") for each in ids)

@@ -21,6 +21,7 @@ from worker import (
     Unavailable,
     one_at_a_time,
 )
+from worker.queue.environment import REAL
 from worker.runtime.isolation import ISOLATION_SECONDS, handle
 from worker.runtime.results import BatchResult, LookAgain
 
@@ -31,10 +32,11 @@ def _run(
     *,
     probe: Callable[[], None] | None = None,
     keep_going: Callable[[], bool] = lambda: True,
+    clock: Callable[[], float] = REAL.clock,
 ) -> BatchResult:
     results = BatchResult()
     flow = Flow(name="a", handler=handler, probe=probe)
-    for part in handle(flow, tasks, lambda _: keep_going()):
+    for part in handle(flow, tasks, lambda _: keep_going(), clock):
         results.merge(part)
     return results
 
@@ -174,8 +176,8 @@ def test_a_locked_row_does_not_keep_others_from_being_done() -> None:
     assert handler.calls <= 2 * log2(21) + 2
 
 
-def test_locked_rows_are_isolated_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+def test_locked_rows_are_isolated_for_a_limited_time() -> None:
+    clock = Clock()
     calls: list[int] = []
 
     def handler(tasks: Sequence[Task]) -> None:
@@ -183,7 +185,7 @@ def test_locked_rows_are_isolated_for_a_limited_time(monkeypatch: pytest.MonkeyP
         clock.move(ISOLATION_SECONDS / 2 + 0.1)
         raise Unavailable("lock timeout")
 
-    results = _run(handler, _tasks(16), probe=_pass)
+    results = _run(handler, _tasks(16), probe=_pass, clock=clock)
     assert calls == [16, 8, 8]
     assert _ids([task for task, _ in results.retries]) == _ids(_tasks(16))
 

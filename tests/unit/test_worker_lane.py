@@ -31,6 +31,7 @@ from worker import (
     events,
     one_at_a_time,
 )
+from worker.queue.environment import Environment
 from worker.queue.replies import Claim
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.renewal import SHARE_SECONDS
@@ -76,8 +77,10 @@ class Line:
         self.heard = Heard()
         self.stopping = threading.Event()
         self.counts: Counter[str] = Counter()
-        self.lane = Lane(emit=self.heard, stopping=self.stopping)
+        self.lane = Lane(clock.environment, emit=self.heard, stopping=self.stopping)
         self.alarm = self.lane.alarm = LaneWait(clock, after=self._count)
+        for _, queue in stations:
+            queue.environment = clock.environment
         self.lane.stations = [
             station_of(flow, queue, emit=self.heard, counts=self.counts) for flow, queue in stations
         ]
@@ -108,8 +111,8 @@ def _scripted(clock: Clock, *queues: Scripted, waits: int = 1) -> Line:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 # -- waiting -------------------------------------------------------------------------------
@@ -415,10 +418,10 @@ def test_lateness_is_told_on_the_servers_clock(clock: Clock) -> None:
     def slow(_tasks: Sequence[Task]) -> None:
         clock.move(2)
 
+    clock.environment = Environment(clock=lambda: clock.now - 500_000)
     shop = Shop(clock, slow)
     shop.schedule("b", late_seconds=1)
     shop.schedule("a", late_seconds=3)
-    clock.monotonic = lambda: clock.now - 500_000  # type: ignore[method-assign]
     shop.work()
     [claimed] = shop.line.heard.of(events.Claimed)
     [handled] = shop.line.heard.of(events.Handled)

@@ -31,7 +31,7 @@ class Patient:
         )
         self.queue = ClockedQueue("a", clock)
         self.station: Station = station_of(flow, self.queue)
-        self.lane = Lane(emit=lambda _: None, stopping=self.stopping)
+        self.lane = Lane(clock.environment, emit=lambda _: None, stopping=self.stopping)
         self.lane.stations.append(self.station)
         self.sweeper = Sweeper(
             self.station,
@@ -68,8 +68,8 @@ class Patient:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Patient]:
-    made = Patient(Clock(monkeypatch))
+def patient() -> Iterator[Patient]:
+    made = Patient(Clock())
     yield made
     made.end_thread()
 
@@ -173,7 +173,7 @@ def test_a_wait_for_the_next_task_is_no_stall(patient: Patient) -> None:
             seen.append(patient.failures())
             patient.stopping.set()
 
-    patient.lane.alarm = Late()
+    patient.lane.alarm = Late(patient.clock)
     assert patient.lane.next() is None
     assert seen == [(), ("claims have made no progress for 31 s",)]
 

@@ -23,7 +23,7 @@ class Idle:
         self.ends_at = clock.now + seconds
         self.queue = ClockedQueue("idle", clock)
         self.stopping = threading.Event()
-        self.lane = Lane(emit=lambda _: None, stopping=self.stopping)
+        self.lane = Lane(clock.environment, emit=lambda _: None, stopping=self.stopping)
         self.lane.alarm = LaneWait(clock, after=self._look)
         self.lane.stations = [station_of(Flow(name="idle", handler=lambda _: None), self.queue)]
         self._lookout = Lookout([Watched(self.lane.stations[0], self.lane, None)])
@@ -44,8 +44,8 @@ class Idle:
 
 
 @pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch) -> Idle:
-    return Idle(Clock(monkeypatch))
+def idle() -> Idle:
+    return Idle(Clock())
 
 
 def test_a_queue_with_nothing_near_is_claimed_from_once_a_minute(idle: Idle) -> None:
@@ -82,13 +82,11 @@ def test_a_paused_queue_is_claimed_from_at_every_slow_poll(idle: Idle) -> None:
     assert idle.claims() >= 260 / SLOW_POLL_SECONDS
 
 
-def test_the_lookout_extends_the_turn_of_a_sweep_that_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    place = Place(Clock(monkeypatch))
+def test_the_lookout_extends_the_turn_of_a_sweep_that_goes_on() -> None:
+    place = Place(Clock())
     follower = place.join("w2")
     peer = place.peer
-    lane = Lane(emit=lambda _: None, stopping=threading.Event())
+    lane = Lane(place.clock.environment, emit=lambda _: None, stopping=threading.Event())
     lookout = Lookout([Watched(peer.station, lane, peer.sweeper)])
     place.rounds(1)
     peer.restores()

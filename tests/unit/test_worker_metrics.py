@@ -23,7 +23,7 @@ class Scraped:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.metrics = Metrics(["a", "b"], NOWHERE)
+        self.metrics = Metrics(["a", "b"], NOWHERE, clock=clock)
         self.registry = CollectorRegistry()
         self.registry.register(self.metrics)
 
@@ -53,10 +53,8 @@ class Scraped:
 
 
 @pytest.fixture
-def scraped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scraped]:
-    clock = Clock(monkeypatch)
-    monkeypatch.setattr("worker.watch.metrics.time", clock)
-    made = Scraped(clock)
+def scraped() -> Iterator[Scraped]:
+    made = Scraped(Clock())
     yield made
     made.metrics.close()
 

@@ -26,6 +26,7 @@ class Outage:
         flow = Flow(name="a", handler=lambda _: None, probe=self.probe if probed else None)
         self.health = Health(
             flow,
+            clock=clock,
             emit=self.heard,
             on_up=lambda: self.ups.append(self.health.up),
             stopping=self.stopping,
@@ -60,8 +61,8 @@ class Outage:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -195,7 +196,7 @@ def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock)
 
 def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None:
     heard = Heard()
-    detector = HangDetector("a", "sweep", heard)
+    detector = HangDetector("a", "sweep", heard, clock)
     detector.report(clock.now + 1000)
     with detector:
         detector.report(clock.now + HANGS_SECONDS)
@@ -208,7 +209,7 @@ def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None
 
 def test_a_call_that_raises_is_over(clock: Clock) -> None:
     heard = Heard()
-    detector = HangDetector("a", "sweep", heard)
+    detector = HangDetector("a", "sweep", heard, clock)
     with pytest.raises(KeyError), detector:
         raise KeyError
     detector.report(clock.now + 1000)

@@ -32,9 +32,8 @@ class Kept:
 class Watched:
     """A watch on a clock that the test moves, with a queue on a fake Redis."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kept: bool = True) -> None:
-        self.clock = Clock(monkeypatch)
-        monkeypatch.setattr("worker.runtime.pauses.time", self.clock)
+    def __init__(self, *, kept: bool = True) -> None:
+        self.clock = Clock()
         self.pauses = Kept()
         self.redis = fakeredis.FakeServer()
         self.queue = ClockedQueue("a", self.clock, self.redis)
@@ -57,12 +56,12 @@ class Watched:
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    return Watched(monkeypatch)
+def watched() -> Watched:
+    return Watched()
 
 
-def test_a_flow_that_keeps_no_pauses_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(monkeypatch, kept=False)
+def test_a_flow_that_keeps_no_pauses_is_not_held() -> None:
+    watched = Watched(kept=False)
     assert not watched.holds
     assert watched.watch.allows()
 

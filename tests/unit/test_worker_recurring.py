@@ -42,8 +42,8 @@ def report(
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(monkeypatch)
+def clock() -> Clock:
+    clock = Clock()
     clock.now = HALF_PAST_ONE
     return clock
 
@@ -229,7 +229,7 @@ def test_whoever_gets_nothing_at_the_time_learns_what_is_next(server: Redis, clo
 
 def test_the_next_one_is_there_before_the_present_one_runs(server: Redis, clock: Clock) -> None:
     there: list[set[str]] = []
-    lane = Lane(emit=Heard(), stopping=threading.Event())
+    lane = Lane(clock.environment, emit=Heard(), stopping=threading.Event())
     lane.alarm = LaneWait(clock, after=lane._stopping.set)
     flow = report(lambda _: there.append(server.ids()))
     lane.stations = [server.station(flow)]
@@ -482,7 +482,7 @@ def test_old_workers_wait_three_minutes_for_a_busy_new_one(server: Redis, clock:
 
 
 def _waits(clock: Clock, *stations: Station, count: int = 5) -> list[float]:
-    lane = Lane(emit=Heard(), stopping=threading.Event())
+    lane = Lane(clock.environment, emit=Heard(), stopping=threading.Event())
     waits: list[float] = []
 
     def note() -> None:

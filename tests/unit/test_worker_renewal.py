@@ -43,8 +43,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(Clock(monkeypatch))
+def desk() -> Desk:
+    return Desk(Clock())
 
 
 def test_a_lease_is_extended_every_third_while_work_lasts(desk: Desk) -> None:
@@ -187,11 +187,9 @@ def test_an_overrun_does_not_end_the_lease_of_the_next_call(desk: Desk) -> None:
         assert desk.queue.leased()["b"] > 0
 
 
-def test_what_waits_for_a_slow_task_is_released_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_waits_for_a_slow_task_is_released_for_others() -> None:
     flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
-    desk = Desk(Clock(monkeypatch), flow)
+    desk = Desk(Clock(), flow)
     tasks = desk.claimed("a", "b", "c")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
         held.begin(tasks[:1])
@@ -215,9 +213,9 @@ def test_a_batch_that_is_handled_at_once_keeps_all_of_it(desk: Desk) -> None:
         assert held.tasks() == tasks
 
 
-def test_what_cannot_be_released_waits_for_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_released_waits_for_its_lease() -> None:
     flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
-    desk = Desk(Clock(monkeypatch), flow)
+    desk = Desk(Clock(), flow)
     tasks = desk.claimed("a", "b")
     desk.queue.before = Refusing(redis.TimeoutError("silent"), "release")
     with desk.renewer.holding(tasks, desk.clock.now) as held:
@@ -229,7 +227,7 @@ def test_what_cannot_be_released_waits_for_its_lease(monkeypatch: pytest.MonkeyP
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:
     tasks = desk.claimed("a")
-    held = HeldTasks(FLOW, tasks, desk.clock.now)
+    held = HeldTasks(FLOW, tasks, desk.clock.now, desk.clock)
     desk.clock.move(LEASE_SECONDS - 0.001)
     assert held.begin(tasks)
     desk.clock.move(0.001)

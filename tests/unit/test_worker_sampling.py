@@ -11,8 +11,8 @@ from worker.cli.text import bars
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def beat(queue: ClockedQueue, worker_id: str, *lateness: tuple[int | None, int])
 
 def after(sampler: Sampler, clock: Clock, seconds: float) -> Sample:
     clock.move(seconds)
-    return sampler.sample(clock.monotonic())
+    return sampler.sample(clock())
 
 
 def test_throughput_and_lateness_are_those_since_it_was_watched(
@@ -35,7 +35,7 @@ def test_throughput_and_lateness_are_those_since_it_was_watched(
 ) -> None:
     sampler = Sampler(queue)
     beat(queue, "a", (5, 1000), (None, 7))
-    first = sampler.sample(clock.monotonic())
+    first = sampler.sample(clock())
     assert (first.per_second, first.p50_ms, first.p99_ms) == (None, None, None)
     beat(queue, "a", (5, 1090), (20, 10), (None, 7))
     second = after(sampler, clock, 10)
@@ -45,7 +45,7 @@ def test_throughput_and_lateness_are_those_since_it_was_watched(
 def test_only_workers_that_have_not_signed_off_count(clock: Clock, queue: ClockedQueue) -> None:
     sampler = Sampler(queue)
     beat(queue, "old", (5, 1000))
-    sampler.sample(clock.monotonic())
+    sampler.sample(clock())
     queue.sign_off("old")
     beat(queue, "new", (1, 40))
     assert after(sampler, clock, 2).per_second == 20
@@ -83,7 +83,7 @@ def test_lateness_beyond_the_last_step_is_no_infinity_in_json(
     clock: Clock, queue: ClockedQueue
 ) -> None:
     sampler = Sampler(queue)
-    sampler.sample(clock.monotonic())
+    sampler.sample(clock())
     beat(queue, "a", (None, 1))
     sample = after(sampler, clock, 1)
     assert sample.facts()["late p50"] == "> 1 h"
@@ -94,7 +94,7 @@ def test_a_worker_of_the_previous_version_reports_no_lateness(
     clock: Clock, queue: ClockedQueue
 ) -> None:
     queue.beat("a", {"up": False, "holds": 3, "oldest_seconds": 2})
-    sample = Sampler(queue).sample(clock.monotonic())
+    sample = Sampler(queue).sample(clock())
     assert (sample.row()["workers"], sample.row()["late_p50_ms"]) == (1, None)
 
 
@@ -102,7 +102,7 @@ def test_what_is_next_due_is_told_in_words(clock: Clock, queue: ClockedQueue) ->
     sampler = Sampler(queue)
 
     def next_due() -> str:
-        return sampler.sample(clock.monotonic()).facts()["next due"]
+        return sampler.sample(clock()).facts()["next due"]
 
     assert next_due() == "never"
     queue.schedule("a", delay_ms=90_000)

@@ -47,8 +47,8 @@ class Desk:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 def _of_each_kind(desk: Desk) -> BatchResult:
@@ -346,7 +346,7 @@ def test_no_more_is_owed_than_fits_in_memory(clock: Clock) -> None:
 
 
 def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> None:
-    postponed = Postponed()
+    postponed = Postponed(clock)
     postponed.add("a", clock.now + 5)
     postponed.add("b", clock.now + 10)
     assert "a" in postponed
@@ -360,7 +360,7 @@ def test_what_is_put_off_is_known_until_its_time_or_its_end(clock: Clock) -> Non
 
 
 def test_what_its_records_made_due_anew_is_not_put_off_any_more(clock: Clock) -> None:
-    postponed = Postponed()
+    postponed = Postponed(clock)
     postponed.add("a", clock.now + 3600)
     postponed.add("dead", math.inf)
     was_due, due_anew = clock.now - 1, clock.now + 1
@@ -374,7 +374,7 @@ def test_what_its_records_made_due_anew_is_not_put_off_any_more(clock: Clock) ->
 
 
 def test_what_was_put_off_until_some_past_time_takes_no_memory(clock: Clock) -> None:
-    postponed = Postponed()
+    postponed = Postponed(clock)
     postponed.add("dead", math.inf)
     for n in range(100_000):  # that another worker has done since, so nobody forgets them here
         postponed.add(str(n), clock.now + 1)

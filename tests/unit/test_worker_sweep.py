@@ -86,7 +86,7 @@ class Peer:
         self.claims = ClockedQueue("swept", place.clock, place.server)
         self.counts: Counter[str] = Counter()
         self.heard = Heard()
-        self.alarm = Alarm()
+        self.alarm = Alarm(place.clock)
         self.stopping: threading.Event = Wait(place.clock)
         self.station = station_of(place.flow, self.claims, emit=self.heard, counts=self.counts)
         self.sweeper = Sweeper(
@@ -184,8 +184,8 @@ class Place:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
@@ -596,10 +596,10 @@ def test_a_pause_that_the_sweep_learns_of_is_known_to_claims(place: Place) -> No
     place.peer.queue.pause()
     place.records.add(a=-5)
     place.round()
-    assert place.peer.claims.last_known_paused
+    assert place.peer.claims.memory.paused
     place.peer.queue.resume()
     place.round()
-    assert not place.peer.claims.last_known_paused
+    assert not place.peer.claims.memory.paused
 
 
 # -- clocks --------------------------------------------------------------------------------

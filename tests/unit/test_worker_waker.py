@@ -8,14 +8,13 @@ import redis
 
 from devtools.processes import wait_until
 from tests.unit.engine import Clock
+from worker.queue.environment import REAL
 from worker.runtime.waker import Alarm, Waker
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(monkeypatch)
-    monkeypatch.setattr("worker.runtime.waker.time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_message_concerns_those_that_it_names(
     clock: Clock, claimer: bytes, message: bytes, rings_in: float | None
 ) -> None:
-    alarm = Alarm()
+    alarm = Alarm(clock)
     alarm.claimer = claimer
     alarm.hear(message)
     assert alarm.is_set() == (rings_in == 0)
@@ -48,7 +47,7 @@ def test_a_message_concerns_those_that_it_names(
 
 
 def test_an_alarm_that_is_set_earlier_ends_a_wait_that_has_begun() -> None:
-    alarm, woken = Alarm(), threading.Event()
+    alarm, woken = Alarm(REAL.clock), threading.Event()
 
     def wait() -> None:
         alarm.wait(3600)
@@ -63,7 +62,7 @@ def test_an_alarm_that_is_set_earlier_ends_a_wait_that_has_begun() -> None:
 
 
 def test_an_alarm_knows_whether_messages_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    client, alarm, stopping = fakeredis.FakeRedis(), Alarm(), threading.Event()
+    client, alarm, stopping = fakeredis.FakeRedis(), Alarm(REAL.clock), threading.Event()
     waker = Waker(client, {"wake": alarm}, stopping)
     thread = threading.Thread(target=waker.run, daemon=True)
     assert not alarm.listens

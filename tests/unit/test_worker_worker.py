@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from worker import DelayQueue, Due, Flow, Retry, Task, Unavailable, UnsafeServer, Worker, events
+from worker.queue.environment import Environment
 from worker.runtime.heartbeat import Heartbeat
 from worker.runtime.outages import HangDetector
 from worker.runtime.server_check import ServerCheck
@@ -52,6 +53,9 @@ class Clients:
         self.settings.append(settings)
         return self.made[-1]
 
+    def worker(self, flows: Sequence[Flow], **settings: Any) -> Worker:
+        return Worker(flows, NOWHERE, environment=Environment(connect=self), **settings)
+
     def queue(self, name: str) -> DelayQueue:
         return DelayQueue(Client(server=self.server, protocol=2), name)
 
@@ -59,7 +63,6 @@ class Clients:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
     made = Clients()
-    monkeypatch.setattr("worker.runtime.worker.connect", made)
     monkeypatch.setattr(ServerCheck, "check", lambda _: None)
     # So that a wake-up which does not come is noticed.
     monkeypatch.setattr("worker.runtime.lane.SLOW_POLL_SECONDS", 3600)
@@ -162,15 +165,16 @@ def test_what_a_flow_is_made_of_need_not_be_hashable() -> None:
 
 
 def test_there_is_a_connection_for_each_thread_and_sweep(clients: Clients) -> None:
-    Worker([_flow("a", threads=20, sweep=lambda *_: []), _flow("b")], NOWHERE)
+    clients.worker([_flow("a", threads=20, sweep=lambda *_: []), _flow("b")])
     shared, sweep = clients.settings
     threads = 20 + 1 + 2 + 2  # handlers, renewers, waker and heartbeat
     assert shared["max_connections"] >= threads
     assert sweep["timeout_seconds"] == 0.5
 
 
-@pytest.mark.usefixtures("clients")
-def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_probe_and_every_sweep_is_watched(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched: list[HangDetector] = []
 
     class Watching(Heartbeat):
@@ -186,7 +190,7 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
             super().__init__(name, stations, detectors, stopping, tally)
 
     monkeypatch.setattr("worker.runtime.worker.Heartbeat", Watching)
-    worker = Worker([_flow("a", sweep=lambda *_: []), _flow("b")], NOWHERE)
+    worker = clients.worker([_flow("a", sweep=lambda *_: []), _flow("b")])
     worker.stop()
     worker.run()
     assert {(detector._queue, detector.what) for detector in watched} == {
@@ -196,8 +200,7 @@ def test_every_probe_and_every_sweep_is_watched(monkeypatch: pytest.MonkeyPatch)
     }
 
 
-@pytest.mark.usefixtures("clients")
-def test_a_stopping_worker_calls_every_finish_once() -> None:
+def test_a_stopping_worker_calls_every_finish_once(clients: Clients) -> None:
     left: dict[str, float] = {}
 
     def broken(seconds: float) -> None:
@@ -208,7 +211,7 @@ def test_a_stopping_worker_calls_every_finish_once() -> None:
         _flow("broken", finish=broken),
         _flow("sound", finish=partial(left.__setitem__, "sound")),
     ]
-    worker = Worker(flows, NOWHERE)
+    worker = clients.worker(flows)
     worker.stop()
     with capture_logs() as logged:
         worker.run()
@@ -237,7 +240,7 @@ def test_three_workers_in_one_process_share_the_work(
             finished.set()
 
     flows = [_flow("a", handler=handler, sweep=lambda *_: [], batch_size=10), _flow("b")]
-    workers = [Worker(flows, NOWHERE, threads=2) for _ in range(3)]
+    workers = [clients.worker(flows, threads=2) for _ in range(3)]
     clients.queue("a").schedule_many((str(n), 1, b"") for n in range(300))
     running = Running(*workers)
     assert finished.wait(LONG)
@@ -256,7 +259,7 @@ def test_a_slow_handler_of_one_flow_does_not_delay_another(clients: Clients) -> 
     release, handled = threading.Event(), threading.Event()
     slow = _flow("slow", handler=lambda _: release.wait(LONG) and None)
     quick = _flow("quick", handler=lambda _: handled.set())
-    running = Running(Worker([slow, quick], NOWHERE))
+    running = Running(clients.worker([slow, quick]))
     clients.queue("slow").schedule("x", 1)
     clients.queue("quick").schedule("y", 1)
     assert handled.wait(LONG)
@@ -268,7 +271,7 @@ def test_a_hanging_probe_of_one_flow_does_not_delay_another(clients: Clients) ->
     release, handled = threading.Event(), threading.Event()
     hangs = _flow("hangs", probe=lambda: release.wait(LONG) and None)
     quick = _flow("quick", handler=lambda _: handled.set())
-    running = Running(Worker([hangs, quick], NOWHERE))
+    running = Running(clients.worker([hangs, quick]))
     clients.queue("quick").schedule("y", 1)
     assert handled.wait(LONG)
     release.set()
@@ -283,7 +286,7 @@ def test_a_task_that_is_scheduled_wakes_the_worker(clients: Clients) -> None:
             waiting.set()
 
     flows = [_flow("b"), _flow(handler=lambda _: handled.set())]
-    running = Running(Worker(flows, NOWHERE, listeners=[listen]))
+    running = Running(clients.worker(flows, listeners=[listen]))
     assert waiting.wait(LONG)
     clients.queue("a").schedule("x", 1)
     assert handled.wait(LONG)
@@ -300,7 +303,7 @@ def test_a_flow_that_comes_up_is_claimed_for_at_once(clients: Clients) -> None:
         if isinstance(event, events.Waiting):
             waiting.set()
 
-    running = Running(Worker([flow], NOWHERE, listeners=[listen]))
+    running = Running(clients.worker([flow], listeners=[listen]))
     assert waiting.wait(LONG)
     passes.set()
     assert handled.wait(LONG)
@@ -323,7 +326,7 @@ def test_listeners_follow_the_log_and_a_failing_one_harms_nobody(
 
     clients.queue("a").schedule("x", 1)
     with capture_logs() as logged:
-        running = Running(Worker([_flow()], NOWHERE, listeners=[broken, listen]))
+        running = Running(clients.worker([_flow()], listeners=[broken, listen]))
         assert handled.wait(LONG)
         running.stop()
     assert [line["event"] for line in logged].count("listener fails") == 1
@@ -340,7 +343,7 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
 
     clients.queue("a").schedule_many((name, 1, b"") for name in "xy")
     with capture_logs() as logged:
-        running = Running(worker := Worker([_flow(handler=handler)], NOWHERE))
+        running = Running(worker := clients.worker([_flow(handler=handler)]))
         assert seen.wait(LONG)
         running.stop()
     assert worker.counts == {"done": 1, "retried": 1}
@@ -364,9 +367,8 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
         ("worker.runtime.heartbeat.Heartbeat.run", "heartbeat"),
     ],
 )
-@pytest.mark.usefixtures("clients")
 def test_a_thread_that_dies_ends_its_worker_with_its_error(
-    target: str, name: str, monkeypatch: pytest.MonkeyPatch
+    clients: Clients, target: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died: list[threading.Thread] = []
 
@@ -376,20 +378,19 @@ def test_a_thread_that_dies_ends_its_worker_with_its_error(
 
     monkeypatch.setattr(target, die)
     with capture_logs() as logged, pytest.raises(SystemExit, match="bad luck"):
-        Worker([_flow(sweep=lambda *_: [], probe=lambda: None)], NOWHERE).run()
+        clients.worker([_flow(sweep=lambda *_: [], probe=lambda: None)]).run()
     assert [(thread.name, thread.daemon) for thread in died] == [(name, True)]
     [line] = [line for line in logged if line["event"] == "thread died"]
     assert (line["log_level"], line["thread"]) == ("critical", name)
     assert line["error"] == "SystemExit: bad luck"
 
 
-@pytest.mark.usefixtures("clients")
-def test_system_exit_in_an_applications_sweep_ends_the_worker() -> None:
+def test_system_exit_in_an_applications_sweep_ends_the_worker(clients: Clients) -> None:
     def sweep(_after: float | None, _before: float) -> list[list[Due]]:
         raise SystemExit("bad luck")
 
     with pytest.raises(SystemExit, match="bad luck"):
-        Worker([_flow(sweep=sweep, sweep_seconds=0.01)], NOWHERE).run()
+        clients.worker([_flow(sweep=sweep, sweep_seconds=0.01)]).run()
 
 
 def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
@@ -399,7 +400,6 @@ def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
         raise UnsafeServer("allkeys-lru")
 
     monkeypatch.undo()  # the check itself
-    monkeypatch.setattr("worker.runtime.worker.connect", clients)
     monkeypatch.setattr(DelayQueue, "check_server", unsafe)
     monkeypatch.setattr("worker.runtime.sweep.SILENCE_SECONDS", 0.0)
     handled = threading.Event()
@@ -410,7 +410,7 @@ def test_on_an_unsafe_server_a_worker_goes_on_from_its_records(
         without_redis="handle",
         sweep_seconds=0.01,
     )
-    running = Running(Worker([flow], NOWHERE))
+    running = Running(clients.worker([flow]))
     assert handled.wait(LONG)
     running.stop()
     assert running.errors == []
@@ -428,14 +428,13 @@ def test_an_unsafe_server_ends_the_worker_before_it_begins(
     monkeypatch.setattr(ServerCheck, "check", unsafe)
     clients.queue("a").schedule("x", 1)
     with pytest.raises(UnsafeServer):
-        Worker([_flow()], NOWHERE).run()
+        clients.worker([_flow()]).run()
     assert _others(before) == []
     assert clients.queue("a").stats().due == 1
 
 
-@pytest.mark.usefixtures("clients")
-def test_a_worker_that_was_stopped_before_it_runs_ends_at_once() -> None:
-    worker = Worker([_flow()], NOWHERE)
+def test_a_worker_that_was_stopped_before_it_runs_ends_at_once(clients: Clients) -> None:
+    worker = clients.worker([_flow()])
     worker.stop()
     worker.run()
     assert worker.counts == {}
@@ -462,7 +461,7 @@ def test_a_stopping_worker_waits_for_handlers_of_sweeps_too(
         clients.queue("a").schedule("x", 1)
     else:
         clients.server.connected = False
-    worker = Worker([flow], NOWHERE)
+    worker = clients.worker([flow])
     running = Running(worker)
     assert began.wait(LONG)
     worker.stop()
@@ -487,7 +486,7 @@ def test_a_worker_ends_without_a_hanging_handler_and_names_it(
     queue = clients.queue("a")
     queue.schedule("x", 1)
     with capture_logs() as logged:
-        running = Running(Worker([_flow(handler=handler)], NOWHERE))
+        running = Running(clients.worker([_flow(handler=handler)]))
         assert began.wait(LONG)
         running.stop()
     [stopped] = [line for line in logged if line["event"] == "stopped"]
@@ -499,8 +498,8 @@ def test_a_worker_ends_without_a_hanging_handler_and_names_it(
         thread.join(LONG)
 
 
-@pytest.mark.usefixtures("clients")
 def test_a_worker_ends_without_sweeps_that_hang_and_names_them(
+    clients: Clients,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = threading.enumerate()
@@ -518,7 +517,7 @@ def test_a_worker_ends_without_sweeps_that_hang_and_names_them(
 
     flows = [_flow(name="a", sweep=hang), _flow(name="b", sweep=hang), _flow(name="c", sweep=sweep)]
     with capture_logs() as logged:
-        running = Running(Worker(flows, NOWHERE))
+        running = Running(clients.worker(flows))
         assert began.acquire(timeout=LONG)
         assert began.acquire(timeout=LONG)
         assert swept.wait(LONG)
@@ -549,7 +548,7 @@ def test_a_lease_is_extended_until_the_last_handler_has_ended(
         assert extended.wait(LONG)
 
     clients.queue("a").schedule("x", 1)
-    worker = Worker([_flow(handler=handler, lease_seconds=2)], NOWHERE)
+    worker = clients.worker([_flow(handler=handler, lease_seconds=2)])
     running = Running(worker)
     assert began.wait(LONG)
     running.stop()
@@ -557,14 +556,13 @@ def test_a_lease_is_extended_until_the_last_handler_has_ended(
     assert worker.counts == {"done": 1}
 
 
-@pytest.mark.usefixtures("clients")
-def test_an_outage_at_the_start_keeps_nobody_from_stopping() -> None:
+def test_an_outage_at_the_start_keeps_nobody_from_stopping(clients: Clients) -> None:
     def probe() -> None:
         probed.set()
         raise Unavailable("down")
 
     probed = threading.Event()
-    running = Running(Worker([_flow(probe=probe)], NOWHERE))
+    running = Running(clients.worker([_flow(probe=probe)]))
     assert probed.wait(LONG)
     running.stop()
     assert running.errors == []

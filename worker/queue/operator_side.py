@@ -1,7 +1,6 @@
 """What looks at a queue and repairs it."""
 
 import json
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -190,7 +189,7 @@ class OperatorSide(ScriptedQueue):
             pipe.set(self.keys.paused, json.dumps(story))
             pipe.delete(self.keys.resumed)
             pipe.execute()
-        self.last_known_paused, self._asked_at = True, time.monotonic()
+        self.memory.paused, self.memory.asked_at = True, self.environment.clock()
 
     def find_pause(self) -> Pause | None:
         """Why and by whom the queue is paused; None if it is not."""
@@ -209,7 +208,7 @@ class OperatorSide(ScriptedQueue):
             pipe.set(self.keys.resumed, b"1")
             pipe.delete(self.keys.paused)
             pipe.execute()
-        self.last_known_paused = False
+        self.memory.paused = False
         self.wake()
 
     def destroy(self) -> None:

@@ -5,7 +5,7 @@ import weakref
 from itertools import islice
 from multiprocessing.util import Finalize
 from threading import Condition, Thread
-from time import monotonic, sleep
+from time import sleep
 from typing import NamedTuple, Self
 
 import redis
@@ -32,11 +32,11 @@ class _Entry(NamedTuple):
     since: float
     even_if_dead: bool
 
-    def from_now(self) -> tuple[str, float, bytes] | Due:
+    def at(self, now: float) -> tuple[str, float, bytes] | Due:
         """The task, with its delay shortened by the time that it has waited."""
         if not isinstance(self.task, Due):
             return self.task
-        delay_ms = self.task.delay_ms - 1000 * (monotonic() - self.since)
+        delay_ms = self.task.delay_ms - 1000 * (now - self.since)
         return self.task._replace(delay_ms=max(-MAX_DELAY_MS, delay_ms))
 
 
@@ -60,6 +60,7 @@ class BatchScheduler:
     def __init__(self, queue: DelayQueue) -> None:
         """Send nothing and start no thread yet."""
         self._queue = queue
+        self._clock = queue.environment.clock
         self._reset()
         if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
             reset = weakref.WeakMethod(self._reset)
@@ -95,7 +96,7 @@ class BatchScheduler:
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
         task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
-        self._change(task_id, _Entry(task, monotonic(), even_if_dead))
+        self._change(task_id, _Entry(task, self._clock(), even_if_dead))
 
     def cancel(self, task_id: str) -> None:
         """Cancel a task as `DelayQueue.cancel` does, but in the background.
@@ -171,7 +172,7 @@ class BatchScheduler:
     def _send(self, changes: dict[str, _Entry | None]) -> None:
         cancelled = [task_id for task_id, entry in changes.items() if entry is None]
         revived = [task_id for task_id, entry in changes.items() if entry and entry.even_if_dead]
-        scheduled = (entry.from_now() for entry in changes.values() if entry is not None)
+        scheduled = (entry.at(self._clock()) for entry in changes.values() if entry is not None)
         try:
             # Cancel first: a server whose memory is full still can.
             self._queue.cancel_many(cancelled)

@@ -1,13 +1,12 @@
 """A queue's client, keys and scripts."""
 
-import math
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 from redis.commands.core import Script
 
+from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
 
@@ -19,15 +18,13 @@ PAUSE_KNOWN_SECONDS = 60.0
 class ScriptedQueue:
     """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
 
-    def __init__(self, client: redis.Redis, name: str) -> None:
+    def __init__(self, client: redis.Redis, name: str, *, environment: Environment = REAL) -> None:
         if isinstance(client, redis.Redis):
             refuse_decoding(client)
         self.name = name
         self.keys = Keys(name)
-        #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
-        self.last_known_paused = False
-        #: When Redis was last asked for that, whether it answered or not, on the monotonic clock.
-        self._asked_at = -math.inf
+        self.environment = environment
+        self.memory = Memory(environment.token(8))
         self._redis = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
             file.name: (Script(client, file.text.encode()), self.keys.of(file))
@@ -36,9 +33,10 @@ class ScriptedQueue:
 
     def _pause_to_renew(self) -> str:
         """For a claim or a sweep, which asks now: '1' if it was paused a moment ago, otherwise ''."""
-        asked_at, self._asked_at = self._asked_at, time.monotonic()
-        recent = self._asked_at - asked_at < PAUSE_KNOWN_SECONDS
-        return "1" if self.last_known_paused and recent else ""
+        memory, asked_at = self.memory, self.memory.asked_at
+        memory.asked_at = self.environment.clock()
+        recent = memory.asked_at - asked_at < PAUSE_KNOWN_SECONDS
+        return "1" if memory.paused and recent else ""
 
     def _run(
         self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None

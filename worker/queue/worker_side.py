@@ -2,8 +2,6 @@
 
 import json
 import math
-import secrets
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -33,28 +31,15 @@ BURIED = 100
 class WorkerSide(ScriptedQueue):
     """The methods of a `DelayQueue` for its workers."""
 
-    def __init__(self, client: redis.Redis, name: str) -> None:
-        super().__init__(client, name)
-        #: The id of whoever claims with this object.
-        self.claimer = secrets.token_hex(8)
-        #: Tokens of claims that got no reply: no worker holds the tasks that they may have leased.
-        self._lost_claims: dict[str, None] = {}
-        #: Since when Redis has not answered, if a call failed after the last claim: on the monotonic clock.
-        self._silent_since: float | None = None
-        #: Whether the last claim that was answered waits as it is told.
-        self._shares_watch = False
-        #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
-        self._server_ahead_ms: float | None = None
-
     def _run(
         self, name: str, now_ms: int | None, *args: Any, keys: Sequence[str] | None = None
     ) -> Any:
-        asked_at = time.monotonic()
+        asked_at = self.environment.clock()
         try:
             return super()._run(name, now_ms, *args, keys=keys)
         except (redis.ConnectionError, redis.TimeoutError):
-            if self._silent_since is None:
-                self._silent_since = asked_at
+            if self.memory.silent_since is None:
+                self.memory.silent_since = asked_at
             raise
 
     def claim(
@@ -83,29 +68,29 @@ class WorkerSide(ScriptedQueue):
         """
         if not 1 <= limit <= MAX_BATCH_SIZE:
             raise ValueError(f"a claim's limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
-        token = secrets.token_hex(TOKEN_BYTES)
-        lost = [*self._lost_claims]
-        asked_at_ms = 1000 * time.monotonic()
-        head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, self.claimer)
-        watch = (waits_ms or ("0" if self._shares_watch else ""), "1" if relieved else "")
+        memory, token = self.memory, self.environment.token(TOKEN_BYTES)
+        lost = [*memory.lost_claims]
+        asked_at_ms = 1000 * self.environment.clock()
+        head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, memory.claimer)
+        watch = (waits_ms or ("0" if memory.shares_watch else ""), "1" if relieved else "")
         known = (self._pause_to_renew(), *self._expected(asked_at_ms))
         try:
             paused, now, next_in_us, *fields = self._run(
                 "claim", now_ms, *head, *watch, *known, *lost
             )
         except (redis.ConnectionError, redis.TimeoutError):
-            self._lost_claims[token] = None
-            for each in [*self._lost_claims][:-MAX_LOST_CLAIMS]:
-                self._lost_claims.pop(each, None)
+            memory.lost_claims[token] = None
+            for each in [*memory.lost_claims][:-MAX_LOST_CLAIMS]:
+                memory.lost_claims.pop(each, None)
             raise
         for each in lost:
-            self._lost_claims.pop(each, None)
-        self._silent_since, self._shares_watch = None, waits_ms is not None
+            memory.lost_claims.pop(each, None)
+        memory.silent_since, memory.shares_watch = None, waits_ms is not None
         if now_ms is None:
-            self._server_ahead_ms = now - asked_at_ms
-        self.last_known_paused = bool(paused)
+            memory.server_ahead_ms = now - asked_at_ms
+        memory.paused = bool(paused)
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        return Claim(_claimed(token, fields), now, next_in_ms, self.last_known_paused)
+        return Claim(_claimed(token, fields), now, next_in_ms, memory.paused)
 
     def glance(
         self,
@@ -127,7 +112,7 @@ class WorkerSide(ScriptedQueue):
 
     def _expected(self, asked_at_ms: float) -> tuple[int | str, int]:
         """When a claim expects to run on the server's clock, and how long Redis has been silent, both ms."""
-        ahead_ms, since = self._server_ahead_ms, self._silent_since
+        ahead_ms, since = self.memory.server_ahead_ms, self.memory.silent_since
         return (
             "" if ahead_ms is None else round(asked_at_ms + ahead_ms),
             0 if since is None else round(asked_at_ms - 1000 * since),
@@ -210,7 +195,7 @@ class WorkerSide(ScriptedQueue):
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.hdel(self.keys.workers, worker_id)
             pipe.zrem(self.keys.heard, worker_id)
-            pipe.zrem(self.keys.waiting, self.claimer)
+            pipe.zrem(self.keys.waiting, self.memory.claimer)
             pipe.execute()
 
     def restore(
@@ -257,7 +242,7 @@ class WorkerSide(ScriptedQueue):
                 turn_in_ms,
             )
             seen += len(part)
-        self.last_known_paused = found.paused
+        self.memory.paused = found.paused
         return found
 
     def seed(

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -13,8 +12,8 @@ import redis
 from .. import events
 from ..errors import FATAL, ConsumerClosed, Unavailable
 from ..flow import MAX_BATCH_SIZE, MAX_SECONDS, CommonSettings, Flow, Outcome, Task
-from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import REAL, Environment
 from .event_log import log_event
 from .isolation import results_of, results_of_error
 from .lane import Batch, Lane
@@ -56,6 +55,7 @@ class Consumer:
         queues: str | Sequence[str],
         *,
         listeners: Sequence[events.Listener] = (),
+        environment: Environment = REAL,
         **settings: Unpack[CommonSettings],
     ) -> None:
         """``client`` is a client made by `connect`, or a URL from which the consumer makes its own.
@@ -74,8 +74,8 @@ class Consumer:
         self.counts: Counter[str] = Counter()
         self._made: redis.Redis | None = None
         if isinstance(client, str):
-            client = self._made = connect(client)
-        self._client = client
+            client = self._made = environment.connect(client)
+        self._client, self._clock = client, environment.clock
         #: Whoever may send a command: the consumer until it is closed, and each `take` until its block ends.
         #: The last one closes the client that the consumer made, so that no reply is lost.
         self._users: set[object] = {self}
@@ -85,7 +85,7 @@ class Consumer:
         self._beginning = threading.RLock()
         self._begun = False
         self._server = ServerCheck(DelayQueue(self._client, names[0]))
-        self._lane = Lane(emit=self._emit, stopping=self._stopping)
+        self._lane = Lane(environment, emit=self._emit, stopping=self._stopping)
         for name in names:
             # The body of the block is the handler.
             flow = Flow(name=name, handler=lambda _: None, **settings)
@@ -139,7 +139,7 @@ class Consumer:
             raise ValueError(f"limit is 1 to {MAX_BATCH_SIZE}, not {limit}")
         if timeout_seconds is not None and not 0 <= timeout_seconds <= MAX_SECONDS:
             raise ValueError(f"timeout_seconds is 0 to a year, not {timeout_seconds}")
-        until = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
+        until = math.inf if timeout_seconds is None else self._clock() + timeout_seconds
         with ExitStack() as block:
             self._users.add(block)
             block.callback(self._leave, block)

@@ -2,11 +2,9 @@
 
 import math
 import os
-import secrets
 import socket
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -28,9 +26,9 @@ BUSY_BEAT_SECONDS = 2.0
 LISTED = 10
 
 
-def new_worker_id() -> str:
+def new_worker_id(token: Callable[[int], str]) -> str:
     """A unique id that shows the host and the process."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    return f"{socket.gethostname()}:{os.getpid()}:{token(3)}"
 
 
 @dataclass(slots=True)
@@ -71,9 +69,10 @@ class Heartbeat:
 
     def run(self) -> None:
         """Send heartbeats and watch for hanging calls until the worker stops, then sign off."""
+        clock = self._stations[0].queue.environment.clock
         paces = [_Pace() for _ in self._stations]
         while True:
-            now = time.monotonic()
+            now = clock()
             for detector in self._watched:
                 detector.report(now)
             for station, pace in zip(self._stations, paces, strict=True):

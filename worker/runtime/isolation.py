@@ -1,11 +1,11 @@
 """Runs a batch through a flow's handler, and isolates the tasks that make it fail."""
 
 import reprlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import FATAL, Unavailable
 from ..flow import DeadLetter, Failed, Flow, Outcome, Reschedule, Retry, Task
+from ..queue.environment import REAL, Clock
 from .results import BatchResult, LookAgain
 
 #: How long to look for the tasks whose rows are locked: each call that meets one lasts as long as a lock timeout.
@@ -13,7 +13,10 @@ ISOLATION_SECONDS = 5.0
 
 
 def handle(
-    flow: Flow, tasks: Sequence[Task], keep_going: Callable[[Sequence[Task]], bool]
+    flow: Flow,
+    tasks: Sequence[Task],
+    keep_going: Callable[[Sequence[Task]], bool],
+    clock: Clock = REAL.clock,
 ) -> Iterator[BatchResult]:
     """Call ``flow.handler`` with ``tasks``; yield the results of each call as soon as it returns.
 
@@ -23,7 +26,7 @@ def handle(
     tasks. Once it returns false, or there is an outage, the rest is left untouched.
     """
     batches = _first_batches(flow, tasks)
-    isolate_until = time.monotonic() + ISOLATION_SECONDS
+    isolate_until = clock() + ISOLATION_SECONDS
     outage = None
     while batches and outage is None and keep_going(batches[-1]):
         batch = batches.pop()
@@ -36,7 +39,7 @@ def handle(
             unavailable = isinstance(error, Unavailable)
             if alone or unavailable:
                 results = results_of_error(flow, batch, error)
-            late = unavailable and (results.outage or time.monotonic() > isolate_until)
+            late = unavailable and (results.outage or clock() > isolate_until)
             if not (alone or late):
                 middle = len(batch) // 2
                 batches += [batch[middle:], batch[:middle]]

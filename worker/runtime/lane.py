@@ -7,7 +7,6 @@ lookout allow, and wakes exactly when the next task is due.
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from .. import events
 from ..errors import UnsafeServer
 from ..flow import Flow, Task
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import Environment
 from ..queue.replies import Claim
 from .isolation import handle
 from .outages import Health
@@ -54,12 +54,18 @@ class Lane:
     """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
     def __init__(
-        self, *, emit: events.Listener, stopping: threading.Event, shares_watch: bool = False
+        self,
+        environment: Environment,
+        *,
+        emit: events.Listener,
+        stopping: threading.Event,
+        shares_watch: bool = False,
     ) -> None:
         """``shares_watch``: it serves one queue and always waits as a claim says, so the queue may rely on it."""
         self.stations: list[Station] = []
         #: Set to end the wait early: something new is due, or a flow is up again.
-        self.alarm = Alarm()
+        self.alarm = Alarm(environment.clock)
+        self._environment, self._clock = environment, environment.clock
         self._shares_watch = shares_watch
         #: The threads that wait, or wait for their turn to do so.
         self._idle: set[int] = set()
@@ -86,9 +92,14 @@ class Lane:
     ) -> None:
         """Add a flow, with a lower priority than those added before. ``start`` runs its probe in a thread."""
         health = Health(
-            flow, emit=self._emit, on_up=self.alarm.set, stopping=self._stopping, start=start
+            flow,
+            clock=self._clock,
+            emit=self._emit,
+            on_up=self.alarm.set,
+            stopping=self._stopping,
+            start=start,
         )
-        queue = DelayQueue(client, flow.name)
+        queue = DelayQueue(client, flow.name, environment=self._environment)
         station = Station(flow, queue, health=health, server=server, counts=counts, emit=self._emit)
         self.stations.append(station)
 
@@ -105,7 +116,7 @@ class Lane:
         ``until`` is on the monotonic clock. Each queue is claimed from at least once, unless another thread
         is waiting all that time.
         """
-        patience = -1 if until == math.inf else max(0.0, until - time.monotonic())
+        patience = -1 if until == math.inf else max(0.0, until - self._clock())
         self._idle.add(me := threading.get_ident())
         try:
             if not self._claim_lock.acquire(timeout=patience):
@@ -123,7 +134,7 @@ class Lane:
             self.alarm.clear()
             wait = math.inf
             for station in self.stations:
-                claimed_at = time.monotonic()
+                claimed_at = self._clock()
                 self._progress_by = claimed_at + STALLED_SECONDS
                 claim_in = station.claim_in(claimed_at)
                 if claim_in is None:
@@ -136,18 +147,18 @@ class Lane:
                     try:
                         claim = self._claim(station, limit)
                     except (redis.RedisError, UnsafeServer):
-                        claim_in = station.claim_in(time.monotonic())
+                        claim_in = station.claim_in(self._clock())
                     else:
                         if claim.tasks:
                             return self._batch(station, claim, claimed_at)
                         claim_in = claim.next_in_ms and claim.next_in_ms / 1000
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))
-            left = until - time.monotonic()
+            left = until - self._clock()
             if left <= 0 or self._stopping.is_set():
                 return None
             wait = min(wait, left)
-            self._progress_by = time.monotonic() + wait + STALLED_SECONDS
+            self._progress_by = self._clock() + wait + STALLED_SECONDS
             self._emit(events.Waiting(self.stations[0].queue.name, wait))
             self._wait(wait)
         return None
@@ -157,7 +168,7 @@ class Lane:
         if seconds < SLOW_POLL_SECONDS:  # a claim named the time
             return
         while not (self._stopping.is_set() or self.alarm.is_set()):
-            now = time.monotonic()
+            now = self._clock()
             if not all(station.is_quiet(now) for station in self.stations):
                 return
             self._progress_by = now + SLOW_POLL_SECONDS + STALLED_SECONDS
@@ -166,7 +177,7 @@ class Lane:
     def _claim(self, station: Station, limit: int | None) -> Claim:
         # A lane that hears no messages is never told to take over from watchers that are busy.
         shares = self._shares_watch and station.has_peers and self.alarm.listens
-        self.alarm.claimer = station.queue.claimer.encode() if shares else b""
+        self.alarm.claimer = station.queue.memory.claimer.encode() if shares else b""
         waits_ms = round(1000 * (SLOW_POLL_SECONDS + MARGIN_SECONDS)) if shares else None
         return station.claim(limit, waits_ms=waits_ms, relieved=len(self._idle) > 1)
 
@@ -182,19 +193,19 @@ class Lane:
         tasks = self.bury_undeliverable(batch)
         if not tasks:
             return
-        began = time.monotonic()
+        began = self._clock()
         results, settled = BatchResult(), True
 
         def keep_going(next_tasks: Sequence[Task]) -> bool:
             # If Redis did not confirm a call, its tasks may be delivered again, so begin no more of them.
-            shared = not flow.one_at_a_time or time.monotonic() - began < SHARE_SECONDS
+            shared = not flow.one_at_a_time or self._clock() - began < SHARE_SECONDS
             return settled and shared and not self._stopping.is_set() and held.begin(next_tasks)
 
         with station.renewer.holding(tasks, batch.claimed_at) as held:
-            for part in handle(flow, tasks, keep_going):
+            for part in handle(flow, tasks, keep_going, self._clock):
                 settled = self.settle(batch, held, part)
                 results.merge(part)
-        station.adapt(results, time.monotonic() - began)
+        station.adapt(results, self._clock() - began)
 
     def bury_undeliverable(self, batch: Batch) -> list[Task]:
         """Make dead letters of tasks that were delivered too often; return the others.
@@ -214,7 +225,7 @@ class Lane:
             station.health.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
-        ended_at = time.monotonic()
+        ended_at = self._clock()
         settled = station.settler.settle(results)
         if not settled:
             self.alarm.set()  # so that the waiting thread sends it again now

@@ -1,6 +1,5 @@
 """One look at all queues of a worker, in place of a claim and an extended turn for each that has nothing to do."""
 
-import time
 from collections.abc import Sequence
 
 import redis
@@ -20,10 +19,11 @@ class Lookout:
 
     def __init__(self, watched: Sequence[Watched]) -> None:
         self._watched = watched
+        self._clock = watched[0].station.queue.environment.clock
 
     def round(self) -> float:
         """Look; return in how many seconds to look again."""
-        asked_at, seconds = time.monotonic(), lane.SLOW_POLL_SECONDS + lane.MARGIN_SECONDS
+        asked_at, seconds = self._clock(), lane.SLOW_POLL_SECONDS + lane.MARGIN_SECONDS
         rows = [
             (
                 each.station.queue,

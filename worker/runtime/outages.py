@@ -1,13 +1,13 @@
 """Outages of a flow's dependencies: nothing is claimed until its probe succeeds."""
 
 import threading
-import time
 from collections.abc import Callable
 
 from .. import events
 from ..backoff import Backoff
 from ..errors import FATAL
 from ..flow import Flow
+from ..queue.environment import Clock
 
 #: How long to wait before each probe.
 PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
@@ -18,8 +18,9 @@ HANGS_SECONDS = 10.0
 class HangDetector:
     """Times calls of the application's code, and emits `events.Hangs` once for each call that hangs."""
 
-    def __init__(self, queue: str, what: str, emit: events.Listener) -> None:
+    def __init__(self, queue: str, what: str, emit: events.Listener, clock: Clock) -> None:
         self._queue = queue
+        self._clock = clock
         #: "probe" or "sweep".
         self.what = what
         self._emit = emit
@@ -37,7 +38,7 @@ class HangDetector:
     def progress(self, allowed_seconds: float | None = None) -> None:
         """Note progress. The next may take ``allowed_seconds``, by default `HANGS_SECONDS`."""
         allowed = HANGS_SECONDS if allowed_seconds is None else allowed_seconds
-        self._since = time.monotonic(), allowed
+        self._since = self._clock(), allowed
 
     def hanging(self, now: float) -> float | None:
         """For how many seconds a call has made no progress; None if it does not hang. ``now`` is monotonic."""
@@ -61,6 +62,7 @@ class Health:
         self,
         flow: Flow,
         *,
+        clock: Clock,
         emit: events.Listener,
         on_up: Callable[[], None],
         stopping: threading.Event,
@@ -68,16 +70,17 @@ class Health:
     ) -> None:
         """``start(name, function)`` runs a function in a new thread; ``on_up`` is called whenever the flow comes up."""
         self._flow = flow
+        self._clock = clock
         self._emit = emit
         self._on_up = on_up
         self._stopping = stopping
         self._start = start
         self._lock = threading.Lock()
-        self._down_since = time.monotonic()
+        self._down_since = self._clock()
         self._up = False
         #: Outages since a batch was last handled. Each makes the next probe wait longer.
         self._outages = 0
-        self.hang_detector = HangDetector(flow.name, "probe", emit)
+        self.hang_detector = HangDetector(flow.name, "probe", emit, clock)
 
     @property
     def up(self) -> bool:
@@ -100,7 +103,7 @@ class Health:
             if not self._up:
                 return
             self._up = False
-            self._down_since = time.monotonic()
+            self._down_since = self._clock()
             self._outages += 1
         self._emit(events.FlowDown(self._flow.name, error))
         try:
@@ -127,7 +130,7 @@ class Health:
                 continue
             with self._lock:
                 self._up = True
-                seconds = time.monotonic() - self._down_since
+                seconds = self._clock() - self._down_since
             self._emit(events.FlowUp(self._flow.name, seconds))
             self._on_up()
             return

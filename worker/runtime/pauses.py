@@ -5,7 +5,6 @@ flow's records keep still holds, because a worker that has not read it recently 
 """
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -60,6 +59,7 @@ class PauseWatch:
     def __init__(self, flow: Flow, queue: DelayQueue) -> None:
         self.pauses = flow.pauses
         self._queue = queue
+        self._clock = queue.environment.clock
         #: The pause that was read last, and until when that counts.
         self._found: Pause | None = None
         self._known_until = -math.inf
@@ -73,14 +73,14 @@ class PauseWatch:
         """Read it now; return whether tasks may be handled. While Redis is away nothing else tells of a pause."""
         if self.pauses is not None:
             self._look(self.pauses)
-        return not (self._fails or self.holds(time.monotonic()))
+        return not (self._fails or self.holds(self._clock()))
 
     def round(self, on_end: Callable[[], None]) -> float:
         """Read it; call ``on_end`` if claims may begin. Returns in how many seconds to read it again."""
         assert self.pauses is not None
         before, until = self._found, self._known_until
         self._look(self.pauses)
-        now = time.monotonic()
+        now = self._clock()
         if self._found is not None:
             self._tell_redis(self.pauses, self._found)
         elif (before is not None or now > until) and not self.holds(now):
@@ -88,7 +88,7 @@ class PauseWatch:
         return LOOK_SECONDS
 
     def _look(self, pauses: Pauses) -> None:
-        before, asked_at = self._found, time.monotonic()
+        before, asked_at = self._found, self._clock()
         try:
             self._found = pauses.find()
         except FATAL:

@@ -1,8 +1,9 @@
 """The tasks that this process has postponed, for a sweep that cannot ask Redis."""
 
 import math
-import time
 from collections.abc import Iterable
+
+from ..queue.environment import Clock
 
 #: With more postponed tasks than this, those whose time has come are removed.
 TIDY_ABOVE = 1000
@@ -16,14 +17,15 @@ class Postponed:
     Times are on the monotonic clock. Any thread may use it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._until: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._full = TIDY_ABOVE
 
     def add(self, task_id: str, until: float) -> None:
         self._until[task_id] = until
-        self._since[task_id] = math.inf if until == math.inf else time.monotonic()
+        self._since[task_id] = math.inf if until == math.inf else self._clock()
         if len(self._until) > self._full:
             self._tidy()
             self._full = max(TIDY_ABOVE, 2 * len(self._until))
@@ -43,9 +45,9 @@ class Postponed:
         return task_id in self and due_at <= self._since.get(task_id, math.inf)
 
     def __contains__(self, task_id: str) -> bool:
-        return self._until.get(task_id, 0.0) > time.monotonic()
+        return self._until.get(task_id, 0.0) > self._clock()
 
     def _tidy(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self.discard([task_id for task_id, until in [*self._until.items()] if until <= now])
         self.discard([*self._until][:-MAX_POSTPONED])

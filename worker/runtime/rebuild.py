@@ -28,12 +28,12 @@ def rebuild(queue: DelayQueue, sweep: Sweep, *, look_only: bool = False) -> Iter
 
     Rows that cannot be scheduled are logged and skipped. Raises what the sweep raises, and redis.RedisError.
     """
-    waiting = Waiting(queue.name, sweep)
+    waiting = Waiting(queue, sweep)
 
     def restored_of(lost: LostTasks) -> int:
         if look_only:
             return len(lost.ids)
-        still_listed = lost.still_listed(waiting.pages, to_the_end=True)
+        still_listed = lost.still_listed(waiting.pages, queue.environment.clock(), to_the_end=True)
         return sum(len(queue.restore(still).lost) for still in still_listed)
 
     read = restored = 0

@@ -6,7 +6,6 @@ A handler that returns sooner costs no extra command.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -17,6 +16,7 @@ from ..errors import LeaseLost, described
 from ..flow import Flow, Task
 from ..log import log
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import Clock
 from .results import BatchResult
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
@@ -32,7 +32,8 @@ SHARE_SECONDS = 0.5
 class HeldTasks:
     """Tasks of one claim that this process holds. Times are on the monotonic clock, in seconds."""
 
-    def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float) -> None:
+    def __init__(self, flow: Flow, tasks: Sequence[Task], claimed_at: float, clock: Clock) -> None:
+        self._clock = clock
         self._lease_seconds = flow.lease_seconds
         self._tasks = {task.id: task for task in tasks}
         self._lock = threading.Lock()
@@ -56,7 +57,7 @@ class HeldTasks:
 
     def begin(self, batch: Sequence[Task]) -> bool:
         """Note that a call of the handler begins; return whether its whole batch is certain to be leased still."""
-        self.began_at, self.given_up = time.monotonic(), False
+        self.began_at, self.given_up = self._clock(), False
         with self._lock:
             held = all(task.id in self._tasks for task in batch)
             if held:
@@ -109,6 +110,7 @@ class Renewer:
         """``resend`` sends unconfirmed calls again. It may raise redis.RedisError."""
         self._flow = flow
         self._queue = queue
+        self._clock = queue.environment.clock
         self._emit = emit
         self._resend = resend
         self._held: set[HeldTasks] = set()
@@ -118,7 +120,7 @@ class Renewer:
     @contextmanager
     def holding(self, tasks: Sequence[Task], claimed_at: float) -> Iterator[HeldTasks]:
         """Extend the lease on ``tasks``, which began at ``claimed_at`` or later, until the block ends."""
-        held = HeldTasks(self._flow, tasks, claimed_at)
+        held = HeldTasks(self._flow, tasks, claimed_at, self._clock)
         with self._lock:
             self._held.add(held)
         try:
@@ -143,7 +145,7 @@ class Renewer:
         """
         if self._finished.is_set():
             return None
-        self.renew(time.monotonic())
+        self.renew(self._clock())
         # A claim does the same, but there may be none: other flows of the pool may have a backlog.
         with suppress(redis.RedisError):
             self._resend()

@@ -1,7 +1,6 @@
 """Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter."""
 
 import math
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -46,10 +45,11 @@ class Settler:
     ) -> None:
         self._flow = flow
         self._queue = queue
+        self._clock = queue.environment.clock
         self._counts = counts
         self._emit = emit
         self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
-        self.postponed = Postponed()
+        self.postponed = Postponed(self._clock)
 
     def settle(self, results: BatchResult) -> bool:
         """Settle the tasks of ``results``; return whether Redis confirmed all of them."""
@@ -97,10 +97,10 @@ class Settler:
 
     def _putting_back(self, put: Put) -> Callable[[list[tuple[Task, float]]], None]:
         """A call of `DelayQueue.retry` whose delays count from now, however often it has to be sent."""
-        decided_at = time.monotonic()
+        decided_at = self._clock()
 
         def write(rows: list[tuple[Task, float]]) -> None:
-            passed_ms = 1000 * (time.monotonic() - decided_at)
+            passed_ms = 1000 * (self._clock() - decided_at)
             self._queue.retry([(task, delay_ms - passed_ms) for task, delay_ms in rows], put)
 
         return write
@@ -137,7 +137,7 @@ class Settler:
         """Note which tasks a sweep must not hand to the handler, and for how many milliseconds."""
         if self._flow.sweep is None or self._flow.without_redis != "handle":
             return
-        now = time.monotonic()
+        now = self._clock()
         for task, delay_ms in later:
             self.postponed.add(task.id, now + delay_ms / 1000)
 

@@ -1,7 +1,6 @@
 """Claims the tasks of one flow in this process: how many, and when."""
 
 import math
-import time
 from collections import Counter
 
 import redis
@@ -41,6 +40,7 @@ class Station:
     ) -> None:
         self.flow = flow
         self.queue = queue
+        self._clock = queue.environment.clock
         self.health = health
         self.pause = PauseWatch(flow, queue)
         self.settler = Settler(flow, queue, counts, emit)
@@ -85,11 +85,11 @@ class Station:
 
         Raises redis.RedisError, and UnsafeServer, which is an outage of Redis like any other.
         """
-        self._claimed_at = time.monotonic()
+        self._claimed_at = self._clock()
         try:
             claim = self._claim(limit or self.limit, waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:
-            now = time.monotonic()
+            now = self._clock()
             if not self._failed_claims:
                 self._failing_since = now
                 self._emit(events.RedisLost(self.queue.name, error))
@@ -101,7 +101,7 @@ class Station:
             raise
         if self._failed_claims:
             self._failed_claims = 0
-            seconds = time.monotonic() - self._failing_since
+            seconds = self._clock() - self._failing_since
             self._emit(events.RedisBack(self.queue.name, seconds))
         return claim
 

@@ -11,7 +11,6 @@ will be due soon, so that a lost task is restored before it is due.
 
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
@@ -60,14 +59,17 @@ class Sweeper:
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
-        self._waiting = Waiting(station.flow.name, records)
+        self._waiting = Waiting(queue, records)
         self._queue = queue
+        self._clock = queue.environment.clock
+        #: What a sweep learns, claims know, and the other way round.
+        queue.memory = station.queue.memory
         self._worker_id = worker_id
         self._alarm = alarm
         self._stopping = stopping
         self._counts = counts
         self._emit = emit
-        self.hang_detector = HangDetector(station.flow.name, "sweep", emit)
+        self.hang_detector = HangDetector(station.flow.name, "sweep", emit, self._clock)
         #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
@@ -94,11 +96,11 @@ class Sweeper:
         if self._stopping.is_set():
             self._resign()
             return None
-        began = time.monotonic()
+        began = self._clock()
         with self.hang_detector:
             self.sweep(began)
-        pause = max(0.0, began + self._flow.sweep_seconds - time.monotonic())
-        return min(pause, ASK_AGAIN_SECONDS) if self._hiccups(time.monotonic()) else pause
+        pause = max(0.0, began + self._flow.sweep_seconds - self._clock())
+        return min(pause, ASK_AGAIN_SECONDS) if self._hiccups(self._clock()) else pause
 
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
@@ -130,7 +132,7 @@ class Sweeper:
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
-            if not self._hiccups(time.monotonic()) and self._flow.without_redis == "handle":
+            if not self._hiccups(self._clock()) and self._flow.without_redis == "handle":
                 self._sweep_without_redis()
         elif self._my_turn:
             look_ahead = now >= self._look_ahead_at
@@ -147,7 +149,7 @@ class Sweeper:
             yield page
 
     def _sweep_overdue(self) -> None:
-        asked_at, all_parked = time.monotonic(), True
+        asked_at, all_parked = self._clock(), True
         since = self._parked_until
         lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
         for page in self._read(None if since is None else since - asked_at, 0.0):
@@ -161,7 +163,7 @@ class Sweeper:
                 # A backlog: this page is about to be claimed, and the next ones after it.
                 break
             if lost.ids and not any_lost:
-                any_lost = any(lost.still_listed(self._read))
+                any_lost = any(lost.still_listed(self._read, self._clock()))
                 if not any_lost:  # a backlog, too: they were done in the meantime
                     return
             if all_parked and found.parked:
@@ -170,7 +172,7 @@ class Sweeper:
         self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
-        lost, held = LostTasks(time.monotonic()), self._station.renewer.held_ids()
+        lost, held = LostTasks(self._clock()), self._station.renewer.held_ids()
         # Twice as far as the next round that looks ahead, so that each task is seen before it is due.
         for page in self._read(0.0, 2 * self._flow.lookahead_seconds):
             found = self._look(page, held)
@@ -196,7 +198,7 @@ class Sweeper:
     def _restore(self, lost: LostTasks) -> None:
         """Restore the lost tasks that the records still list."""
         restored = 0
-        for still in lost.still_listed(self._read):
+        for still in lost.still_listed(self._read, self._clock()):
             found = self._ask(still)
             if not self._may_continue(found):
                 break
@@ -222,12 +224,12 @@ class Sweeper:
 
     def _sweep_without_redis(self) -> None:
         """Pass overdue tasks to the flow's own handler, until it is time to ask Redis again."""
-        until = time.monotonic() + self._flow.sweep_seconds
+        until = self._clock() + self._flow.sweep_seconds
         for page in self._read(None, 0.0):
             if not self._without_redis.may_continue:
                 return
             self._without_redis.handle(page)
-            if time.monotonic() >= until:
+            if self._clock() >= until:
                 return
 
     # -- Redis -----------------------------------------------------------------------------
@@ -235,7 +237,7 @@ class Sweeper:
     def _ask(self, page: Sequence[Due], *, look_only: bool = False) -> Restored | None:
         """Restore a page if it is this worker's turn. Returns None when Redis does not answer."""
         term_ms = round(1000 * self._flow.lease_seconds)
-        asked_at = time.monotonic()
+        asked_at = self._clock()
         try:
             self._station.ensure_safe()
             found = self._queue.restore(
@@ -256,8 +258,6 @@ class Sweeper:
             self._parked_until = None  # another worker watches for losses
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
-        if found.turn:
-            self._station.queue.last_known_paused = found.paused
         return found
 
     def turn_of(self, now: float) -> str:

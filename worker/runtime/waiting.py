@@ -6,12 +6,12 @@ read again, and the task is restored only if they still list it.
 
 import math
 import reprlib
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from ..flow import MAX_SECONDS, Due, Sweep
 from ..log import log
+from ..queue.delay_queue import DelayQueue
 from ..queue.formats import checked_due
 
 #: Between two queries a due time seems to move by as long as a query takes.
@@ -39,8 +39,9 @@ ReadPages = Callable[[float | None, float], Iterator[Page]]
 class Waiting:
     """What a flow's sweep lists, without the rows that cannot be scheduled."""
 
-    def __init__(self, queue: str, sweep: Sweep) -> None:
-        self._queue = queue
+    def __init__(self, queue: DelayQueue, sweep: Sweep) -> None:
+        self._queue = queue.name
+        self._clock = queue.environment.clock
         self._sweep = sweep
         #: What was logged of rows that cannot be scheduled.
         self._logged: set[str] = set()
@@ -49,11 +50,11 @@ class Waiting:
         """The tasks that are due within these bounds, page by page. Raises what the sweep raises."""
         pages = iter(self._sweep(after_seconds, before_seconds))
         while True:
-            asked_at = time.monotonic()
+            asked_at = self._clock()
             page = next(pages, None)
             if page is None:
                 return
-            read_at = time.monotonic()
+            read_at = self._clock()
             if rows := [*self._checked(page)]:
                 yield Page(rows, asked_at, read_at)
 
@@ -91,13 +92,15 @@ class LostTasks:
             self._pages = self._read
             self._last_at = self.read_until
 
-    def still_listed(self, read: ReadPages, *, to_the_end: bool = False) -> Iterator[list[Due]]:
+    def still_listed(
+        self, read: ReadPages, now: float, *, to_the_end: bool = False
+    ) -> Iterator[list[Due]]:
         """Read the records again, and yield those of these tasks that they still list.
 
         Reads no more pages than the first time, unless ``to_the_end``: what was done since then is looked for
         in vain, and after it comes all the rest. A task that new records have pushed further back is left out.
         """
-        left, now = set(self.ids), time.monotonic()
+        left = set(self.ids)
         if not left:
             return
         after = None if self._since is None else self._since - now

@@ -3,7 +3,6 @@
 import itertools
 import math
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ import redis
 from ..errors import described
 from ..log import log
 from ..queue.advice import redis_advice
+from ..queue.environment import Clock
 
 #: Longest wait for a message or the answer to a ping; how soon the thread ends.
 LISTEN_SECONDS = 5.0
@@ -20,7 +20,8 @@ LISTEN_SECONDS = 5.0
 class Alarm:
     """Ends a wait, now or at a time that is still to come."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         #: Who waits, if the queue tells it when to claim; otherwise empty. See ``lua/include/wake.lua``.
         self.claimer = b""
         #: Whether messages of the wake channel arrive.
@@ -31,20 +32,20 @@ class Alarm:
 
     def set(self, in_seconds: float = 0.0) -> None:
         with self._changed:
-            self._rings_at = min(self._rings_at, time.monotonic() + in_seconds)
+            self._rings_at = min(self._rings_at, self._clock() + in_seconds)
             self._changed.notify_all()
 
     def clear(self) -> None:
         self._rings_at = math.inf
 
     def is_set(self) -> bool:
-        return self._rings_at <= time.monotonic()
+        return self._rings_at <= self._clock()
 
     def wait(self, seconds: float) -> None:
         """Wait until it rings, for ``seconds`` at most."""
-        until = time.monotonic() + seconds
+        until = self._clock() + seconds
         with self._changed:
-            while (left := min(until, self._rings_at) - time.monotonic()) > 0:
+            while (left := min(until, self._rings_at) - self._clock()) > 0:
                 self._changed.wait(left)
 
     def hear(self, message: bytes) -> None:

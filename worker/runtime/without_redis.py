@@ -5,7 +5,6 @@ them takes effect.
 """
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,26 +33,27 @@ class WithoutRedis:
     ) -> None:
         self._station = station
         self._flow = station.flow
+        self._clock = station.queue.environment.clock
         self._hang_detector = hang_detector
         self._stopping = stopping
         self._counts = counts
         self._emit = emit
         #: Tasks that are not done: when to try them again, and how often they were tried and failed. Only this
         #: process knows.
-        self._postponed = Postponed()
+        self._postponed = Postponed(self._clock)
         self._tried: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
 
     def forget(self) -> None:
         """Redis is back: what is not done is its business again."""
-        self._postponed = Postponed()
+        self._postponed = Postponed(self._clock)
         self._tried.clear()
         self._failures.clear()
 
     @property
     def may_continue(self) -> bool:
         """Whether another page may be handled."""
-        paused = self._station.queue.last_known_paused
+        paused = self._station.queue.memory.paused
         if self._stopping.is_set() or paused or not self._station.health.up:
             return False
         return self._station.pause.allows()
@@ -65,17 +65,17 @@ class WithoutRedis:
             return
         tasks = [Task(due.id, due.payload, attempt=self._tried[due.id] + 1) for due in overdue]
         late_ms = {due.id: -due.delay_ms for due in overdue}
-        read_at = began_at = time.monotonic()
+        read_at = began_at = self._clock()
 
         def keep_going(_: Sequence[Task]) -> bool:
             nonlocal began_at
-            began_at = time.monotonic()
+            began_at = self._clock()
             # A call of the handler may take longer than reading the records.
             self._hang_detector.progress(self._flow.max_runtime_seconds)
             return not self._stopping.is_set()
 
-        for part in handle(self._flow, tasks, keep_going):
-            ended_at = time.monotonic()
+        for part in handle(self._flow, tasks, keep_going, self._clock):
+            ended_at = self._clock()
             self._hang_detector.progress()
             if part.outage:
                 self._station.health.take_down(part.outage)
@@ -103,7 +103,7 @@ class WithoutRedis:
 
     def _postpone(self, results: BatchResult) -> None:
         """Postpone the tasks that are not done."""
-        now = time.monotonic()
+        now = self._clock()
         self._tried.update(task.id for task, _ in [*results.failed, *results.retries])
         for task, error in results.failed:
             self._failures[task.id] += 1

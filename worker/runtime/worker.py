@@ -1,7 +1,6 @@
 """The worker: assembles the parts that its flows need, runs them in threads, and stops them."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,8 +12,8 @@ from .. import events
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..log import log
-from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import REAL, Environment
 from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
@@ -54,6 +53,7 @@ class Worker:
         threads: int = 1,
         listeners: Sequence[events.Listener] = (),
         redis_timeout_seconds: float = 1.0,
+        environment: Environment = REAL,
     ) -> None:
         """``listeners`` get every event of `events`, after the log.
 
@@ -68,7 +68,8 @@ class Worker:
             )
         if threads < 1:
             raise ValueError(f"a worker needs at least one thread, not {threads}")
-        self.id = new_worker_id()
+        self._environment, self._clock = environment, environment.clock
+        self.id = new_worker_id(environment.token)
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
@@ -81,11 +82,11 @@ class Worker:
         sizes = [max(flow.threads or threads for flow in pool) for pool in pools]
         # One connection for each thread: handlers, renewals, the waker, the heartbeat, `run`, and pauses.
         most = sum(sizes) + len(flows) + 3 + sum(flow.pauses is not None for flow in flows)
-        self._client = connect(
+        self._client = environment.connect(
             redis_url, timeout_seconds=redis_timeout_seconds, max_connections=most
         )
         # Sweeps have a shorter timeout, so that they keep their pace while Redis is silent.
-        self._sweep_client = connect(
+        self._sweep_client = environment.connect(
             redis_url,
             timeout_seconds=SWEEP_TIMEOUT * redis_timeout_seconds,
             max_connections=len(flows),
@@ -131,18 +132,18 @@ class Worker:
 
     def _drain(self, workers: Sequence[threading.Thread]) -> None:
         """Wait for the handlers, and release what they do not finish in time."""
-        deadline = time.monotonic() + DRAIN_SECONDS
+        deadline = self._clock() + DRAIN_SECONDS
         for station in self._stations:
             if station.flow.finish is not None:
                 try:
-                    station.flow.finish(max(0.0, deadline - SETTLE_SECONDS - time.monotonic()))
+                    station.flow.finish(max(0.0, deadline - SETTLE_SECONDS - self._clock()))
                 except Exception:
                     log.exception("finish failed", queue=station.queue.name)
         for thread in workers:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - self._clock()))
         for station in self._stations:
             station.renewer.finish()
-            if time.monotonic() < deadline:  # each silence of Redis costs a second
+            if self._clock() < deadline:  # each silence of Redis costs a second
                 with suppress(redis.RedisError):
                     station.settler.resend()
         self._renewals.hurry()
@@ -163,7 +164,7 @@ class Worker:
 
     def health(self) -> WorkerHealth:
         """Whether the worker does its work, and if not, why not. Any thread may call it; it returns at once."""
-        return self._liveness.report(time.monotonic())
+        return self._liveness.report(self._clock())
 
     # -- assembly --------------------------------------------------------------------------
 
@@ -173,7 +174,7 @@ class Worker:
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
         alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
-        lane = Lane(emit=self._emit, stopping=self._stopping, shares_watch=alone)
+        lane = Lane(self._environment, emit=self._emit, stopping=self._stopping, shares_watch=alone)
         for flow in pool:
             lane.add(
                 flow,
@@ -195,7 +196,7 @@ class Worker:
         sweeper = Sweeper(
             station,
             station.flow.sweep,
-            queue=DelayQueue(self._sweep_client, station.flow.name),
+            queue=DelayQueue(self._sweep_client, station.flow.name, environment=self._environment),
             worker_id=self.id,
             alarm=lane.alarm,
             stopping=self._stopping,

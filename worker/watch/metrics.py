@@ -12,7 +12,6 @@ metrics of a queue are the same in every worker: take the maximum.
 
 import math
 import threading
-import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from .. import events
 from ..flow import Task
 from ..queue.connection import connect
 from ..queue.delay_queue import DelayQueue
+from ..queue.environment import REAL, Clock
 from ..queue.replies import Stats
 from ..runtime.liveness import WorkerHealth
 from .monitoring import Reply
@@ -236,24 +236,29 @@ class Metrics(Collector):
     """The metrics of a worker, or of several in one process. Register it to have it scraped."""
 
     def __init__(
-        self, queues: Sequence[str], redis_url: str, *, cache_seconds: float = CACHE_SECONDS
+        self,
+        queues: Sequence[str],
+        redis_url: str,
+        *,
+        cache_seconds: float = CACHE_SECONDS,
+        clock: Clock = REAL.clock,
     ) -> None:
         """Metrics of ``queues`` exist from the start, as zero; those of other queues from their first event."""
         client = connect(redis_url, timeout_seconds=REDIS_TIMEOUT_SECONDS, max_connections=2)
-        self._client = client
+        self._client, self._clock = client, clock
         self._queues = [DelayQueue(client, name) for name in queues]
         self._totals: defaultdict[str, Totals] = defaultdict(
             Totals, {name: Totals() for name in queues}
         )
         self._lock = threading.Lock()
         self._health: Callable[[], WorkerHealth] | None = None
-        self._depths = Depths(self._queues, cache_seconds)
+        self._depths = Depths(self._queues, cache_seconds, clock)
 
     def __call__(self, event: events.Event) -> None:
         """Count an event, as a listener does."""
         if isinstance(event, events.Waiting):
             return
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             self._totals[event.queue].add(event, now)
 
@@ -272,7 +277,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            counted = [*self._counted(time.monotonic())]
+            counted = [*self._counted(self._clock())]
         yield from counted
         if self._health is not None:
             yield from _health_metrics(self._health())
@@ -316,8 +321,8 @@ class Metrics(Collector):
 class Depths:
     """The metrics that are read from Redis when they are scraped, with a short cache. Any thread may use it."""
 
-    def __init__(self, queues: Sequence[DelayQueue], cache_seconds: float) -> None:
-        self._queues = queues
+    def __init__(self, queues: Sequence[DelayQueue], cache_seconds: float, clock: Clock) -> None:
+        self._queues, self._clock = queues, clock
         self._cache_seconds = cache_seconds
         self._lock = threading.Lock()
         self._read_at = -math.inf
@@ -347,9 +352,9 @@ class Depths:
         # If another thread is stuck reading, serve what was read before.
         if self._lock.acquire(timeout=1.0):
             try:
-                if time.monotonic() >= self._read_at + self._cache_seconds:
+                if self._clock() >= self._read_at + self._cache_seconds:
                     self._read = self._look()
-                    self._read_at = time.monotonic()
+                    self._read_at = self._clock()
             finally:
                 self._lock.release()
         return self._read

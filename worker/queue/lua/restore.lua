@@ -17,7 +17,7 @@
 --
 -- Returns {turn, turn_in_ms, paused, due, parked, id, ...}: the ids that were lost and are restored; if it
 -- only looks, those that it would restore or bring forward
---   turn    0: it is another worker's turn for turn_in_ms more, and nothing was done; 1: it is the caller's;
+--   turn    0: it is another worker's turn for turn_in_ms more, and at most a pause was renewed; 1: it is the caller's;
 --           2: the caller has only just got it, so Redis may have lost data before
 --   due     how many are scheduled and already due, so about to be claimed
 --   parked  how many rows at the beginning are dead, or were postponed by their handler or backoff
@@ -43,7 +43,7 @@ if ARGV[3] ~= '' then
   ends = tonumber(ends or 0)
   if worker ~= ARGV[3] then
     -- A turn that ends later than any turn given now was given before the clock was set back.
-    if ends > now and ends <= now + term then return {0, ends - now, redis.call('EXISTS', paused), 0, 0} end
+    if ends > now and ends <= now + term then return {0, ends - now, is_paused(ARGV[6]) and 1 or 0, 0, 0} end
     turn = 2
   end
   redis.call('SET', sweeper, whole(now + term) .. ' ' .. ARGV[3])
