@@ -1,10 +1,10 @@
 """What it takes to delete old orders: batched deletes against partitions that are dropped.
 
-    python -m benchmarks.retention [--orders 2000000] [--seconds 20]
+    python -m benchmarks.retention [--orders 4000000] [--seconds 8]
 
 Half of the orders are old. Each has three items, two events, and four of five a payment. Creating and
-cancelling orders is measured in this process: before, while old orders are deleted by another process,
-and afterwards. Then as many new orders are added, which shows whether the room is used again. With
+cancelling orders is measured in this process, first beside another one that deletes, with a tenth of the
+orders. Afterwards as many new orders are added, which shows whether the room is used again. With
 partitions, an idempotency key and a provider's reference are unique in one partition only.
 """
 
@@ -40,7 +40,9 @@ from orders.sql.statements import FIRST
 from worker import Task
 
 DAYS, PARTITIONS, SLICE = 365, 24, 100_000
-SKUS, BATCH_SIZE = 1000, 500
+SKUS, BATCH_SIZE, ROUNDS = 1000, 500, 4
+#: How long the other process may take to begin.
+START_SECONDS = 3
 #: The tables of an order, and what each is partitioned by.
 TABLES = {
     "orders": "id",
@@ -90,16 +92,19 @@ FILL = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Deletes against partitions.")
-    parser.add_argument("--orders", type=int, default=2_000_000)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--kinds", nargs="*", default=["deletes", "partitions"])
+    parser.add_argument("--orders", type=int, default=4_000_000)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--kinds", nargs="*", default=["beside", "deletes", "partitions"])
     options = parser.parse_args()
     report: Report | None = None
     for kind in options.kinds:
         with scene() as stage, tempfile.TemporaryDirectory() as archive:
             report = report or Report("retention", stage.settings())
             shop = Shop(stage, Path(archive))
-            _measure(kind, shop, report, options.orders, options.seconds)
+            if kind == "beside":
+                _beside(shop, report, options.orders // 10, options.seconds)
+            else:
+                _measure(kind, shop, report, options.orders, options.seconds)
     assert report is not None
     report.save()
 
@@ -117,13 +122,9 @@ def _measure(kind: str, shop: "Shop", report: Report, count: int, seconds: float
             report.add("partitions: while half are dropped", **shop.load(seconds))
             process.join()
     else:
-        with shop.beside(_delete, 500):
-            report.add("deletes: while 500 a second are deleted", **shop.load(seconds))
         with shop.snapshot():
-            with shop.beside(_delete, 500):
-                report.add("deletes: and beside an old snapshot", **shop.load(seconds))
-            report.add("deletes: as fast as it goes, half the rest", **shop.delete(count // 4))
-        report.add("deletes: as fast as it goes, without a snapshot", **shop.delete(count))
+            report.add("deletes: half of them, beside an old snapshot", **shop.delete(count // 4))
+        report.add("deletes: the rest of them", **shop.delete(count))
     began = time.perf_counter()
     shop.run("VACUUM")
     vacuum_s = time.perf_counter() - began
@@ -131,6 +132,19 @@ def _measure(kind: str, shop: "Shop", report: Report, count: int, seconds: float
     shop.fill(now, timedelta(milliseconds=1), count // 2)
     shop.run("VACUUM ANALYZE")
     report.add(f"{kind}: as many new ones", **shop.load(seconds), gigabytes=shop.gigabytes())
+
+
+def _beside(shop: "Shop", report: Report, count: int, seconds: float) -> None:
+    now = datetime.now(UTC)
+    shop.fill(now - timedelta(days=2 * DAYS), timedelta(days=2 * DAYS) / count, count)
+    shop.run("VACUUM ANALYZE")
+    shop.load(seconds)
+    for _ in range(ROUNDS):  # in turn, because others may use this machine
+        report.add("beside: nothing is deleted", **shop.load(seconds))
+        for rate in (100, 500):
+            with shop.beside(_delete, rate):
+                time.sleep(START_SECONDS)
+                report.add(f"beside: {rate} a second are deleted", **shop.load(seconds))
 
 
 class Shop:

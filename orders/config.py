@@ -74,7 +74,7 @@ class Settings:
     #: How long orders are kept once nothing is to be done for them, 0: forever; and how many are deleted
     #: per second at most.
     retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0
-    retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
+    retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
     #: The folder where orders are written before they are deleted; empty: they are not.
     archive_dir: str = ""
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.

@@ -28,7 +28,6 @@ from orders.sql.tables import (
     payments,
     provider_endpoints,
     provider_messages,
-    unpaid_orders,
     webhook_deliveries,
 )
 
@@ -89,7 +88,6 @@ _open_disputes = (
 MAY_GO = sa.and_(
     _any_of(order_events, TERMINAL),
     ~_any_of(order_events, order_events.c.at >= _since),
-    ~_any_of(unpaid_orders, sa.true()),
     ~_any_of(
         payments,
         (payments.c.status == REFUND_DUE)

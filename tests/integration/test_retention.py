@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from devtools.valkey import Valkey
 from orders.errors import ArchiveUnavailable, InboxFull, OrderNotFound
 from orders.pruning import Pruner
+from orders.retention import repository
 from orders.retention.domain import named_in
 from orders.sql.expressions import Instant
 from orders.sql.ids import first_id_from
@@ -81,6 +82,11 @@ class Attic:
     def delete(self, not_after: datetime | None = None) -> int:
         moment = not_after or datetime.now(UTC)
         return self.services.retention.delete(FIRST.id, 100, moment).orders
+
+    def mentioned(self) -> list[str]:
+        """What messages that wait say."""
+        found = self.services.providers.messages("waiting", page_size=9)
+        return [text for each in found for text in named_in(each.body)]
 
     def rows(self) -> dict[str, int]:
         """How many rows there are of orders and what belongs to them, by table."""
@@ -179,6 +185,10 @@ def test_an_order_with_something_left_to_do_is_kept(
     attic.age()
     before = attic.rows()
     assert attic.delete() == 0
+    # Nor if that came about just before it was locked.
+    values = {"mentioned": attic.mentioned(), "kept_ms": 0, "not_after": datetime.now(UTC)}
+    with attic.services.engine.begin() as connection:
+        assert repository.delete(connection, for_ids=attic.ids(), **values) == []
     assert (attic.rows(), attic.archived()) == (before, [])
 
 
@@ -252,8 +262,11 @@ def test_nothing_is_deleted_that_is_not_in_the_archive(
 def test_an_order_archived_by_a_process_that_died_is_one_file(
     attic: Attic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attic.paid(metadata={"a": "\u2028\n"})
+    attic.paid()
     attic.age()
+    with attic.services.engine.begin() as connection:  # as another program might write it
+        written = sa.text("UPDATE orders SET metadata = CAST(:text AS json)")
+        connection.execute(written, {"text": '{"a":\n"\u2028\\n"}'})
     write = attic.services.retention._archive.write  # type: ignore[union-attr]
 
     def die(documents: Any) -> None:
