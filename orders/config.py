@@ -56,6 +56,8 @@ class Settings:
     retry_cap_seconds: Annotated[float, Field(ge=0.001)] = 60.0
     #: SQL connections of one process. An API process needs no more threads than these.
     database_pool_size: Annotated[int, Field(ge=1)] = 10
+    #: Whether DATABASE_URL leads to a pooler in transaction mode, such as PgBouncer.
+    database_pooler: bool = False
     statement_timeout_seconds: Annotated[float, Field(ge=0.1)] = 4.0
     lock_timeout_seconds: Annotated[float, Field(ge=0.1)] = 2.0
     #: Requests of one API key to one process, on average and at once.

@@ -19,6 +19,7 @@ from orders.order.waiting import kept
 from orders.outages import outages
 from orders.pruning import retention_flow
 from orders.queues import QUEUE
+from orders.sql.database import session_settings
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
@@ -41,7 +42,8 @@ def flows() -> list[Flow]:
     settings = Settings.from_env(os.environ)
     services = bootstrap(settings, counting())
     traces = tracing(os.environ)
-    timeouts = timeout_flow(services, Doctor(services.engine), traces, guard_of(services))
+    doctor = Doctor(services.engine, session=session_settings(settings))
+    timeouts = timeout_flow(services, doctor, traces, guard_of(services))
     webhooks, attempts = webhook_flow(services, traces=traces), attempt_flow(services)
     return [timeouts, webhooks, thaw_flow(services), attempts, retention_flow(services)]
 

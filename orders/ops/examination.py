@@ -8,6 +8,7 @@ from functools import cached_property
 from orders.bootstrap import Services
 from orders.deliveries import webhook_flow
 from orders.errors import DoctorBusy
+from orders.sql.database import session_settings
 from orders.timeouts import timeout_flow
 from orders.watch.doctor import Doctor
 from worker import Flow
@@ -43,5 +44,6 @@ class Examination:
     def _flows(self) -> list[Flow]:
         """Built on first use, because it loads TLS certificates."""
         services = self._services
-        orders = timeout_flow(services, Doctor(services.engine))
+        doctor = Doctor(services.engine, session=session_settings(services.settings))
+        orders = timeout_flow(services, doctor)
         return [orders, webhook_flow(services)]

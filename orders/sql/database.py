@@ -35,6 +35,27 @@ def parsed_url(text: str) -> sa.URL:
     return url
 
 
+def session_settings(settings: Settings) -> dict[str, str]:
+    """What each session sets, in PostgreSQL's names and units; behind a pooler its role must have them."""
+    timeout = str(_ms(settings.statement_timeout_seconds))
+    return {
+        "timezone": "UTC",
+        "lock_timeout": str(_ms(settings.lock_timeout_seconds)),
+        "statement_timeout": timeout,
+        # Ends a transaction whose client froze, and with it the locks.
+        "idle_in_transaction_session_timeout": timeout,
+        # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
+        # planner guesses, and may guess that reading and sorting all of it costs less, or that two
+        # sets of a thousand rows are small enough to compare every pair.
+        "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
+        "enable_mergejoin": "off",
+        "enable_nestloop": "off",
+        # Compiling such a statement takes longer than running it.
+        "jit": "off",
+    }
+
+
 def create_engine(settings: Settings) -> sa.Engine:
     """An engine whose every wait is bounded. Opens no connection yet.
 
@@ -53,30 +74,19 @@ def create_engine(settings: Settings) -> sa.Engine:
         # PostgreSQL's own, so that the driver need not translate each statement.
         "paramstyle": "numeric_dollar",
     }
-    session = {
-        "timezone": "UTC",
-        "lock_timeout": _ms(settings.lock_timeout_seconds),
-        "statement_timeout": _ms(settings.statement_timeout_seconds),
-        # Ends a transaction whose client froze, and with it the locks.
-        "idle_in_transaction_session_timeout": _ms(settings.statement_timeout_seconds),
-        # Every statement reads a few rows by an index, in its order. Until a table is analysed, a
-        # planner guesses, and may guess that reading and sorting all of it costs less, or that two
-        # sets of a thousand rows are small enough to compare every pair.
-        "enable_seqscan": "off",
-        "enable_bitmapscan": "off",
-        "enable_mergejoin": "off",
-        "enable_nestloop": "off",
-        # Compiling such a statement takes longer than running it.
-        "jit": "off",
-    }
     connect_args = {
         "connect_timeout": 3,
         # Detects a peer that has vanished, from which no reply will ever come.
         "tcp_user_timeout": _ms(settings.statement_timeout_seconds),
         "keepalives_idle": 5,
         "application_name": "order-timeout",
-        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
     }
+    if settings.database_pooler:
+        # Its backends are handed on after each transaction, with what one has prepared and another has not.
+        connect_args["prepare_threshold"] = None
+    else:
+        session = session_settings(settings)
+        connect_args["options"] = " ".join(f"-c {name}={value}" for name, value in session.items())
     engine = sa.create_engine(url, connect_args=connect_args, **options)
     patience = settings.statement_timeout_seconds + GRACE_SECONDS
 

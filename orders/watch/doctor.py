@@ -4,7 +4,7 @@ Reads only, a bounded part of the tables, each statement within the statement ti
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,11 +23,19 @@ OLDEST_POSTGRESQL = 140_000
 
 
 class Doctor:
-    """Examines the database. ``clock`` is this host's, in seconds since the epoch."""
+    """Examines the database. ``clock`` is this host's, in seconds since the epoch; ``session`` is what
+    each session's settings should be.
+    """
 
-    def __init__(self, engine: sa.Engine, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        clock: Callable[[], float] = time.time,
+        session: Mapping[str, str] | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock
+        self._session = session or {}
 
     def examine(self) -> Iterator[Finding]:
         """Each finding as it is made."""
@@ -44,6 +52,7 @@ class Doctor:
             yield failure("sql.answers", f"the database does not answer: {error}", advice)
             return
         yield _version(server)
+        yield self._bounded("sql.settings", self._settings)
         yield self._writes(server)
         yield clock_finding("sql.clock", "SQL", server.clock - middle)
         schema = self._schema()
@@ -60,6 +69,16 @@ class Doctor:
             (_inbox, "orders.inbox"),
         ):
             yield self._bounded(name, check)
+
+    def _settings(self, repository: DoctorRepository) -> Finding:
+        wrong = repository.wrong_settings(self._session)
+        if not wrong:
+            return ok("sql.settings", "as they should be")
+        advice = "Run this as the role's owner, and reconnect the pooler: " + " ".join(
+            each.remedy for each in wrong
+        )
+        summary = ", ".join(f"{each.name} is not {each.value}" for each in wrong)
+        return failure("sql.settings", summary, advice)
 
     def _writes(self, server: sa.Row[Any]) -> Finding:
         if server.read_only:

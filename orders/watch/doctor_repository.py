@@ -3,7 +3,7 @@
 All of them only read, and only a bounded part of the tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,6 +48,12 @@ GET_SERVER = sa.text(
     " current_setting('transaction_read_only') = 'on' AS read_only,"
     " extract(epoch FROM clock_timestamp())::float8 AS clock"
 )
+# This session's settings, and the statements that would give its role others.
+GET_SETTINGS = sa.text(
+    "SELECT wanted.name, wanted.value, format('ALTER ROLE %I IN DATABASE %I SET %s = %L;', current_user,"
+    " current_database(), wanted.name, wanted.value) AS remedy FROM json_each_text(:wanted) AS wanted (name, value)"
+    " JOIN pg_settings ON lower(pg_settings.name) = wanted.name WHERE setting <> wanted.value ORDER BY 1"
+).bindparams(sa.bindparam("wanted", type_=sa.JSON))
 # The indexes in our schema that work.
 GET_INDEXES = sa.text(
     "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
@@ -208,6 +214,10 @@ class DoctorRepository(Statements):
     def server(self) -> sa.Row[Any]:
         """What the server says of itself."""
         return self.run(GET_SERVER).one()
+
+    def wrong_settings(self, wanted: Mapping[str, str]) -> Sequence[sa.Row[Any]]:
+        """Those of the session that are not as ``wanted``, each with a statement that mends it."""
+        return self.run(GET_SETTINGS, wanted=dict(wanted)).all()
 
     def broken_indexes(self) -> list[str]:
         """The names of indexes that are missing or invalid."""

@@ -334,6 +334,13 @@ class Customer:
             self.responses.append(Response("create", key, answer.status, answer.body))
         return answer
 
+    def pay(self, port: int, order: Mapping[str, Any]) -> Answer:
+        """Pay all of an order."""
+        body = {"provider": "bank", "reference": order["id"]}
+        body |= {"amount_minor": order["total_minor"], "currency": order["currency"]}
+        url = f"http://127.0.0.1:{port}/v1/orders/{order['id']}/payments"
+        return self._send(url, json.dumps(body).encode(), "")
+
     def _send(self, url: str, data: bytes, key: str) -> Answer:
         headers = {
             "Authorization": f"Bearer {self._api_key}",

@@ -75,6 +75,7 @@ def test_all_is_well(busy: Shop) -> None:
     assert [finding for finding in findings if finding.level != "ok" or finding.advice] == []
     assert [finding.check for finding in findings] == [
         "sql.version",
+        "sql.settings",
         "sql.writes",
         "sql.clock",
         "sql.schema",

@@ -42,6 +42,7 @@ def test_every_setting_can_be_set() -> None:
         "RETRY_BASE_SECONDS": "0.1",
         "RETRY_CAP_SECONDS": "10",
         "DATABASE_POOL_SIZE": "3",
+        "DATABASE_POOLER": "1",
         "STATEMENT_TIMEOUT_SECONDS": "4",
         "LOCK_TIMEOUT_SECONDS": "1",
         "RATE_LIMIT_PER_SECOND": "20",

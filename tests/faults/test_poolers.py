@@ -1,0 +1,117 @@
+"""PgBouncer in transaction mode between the service and PostgreSQL."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from devtools.processes import free_port, wait_until
+from orders.config import Settings
+from orders.sql.database import create_engine, session_settings
+from orders.watch.doctor import Doctor
+from tests.faults.conftest import Build
+from tests.faults.site import Customer
+from worker import Finding
+
+pytestmark = pytest.mark.slow
+
+PGBOUNCER = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+#: Fewer than ask at once, so that backends are handed on all the time.
+BACKENDS = 6
+CUSTOMERS, ORDERS_EACH = 8, 60
+CONFIGURATION = """[databases]
+* = host={host} port={port} user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {listen}
+auth_type = any
+pool_mode = transaction
+default_pool_size = {backends}
+max_client_conn = 1000
+admin_users = pgbouncer
+unix_socket_dir =
+"""
+
+
+@pytest.fixture
+def pooled(migrated_url: str, tmp_path: Path) -> Iterator[sa.URL]:
+    """The database's URL through PgBouncer, whose users have settings of their own for it only."""
+    if not Path(PGBOUNCER).exists():
+        pytest.skip("no PgBouncer (Debian's package pgbouncer)")
+    direct, port = sa.make_url(migrated_url), free_port()
+    configuration = tmp_path / "pgbouncer.ini"
+    configuration.write_text(
+        CONFIGURATION.format(host=direct.host, port=direct.port, listen=port, backends=BACKENDS)
+    )
+    as_other = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
+    with subprocess.Popen([PGBOUNCER, "-q", *as_other, str(configuration)]) as bouncer:
+        through = direct.set(port=port)
+        ask = through.set(drivername="postgresql").render_as_string(hide_password=False)
+
+        def answers() -> bool:
+            psycopg.connect(ask).close()
+            return True
+
+        wait_until(answers, "PgBouncer", ignoring=psycopg.OperationalError)
+        yield through
+        with psycopg.connect(migrated_url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(
+                "ALTER ROLE CURRENT_USER IN DATABASE " + str(direct.database) + " RESET ALL"
+            )
+        bouncer.terminate()
+
+
+def examined(settings: Settings) -> Finding:
+    engine = create_engine(settings)
+    found = {
+        each.check: each for each in Doctor(engine, session=session_settings(settings)).examine()
+    }
+    engine.dispose()
+    return found["sql.settings"]
+
+
+def test_all_goes_on_through_a_pooler(build: Build, pooled: sa.URL, migrated_url: str) -> None:
+    url = pooled.render_as_string(hide_password=False)
+    settings = Settings(database_url=url, redis_url="redis://nowhere", database_pooler=True)
+    wrong = examined(settings)
+    assert "enable_seqscan is not off" in wrong.summary
+    with psycopg.connect(migrated_url.replace("+psycopg", ""), autocommit=True) as connection:
+        for statement in wrong.advice.partition(": ")[2].split(";")[:-1]:
+            connection.execute(statement.encode())
+    with psycopg.connect(
+        host=pooled.host, port=pooled.port, dbname="pgbouncer", user="pgbouncer", autocommit=True
+    ) as console:
+        console.execute("RECONNECT", prepare=False)
+    assert examined(settings).level == "ok"
+
+    site = build()
+    site.env |= {"DATABASE_URL": url, "DATABASE_POOLER": "true"}
+    port = free_port()
+    api = site.start_api(port)
+    workers = [site.start_worker(), site.start_worker()]
+
+    def shop(number: int) -> list[int]:
+        customer = Customer(site)
+        told = []
+        for n in range(ORDERS_EACH):
+            placed = customer.order(port, f"{number}-{n}", timeout_seconds=2)
+            told.append(placed.status)
+            if n % 2:
+                told.append(customer.pay(port, placed.body).status)
+        return told
+
+    with ThreadPoolExecutor(CUSTOMERS) as customers:
+        told = [status for each in customers.map(shop, range(CUSTOMERS)) for status in each]
+    site.wait_until_drained()
+    assert {*told} <= {200, 201}
+    assert site.violations(drained=True) == []
+    for process in (api, *workers):
+        log = site.log(process)
+        assert "Traceback" not in log
+        assert "unavailable" not in log
