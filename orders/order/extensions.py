@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from orders.errors import KeyReused
 from orders.order.domain import EventType
-from orders.order.operations import move
+from orders.order.operations import move, rows_of
 from orders.order.payments import Payments
 from orders.order.ports import Observer, TaskScheduler, nobody
 from orders.order.repository import LAST_ID
@@ -64,21 +64,13 @@ def _count(rows: sa.FromClause) -> sa.ColumnElement[int]:
     return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
-def _rows(kind: str, row_id: sa.ColumnElement[Any], ms: Any = None) -> sa.Select[Any]:
-    return sa.select(
-        text_literal(kind).label("kind"),
-        row_id.label("id"),
-        (sa.cast(sa.null(), sa.BigInteger) if ms is None else ms).label("ms"),
-    )
-
-
 def _outcome(
     extended: sa.FromClause, deliveries: sa.FromClause, rest: sa.Select[Any]
 ) -> sa.Select[Any]:
     until = ms_until(extended.c.expires_at, extended.c.at)
     parts = (
-        _rows("extended", extended.c.order_id, until),
-        _rows("delivery", deliveries.c.id),
+        rows_of("extended", extended.c.order_id, until),
+        rows_of("delivery", deliveries.c.id),
         rest,
     )
     return sa.select(sa.union_all(*parts).subquery("outcome"))
@@ -137,7 +129,7 @@ def give_back(step: Step) -> sa.Select[Any]:
         .returning(freezes.c.id, freezes.c.given_back_at),
     )
     over = sa.cast(counted.c.given_back_at.is_not(None), sa.Integer)
-    return _outcome(extended, deliveries, _rows("freeze", counted.c.id, over))
+    return _outcome(extended, deliveries, rows_of("freeze", counted.c.id, over))
 
 
 # -- by operators --------------------------------------------------------------------------
@@ -244,7 +236,7 @@ def extend_wanted(step: Step) -> sa.Select[Any]:
     }
     extended, deliveries = move(step, locked, later(start, "for_ms"), facts)
     skipped = _count(wanted) - _count(locked)
-    return _outcome(extended, deliveries, _rows("page", _end_of(page), skipped))
+    return _outcome(extended, deliveries, rows_of("page", _end_of(page), skipped))
 
 
 class Wanted(NamedTuple):

@@ -219,11 +219,8 @@ def add_events(
         "created_at": event.c.at,
         "due_at": event.c.at,
     }
-    chosen = sa.select(*row.values()).select_from(event.join(wish, sa.and_(*wanted)))
-    return step(
-        "deliveries",
-        insert(webhook_deliveries).from_select([*row], chosen).returning(webhook_deliveries.c.id),
-    )
+    new = insertion(webhook_deliveries, row, source=event.join(wish, sa.and_(*wanted)))
+    return step("deliveries", new.returning(webhook_deliveries.c.id))
 
 
 def ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
@@ -260,6 +257,17 @@ def event_of(
     facts = sa.func.json_build_object(*pairs) if data else sa.literal_column("'{}'::json")
     row = (of.c.order_id, of.c.client_id, text_literal(kind), at, facts, BY_KEY, *ending)
     return sa.select(*row).where(announced(), *conditions)
+
+
+def rows_of(
+    kind: str, row_id: sa.ColumnElement[Any], ms: sa.ColumnElement[Any] | None = None
+) -> sa.Select[Any]:
+    """Rows of one kind, for an operation that returns several."""
+    return sa.select(
+        text_literal(kind).label("kind"),
+        row_id.label("id"),
+        (sa.cast(sa.null(), sa.BigInteger) if ms is None else ms).label("ms"),
+    )
 
 
 #: Whether reminders are switched on: a parameter of the operations that set a deadline.
@@ -604,32 +612,19 @@ def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
     until = ms_until(unpaid_orders.c.expires_at)
     overdue_ms = sa.func.coalesce(kept_ms(unpaid_orders), until)
     ms = sa.case((unpaid_orders.c.expires_at <= now(), overdue_ms), else_=until)
-    left = _found("unpaid", unpaid_orders.c.order_id, ms).where(
+    left = rows_of("unpaid", unpaid_orders.c.order_id, ms).where(
         one_of(unpaid_orders.c.order_id, sa.select(rest))
     )
-    count = _found("count", sa.null(), sa.func.count()).select_from(cancelled)
-    sent = _found("delivery", deliveries.c.id, sa.null())
-    if not in_detail:
-        return sa.select(sa.union_all(left, sent, count).subquery("found"))
-    late_ms = ms_until(cancelled.c.at, cancelled.c.expires_at)
-    origin = sa.select(orders.c.origin).where(orders.c.id == cancelled.c.order_id)
-    each = _found("cancelled", cancelled.c.order_id, late_ms, origin.scalar_subquery())
-    return sa.select(sa.union_all(left, sent, count, each).subquery("found"))
-
-
-def _found(
-    kind: str,
-    row_id: sa.ColumnElement[Any],
-    ms: sa.ColumnElement[Any],
-    origin: sa.ColumnElement[Any] | None = None,
-) -> sa.Select[Any]:
-    """Rows of one kind among those that `expire` returns."""
-    return sa.select(
-        text_literal(kind).label("kind"),
-        row_id.label("id"),
-        ms.label("ms"),
-        (sa.cast(sa.null(), sa.String) if origin is None else origin).label("origin"),
-    )
+    count = rows_of("count", sa.null(), sa.func.count()).select_from(cancelled)
+    parts = [left, rows_of("delivery", deliveries.c.id), count]
+    if in_detail:
+        late_ms = ms_until(cancelled.c.at, cancelled.c.expires_at)
+        origin = sa.select(orders.c.origin).where(orders.c.id == cancelled.c.order_id)
+        nothing = sa.cast(sa.null(), sa.String).label("origin")
+        each = rows_of("cancelled", cancelled.c.order_id, late_ms)
+        parts = [rows.add_columns(nothing) for rows in parts]
+        parts.append(each.add_columns(origin.scalar_subquery()))
+    return sa.select(sa.union_all(*parts).subquery("found"))
 
 
 @Operation

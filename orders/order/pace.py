@@ -8,11 +8,10 @@ bucket from holding orders that somebody wants to pay.
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
 
 from orders.sql.expressions import Instant, now
 from orders.sql.keeping import cancellation_pace as pace
-from orders.sql.steps import Step
+from orders.sql.steps import Step, insertion
 from orders.sql.tables import unpaid_orders
 
 SECOND = sa.literal_column("interval '1 second'", sa.Interval)
@@ -51,18 +50,15 @@ def granted(step: Step, overdue: sa.FromClause) -> sa.Select[Any]:
     """Take what the locked orders need from the bucket; the ids of those that may be cancelled."""
     count = sa.select(sa.func.count()).select_from(overdue).scalar_subquery()
     wanted = sa.cast(count, sa.Integer)
-    taken = insert(pace).from_select(
-        ["id", "granted", "used_until"],
-        sa.select(
-            BUCKET,
-            wanted,
-            CLOCK - SECOND + sa.cast(wanted, sa.Double) / _rate * SECOND,
-        ).where(wanted > sa.literal_column("0")),
-    )
+    zero = sa.literal_column("0", sa.Integer)
+    row = {
+        "id": BUCKET,
+        "granted": wanted,
+        "used_until": CLOCK - SECOND + sa.cast(wanted, sa.Double) / _rate * SECOND,
+    }
+    taken = insertion(pace, row, wanted > zero)
     # As in `orders.order.operations`, what conflicts is read once it is locked, whoever was first.
-    grant = sa.func.greatest(
-        sa.literal_column("0"), sa.func.least(taken.excluded.granted, _content(CLOCK))
-    )
+    grant = sa.func.greatest(zero, sa.func.least(taken.excluded.granted, _content(CLOCK)))
     bucket = step(
         "bucket",
         taken.on_conflict_do_update(
