@@ -163,8 +163,8 @@ def _set_clocks() -> None:
     structlog.get_logger("worker").info("clock", at=time.time())
     plain_init = DelayQueue.__init__
 
-    def init(queue: DelayQueue, client: redis.Redis, name: str) -> None:
-        plain_init(queue, client, name)
+    def init(queue: DelayQueue, client: redis.Redis, name: str, **more: Any) -> None:
+        plain_init(queue, client, name, **more)
         for file in scripts():
             assert ("'TIME'" in file.text) == (SCRIPT_CLOCK in file.text), (
                 f"{file.name} reads it otherwise"
