@@ -9,16 +9,40 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import chain, count, takewhile
 from pathlib import Path
 
 import redis
+from structlog.testing import capture_logs
 
+from devtools.postgres import Postgres
 from devtools.valkey import Valkey
+from tests.conftest import Shop, empty_database, opened, upgrade
 from tests.interleavings.explorer import Violation, explore
-from tests.interleavings.mistakes import MISTAKES, Mistake, planted
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, on_its_clock
+from tests.interleavings.mistakes import (
+    IN_PYTHON,
+    IN_SQL,
+    MISTAKES,
+    Mistake,
+    PythonMistake,
+    SqlMistake,
+    planted,
+    planted_in_python,
+    planted_in_sql,
+)
 from tests.interleavings.queue_world import QueueWorld
-from tests.interleavings.scenarios import FRAME, LARGE, SCENARIOS, TRANSITIONS
+from tests.interleavings.scenarios import (
+    CONSUMERS,
+    FRAME,
+    LARGE,
+    RECURRING,
+    SCENARIOS,
+    TRANSITIONS,
+)
+from tests.interleavings.test_statements import search, with_a_provider
 from worker import connect
 
 #: Of one random scenario: about a minute.
@@ -67,25 +91,65 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
 
 
 def _plant(client: redis.Redis) -> int:
-    missed = 0
-    for mistake in MISTAKES:
-        trace = _first_trace(client, mistake)
-        missed += trace is None
-        print(f"{'missed' if trace is None else 'caught'}  {mistake.describe()}\n        {trace}")
-    print(f"{len(MISTAKES) - missed} of {len(MISTAKES)} mistakes were found")
+    with capture_logs():
+        planned: list[Mistake | PythonMistake] = [*MISTAKES, *IN_PYTHON]
+        found = [(each.describe(), _first_trace(client, each)) for each in planned]
+        found += [(each.describe(), _pair(shop, each)) for shop in _shops() for each in IN_SQL]
+    for described, trace in found:
+        print(f"{'missed' if trace is None else 'caught'}  {described}\n        {trace}")
+    missed = sum(trace is None for _, trace in found)
+    print(f"{len(found) - missed} of {len(found)} mistakes were found")
     return 1 if missed else 0
 
 
-def _first_trace(client: redis.Redis, mistake: Mistake) -> str | None:
+def _first_trace(client: redis.Redis, mistake: Mistake | PythonMistake) -> str | None:
     """The order of moves that finds a mistake, in the first scenario that does."""
-    for line in (*SCENARIOS, *LARGE):
-        world = QueueWorld(client)
-        try:
-            with planted(world, mistake):
+    kinds: list[tuple[type[QueueWorld | LaneWorld], list[str]]]
+    kinds = [(QueueWorld, [*SCENARIOS, *LARGE])]
+    if isinstance(mistake, PythonMistake) and mistake.is_in_lanes:
+        kinds = [(ConsumerWorld, CONSUMERS), (RecurringWorld, RECURRING)]
+    for kind, line in ((kind, line) for kind, lines in kinds for line in lines):
+        world = kind(client)
+        with ExitStack() as stack:
+            if isinstance(mistake, PythonMistake):
+                stack.enter_context(planted_in_python(mistake))
+            elif isinstance(world, QueueWorld):
+                stack.enter_context(planted(world, mistake))
+            if isinstance(world, LaneWorld):
+                stack.enter_context(on_its_clock(world))
+            try:
                 explore(world, line)
-        except Violation as violation:
-            return str(violation).partition("\n")[0]
+            except Violation as violation:
+                return str(violation).partition("\n")[0]
     return None
+
+
+def _shops() -> Iterator[Shop]:
+    """A shop on a PostgreSQL of its own."""
+    postgres = Postgres(fsync=False)
+    postgres.start()
+    try:
+        with empty_database(postgres) as url:
+            upgrade(url)
+            with opened(url) as shop:
+                with_a_provider(shop)
+                yield shop
+    finally:
+        postgres.remove()
+
+
+def _pair(shop: Shop, mistake: SqlMistake) -> str | None:
+    """Which operations find a mistake."""
+    begin, gate, first, second = mistake.where
+    search(shop, begin, gate, [(first, second)])
+    trace = None
+    with planted_in_sql(shop.engine, mistake) as changed:
+        try:
+            search(shop, begin, gate, [(first, second)])
+        except Exception as error:  # noqa: BLE001  whatever it is, it was found
+            trace = " ".join(str(error).split())[:150]
+    assert changed, f"no statement has {mistake.right!r}"
+    return trace
 
 
 if __name__ == "__main__":

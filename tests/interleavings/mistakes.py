@@ -1,12 +1,19 @@
-"""Mistakes, each planted in the queue's scripts to see that a scenario finds it: ``make explore SELF=1``."""
+"""Mistakes, each planted to see that a scenario finds it: ``make explore SELF=1``."""
 
+import inspect
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import sqlalchemy as sa
 from redis.commands.core import Script
 
 from tests.interleavings.queue_world import QueueWorld
+from worker import DelayQueue
+from worker.runtime.recurring import Recurrence
+from worker.runtime.settling import Settler
+from worker.runtime.station import Station
 
 
 class Mistake(NamedTuple):
@@ -88,6 +95,166 @@ MISTAKES = [
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),
 ]
+
+
+class PythonMistake(NamedTuple):
+    """A piece of a function."""
+
+    function: Any
+    right: str
+    wrong: str
+
+    @property
+    def is_in_lanes(self) -> bool:
+        return str(self.function.__module__).startswith("worker.runtime")
+
+    def describe(self) -> str:
+        return f"{self.function.__qualname__}: {self.wrong!r} for {self.right!r}"
+
+
+IN_PYTHON: list[PythonMistake] = [
+    PythonMistake(DelayQueue.claim, "self._lost_claims[token] = None", "pass"),
+    PythonMistake(DelayQueue.claim, "lost = [*self._lost_claims]", "lost = []"),
+    PythonMistake(DelayQueue.claim, "self.last_known_paused = bool(paused)", "pass"),
+    PythonMistake(DelayQueue.restore, "self._pause_to_renew(),", "'',"),
+    PythonMistake(DelayQueue.ack, "late = [task for task in tasks if task.id in lost.ids]", "pass"),
+    PythonMistake(DelayQueue._pause_to_renew, "if self.last_known_paused and recent", "if False"),
+    PythonMistake(Settler._send, "self._unconfirmed.append(call)", "pass"),
+    PythonMistake(Station._seeded, "self.settler.settle(BatchResult(untouched=claim.tasks))", ""),
+    PythonMistake(Recurrence.seed, "lost.id in {task.id for task in claim.tasks}", "False"),
+]
+
+
+class SqlMistake(NamedTuple):
+    """A piece of the statements that have it, and where it is found: what a scene begins with, what is locked, and
+    who meets.
+    """
+
+    right: str
+    wrong: str
+    where: tuple[str, str, str, str]
+    #: Only in statements with this.
+    only: str = ""
+
+    def describe(self) -> str:
+        return f"SQL: {self.wrong!r} for {self.right!r}"
+
+
+def _at(begin: str, gate: str, pair: str) -> tuple[str, str, str, str]:
+    first, second = pair.split(", ")
+    return begin, f"the {gate}", first, second
+
+
+_EXPIRE = "'reason', 'expired'"
+_NOW = "date_trunc('milliseconds', statement_timestamp())"
+IN_SQL: list[SqlMistake] = [
+    SqlMistake(
+        "unpaid_orders.expires_at <= least(",
+        "unpaid_orders.expires_at IS NOT NULL OR now() <= least(",
+        _at("overdue", "unpaid row", "extend, expire"),
+    ),
+    SqlMistake(
+        "FOR UPDATE SKIP LOCKED), cancelled",
+        "), cancelled",
+        _at("overdue", "unpaid row", "extend, expire"),
+    ),
+    SqlMistake(
+        "freezes.sku = ANY", "freezes.sku != ANY", _at("frozen", "unpaid row", "expire, describe")
+    ),
+    SqlMistake(
+        "freezes.given_back_at IS NULL",
+        "freezes.given_back_at IS NOT NULL",
+        _at("frozen", "unpaid row", "expire, describe"),
+        _EXPIRE,
+    ),
+    SqlMistake(
+        f"coalesce(unpaid_orders.under_way_until > {_NOW}, false)",
+        "false",
+        _at("being paid", "unpaid row", "expire, describe"),
+    ),
+    SqlMistake("FOR UPDATE), ended", "), ended", _at("overdue", "unpaid row", "pay, pay_again")),
+    SqlMistake(
+        "FROM payment WHERE payment.reason IS NULL",
+        "FROM payment",
+        _at("overdue", "unpaid row", "pay_too_little, describe"),
+    ),
+    SqlMistake(
+        "orders.total_minor != ",
+        "orders.total_minor < ",
+        _at("overdue", "unpaid row", "pay, pay"),
+    ),
+    SqlMistake(
+        "reserved = (stock_items.reserved + -excluded.on_hand)",
+        "reserved = stock_items.reserved",
+        _at("overdue", "stock", "cancel, place_two"),
+    ),
+    SqlMistake(
+        "on_hand = (stock_items.on_hand + -excluded.on_hand)",
+        "on_hand = stock_items.on_hand",
+        _at("overdue", "stock", "pay, place_two"),
+    ),
+    SqlMistake(
+        "FOR NO KEY UPDATE OF stock_items), basket",
+        "), basket",
+        _at("overdue", "stock", "place_one, place_one"),
+    ),
+    SqlMistake(
+        "ORDER BY unpaid_orders.order_id FOR UPDATE",
+        "ORDER BY unpaid_orders.order_id",
+        _at("being paid", "unpaid row", "attempt, fail"),
+    ),
+    SqlMistake("FOR UPDATE), entry", "), entry", _at("overdue", "unpaid row", "refund, refund")),
+    SqlMistake(
+        "stock_items.on_hand - stock_items.reserved",
+        "stock_items.on_hand",
+        _at("overdue", "stock", "place_two, describe"),
+    ),
+    SqlMistake(
+        "FOR UPDATE SKIP LOCKED), extended",
+        "), extended",
+        _at("frozen", "unpaid row", "extend, thaw"),
+    ),
+    SqlMistake(
+        "NOT (EXISTS (SELECT found.order_id FROM found))",
+        "true",
+        _at("frozen", "unpaid row", "thaw, describe"),
+    ),
+]
+
+
+@contextmanager
+def planted_in_python(mistake: PythonMistake) -> Iterator[None]:
+    """Have a function do this instead."""
+    function = inspect.unwrap(mistake.function)
+    source, scope = textwrap.dedent(inspect.getsource(function)), dict[str, Any]()
+    assert mistake.right in source, f"{mistake.function} has no {mistake.right!r}"
+    wrong = source.replace(mistake.right, mistake.wrong or "pass")
+    exec(wrong, function.__globals__, scope)  # noqa: S102  it is this project's own
+    right, function.__code__ = function.__code__, scope[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = right
+
+
+@contextmanager
+def planted_in_sql(engine: sa.Engine, mistake: SqlMistake) -> Iterator[list[str]]:
+    """Have the engine send this instead. Yields the statements that had it."""
+    changed: list[str] = []
+
+    def change(*arguments: Any) -> tuple[str, Any]:
+        _, _, statement, parameters, *_ = arguments
+        text = " ".join(statement.split())
+        if mistake.only not in text or mistake.right not in text:
+            return statement, parameters
+        changed.append(text)
+        return text.replace(mistake.right, mistake.wrong), parameters
+
+    sa.event.listen(engine, "before_cursor_execute", change, retval=True)
+    try:
+        yield changed
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", change)
 
 
 @contextmanager
