@@ -121,7 +121,7 @@ IN_PYTHON: list[PythonMistake] = [
     PythonMistake(DelayQueue._pause_to_renew, "if self.last_known_paused and recent", "if False"),
     PythonMistake(Settler._send, "self._unconfirmed.append(call)", "pass"),
     PythonMistake(Station._seeded, "self.settler.settle(BatchResult(untouched=claim.tasks))", ""),
-    PythonMistake(Recurrence.seed, "lost.id in {task.id for task in claim.tasks}", "False"),
+    PythonMistake(Recurrence.seed, "if claim.paused or self._is_next(claim):", "if True:"),
 ]
 
 

@@ -213,8 +213,12 @@ class Scene:
             events = connection.execute(
                 sa.select(order_events).filter_by(**of_order).order_by(order_events.c.id)
             ).all()
+            # One that is opened meanwhile holds from its commit on, and not from when it says.
             frozen_at = connection.scalars(
-                sa.select(freezes.c.opened_at).filter_by(sku=self.sku, given_back_at=None)
+                sa.select(freezes.c.opened_at).filter(
+                    sa.cast(freezes.c.id, sa.String) == self.freeze_id,
+                    freezes.c.given_back_at.is_(None),
+                )
             ).all()
             until = connection.scalar(
                 sa.select(unpaid_orders.c.under_way_until).filter_by(**of_order)
