@@ -152,7 +152,9 @@ class Scene:
         self.freezes.open(Scope(sku=self.sku), **values)
 
     def held_by(self) -> list[str]:
-        return [each.id for each in self.freezes.holding() if each.scope.sku == self.sku]
+        with self.shop.engine.connect() as connection:
+            found = sa.select(freezes.c.id).filter_by(sku=self.sku, given_back_at=None)
+            return [*connection.scalars(found)]
 
     def thaw(self, freeze_id: str = "") -> None:
         """End the freeze that the scene began with, and give back: the deadline moves."""
