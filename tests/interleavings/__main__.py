@@ -21,7 +21,7 @@ from devtools.postgres import Postgres
 from devtools.valkey import Valkey
 from tests.conftest import Shop, empty_database, opened, upgrade
 from tests.interleavings.explorer import Violation, explore
-from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld, on_its_clock
+from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.mistakes import (
     IN_PYTHON,
     IN_SQL,
@@ -115,8 +115,6 @@ def _first_trace(client: redis.Redis, mistake: Mistake | PythonMistake) -> str |
                 stack.enter_context(planted_in_python(mistake))
             elif isinstance(world, QueueWorld):
                 stack.enter_context(planted(world, mistake))
-            if isinstance(world, LaneWorld):
-                stack.enter_context(on_its_clock(world))
             try:
                 explore(world, line)
             except Violation as violation:

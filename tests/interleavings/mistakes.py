@@ -113,12 +113,12 @@ class PythonMistake(NamedTuple):
 
 
 IN_PYTHON: list[PythonMistake] = [
-    PythonMistake(DelayQueue.claim, "self._lost_claims[token] = None", "pass"),
-    PythonMistake(DelayQueue.claim, "lost = [*self._lost_claims]", "lost = []"),
-    PythonMistake(DelayQueue.claim, "self.last_known_paused = bool(paused)", "pass"),
+    PythonMistake(DelayQueue.claim, "memory.lost_claims[token] = None", "pass"),
+    PythonMistake(DelayQueue.claim, "lost = [*memory.lost_claims]", "lost = []"),
+    PythonMistake(DelayQueue.claim, "memory.paused = bool(paused)", "pass"),
     PythonMistake(DelayQueue.restore, "self._pause_to_renew(),", "'',"),
     PythonMistake(DelayQueue.ack, "late = [task for task in tasks if task.id in lost.ids]", "pass"),
-    PythonMistake(DelayQueue._pause_to_renew, "if self.last_known_paused and recent", "if False"),
+    PythonMistake(DelayQueue._pause_to_renew, "if memory.paused and recent", "if False"),
     PythonMistake(Settler._send, "self._unconfirmed.append(call)", "pass"),
     PythonMistake(Station._seeded, "self.settler.settle(BatchResult(untouched=claim.tasks))", ""),
     PythonMistake(Recurrence.seed, "if claim.paused or self._is_next(claim):", "if True:"),
