@@ -71,6 +71,10 @@ class Known:
         return self.attempts
 
 
+#: With more due tasks than these, the newest are claimed in every second claim. The machine has fewer.
+BACKLOG = 1000
+
+
 class Machine(RuleBasedStateMachine):
     """Does the same to the queue and to the model, and compares all that is stored."""
 
@@ -237,12 +241,14 @@ class Machine(RuleBasedStateMachine):
     @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim(self, worker: str, limit: int, lease: int) -> Any:
         knew = self.workers[worker].memory.paused
+        newest = self.workers[worker].memory.takes_newest
         claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.renew_pause(knew=knew)
         self.report_lost_claims(worker, self.unreported[worker], lease)
         self.unreported[worker] = []
         assert (claim.paused, claim.now_ms) == (self.paused, self.now)
-        ids = self.take(worker, limit, lease, claim.tasks[0].token if claim.tasks else "")
+        token = claim.tasks[0].token if claim.tasks else ""
+        ids = self.take(worker, limit, lease, token, newest=newest)
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
         spared = self.spared_until() if self.ripe("leased") else 0
         ends = [
@@ -257,11 +263,12 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
         self.renew_pause(knew=self.workers[worker].memory.paused)
+        newest = self.workers[worker].memory.takes_newest
         with reply_lost(self.workers[worker]):
             self.workers[worker].claim(limit, lease, now_ms=self.now)
         self.report_lost_claims(worker, self.unreported[worker], lease)
         self.unreported[worker] = [*self.workers[worker].memory.lost_claims]
-        self.take(worker, limit, lease, self.unreported[worker][-1])
+        self.take(worker, limit, lease, self.unreported[worker][-1], newest=newest)
 
     @rule(worker=WORKERS)
     def claim_without_a_connection(self, worker: str) -> None:
@@ -295,13 +302,15 @@ class Machine(RuleBasedStateMachine):
                         known.place, known.at = "scheduled", known.tried.due
                         known.tried.token, known.tried.span = NOBODY, 0
 
-    def take(self, worker: str, limit: int, lease: int, token: str) -> list[str]:
+    def take(
+        self, worker: str, limit: int, lease: int, token: str, *, newest: bool = False
+    ) -> list[str]:
         """What a claim leases."""
         if self.paused:
             return []
         self.shorten_leases(lease)
         ids = [] if self.spared_until() else self.take_suspects(isqrt(limit))
-        ids = ids or self.take_due(limit)
+        ids = ids or self.take_due(limit, newest=newest)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
@@ -351,9 +360,11 @@ class Machine(RuleBasedStateMachine):
             and other.tried.deliveries > 1
         )
 
-    def take_due(self, limit: int) -> list[str]:
-        """A suspect that was put back, alone, or those that are none."""
-        due = self.ripe("scheduled")[:limit]
+    def take_due(self, limit: int, *, newest: bool) -> list[str]:
+        """A suspect that was put back, alone, or those that are none. In a backlog, the oldest or the newest."""
+        due = self.ripe("scheduled")
+        backlog = len(due) > max(BACKLOG, limit)
+        due = due[: -limit - 1 : -1] if newest and backlog else due[:limit]
         if due and self.deliveries(due[0]):
             return due[:1]
         return [task_id for task_id in due if not self.deliveries(task_id)]

@@ -459,3 +459,12 @@ def test_a_destroyed_queue_can_be_used_again_at_once(queue: DelayQueue) -> None:
 def test_a_queue_that_is_not_there_can_be_destroyed(queue: DelayQueue) -> None:
     queue.destroy()
     assert state(queue) == {}
+
+
+@pytest.mark.parametrize(("due", "second"), [(1001, "0001"), (1002, "1001")])
+def test_in_a_backlog_oldest_and_newest_are_claimed_in_turn(
+    queue: DelayQueue, due: int, second: str
+) -> None:
+    queue.schedule_many((f"{n:04}", 1000 + n, b"") for n in range(due))
+    order = [queue.claim(1, 10_000, now_ms=5000).tasks[0].id for _ in range(3)]
+    assert order == ["0000", second, "0001" if second == "1001" else "0002"]

@@ -56,6 +56,7 @@ class WorkerSide(ScriptedQueue):
         A task whose lease expired counts one more delivery, unless the reply to the claim that leased
         it was lost. Such suspects are claimed a few at a time, and alone after their second expired
         lease. No task is claimed early: due times are compared with the server's clock, rounded down.
+        The oldest come first, but in a backlog of more than 1,000 every second claim takes those due last.
         After an outage of Redis, leases that have ended are left to their workers for 2 s.
 
         Fewer tasks come back if their payloads would be more than 1 MiB together; the first always does.
@@ -74,9 +75,10 @@ class WorkerSide(ScriptedQueue):
         head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, memory.claimer)
         watch = (waits_ms or ("0" if memory.shares_watch else ""), "1" if relieved else "")
         known = (self._pause_to_renew(), *self._expected(asked_at_ms))
+        newest, memory.takes_newest = "1" if memory.takes_newest else "", not memory.takes_newest
         try:
             paused, now, next_in_us, *fields = self._run(
-                "claim", now_ms, *head, *watch, *known, *lost
+                "claim", now_ms, *head, *watch, *known, newest, *lost
             )
         except (redis.ConnectionError, redis.TimeoutError):
             memory.lost_claims[token] = None

@@ -111,10 +111,9 @@ class Lane:
     # -- claim and wait --------------------------------------------------------------------
 
     def next(self, limit: int | None = None, until: float = math.inf) -> Batch | None:
-        """Wait for the next batch; None when the worker stops, or if nothing was due before ``until``.
+        """Wait for the next batch; None when the worker stops, or if nothing was due before ``until`` (monotonic).
 
-        ``until`` is on the monotonic clock. Each queue is claimed from at least once, unless another thread
-        is waiting all that time.
+        Each queue is claimed from at least once, unless another thread is waiting all that time.
         """
         patience = -1 if until == math.inf else max(0.0, until - self._clock())
         self._idle.add(me := threading.get_ident())
@@ -150,7 +149,9 @@ class Lane:
                         claim_in = station.claim_in(self._clock())
                     else:
                         if claim.tasks:
-                            return self._batch(station, claim, claimed_at)
+                            late_ms = _late_ms(claim.tasks, claim.now_ms)
+                            self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
+                            return Batch(station, claim.tasks, claimed_at, claim.now_ms)
                         claim_in = claim.next_in_ms and claim.next_in_ms / 1000
                 if claim_in is not None:
                     wait = min(wait, max(0.0, claim_in))
@@ -165,9 +166,8 @@ class Lane:
 
     def _wait(self, seconds: float) -> None:
         self.alarm.wait(seconds)
-        if seconds < SLOW_POLL_SECONDS:  # a claim named the time
-            return
-        while not (self._stopping.is_set() or self.alarm.is_set()):
+        # Unless a claim named the time.
+        while seconds >= SLOW_POLL_SECONDS and not (self._stopping.is_set() or self.alarm.is_set()):
             now = self._clock()
             if not all(station.is_quiet(now) for station in self.stations):
                 return
@@ -180,11 +180,6 @@ class Lane:
         self.alarm.claimer = station.queue.memory.claimer.encode() if shares else b""
         waits_ms = round(1000 * (SLOW_POLL_SECONDS + MARGIN_SECONDS)) if shares else None
         return station.claim(limit, waits_ms=waits_ms, relieved=len(self._idle) > 1)
-
-    def _batch(self, station: Station, claim: Claim, claimed_at: float) -> Batch:
-        late_ms = _late_ms(claim.tasks, claim.now_ms)
-        self._emit(events.Claimed(station.queue.name, claim.tasks, late_ms))
-        return Batch(station, claim.tasks, claimed_at, claim.now_ms)
 
     # -- handle ----------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 A lease is short, so that another worker takes over soon after this one dies. While this worker is alive, it
 extends each lease after a third of its length, so that two attempts may fail before the lease ends.
-A handler that returns sooner costs no extra command.
 """
 
 import threading

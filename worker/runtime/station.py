@@ -140,11 +140,9 @@ class Station:
         )
 
     def adapt(self, results: BatchResult, seconds: float) -> None:
-        """Adapt the limit to a claim's results and to the seconds that it took.
+        """Double the limit, or halve it if tasks were released, or if something was unavailable to one of them.
 
-        Double the limit, or halve it if tasks were released, or if something was unavailable to one of them. If
-        tasks are handled one at a time, halve it after more than `SHARE_SECONDS`, too, and leave it as it is after
-        more than half of that.
+        If tasks are handled one at a time, more than `SHARE_SECONDS` halve it, too, and more than half of that keep it.
         """
         if not results.outage:
             self.health.handled()

@@ -4,9 +4,7 @@ Whatever Redis loses in a crash, a flush or a failover, the records still have. 
 are waiting according to the records, and restores those that Redis lost. While Redis answers, one worker
 sweeps. While it does not, every worker sweeps and, if the flow asks for it, passes overdue tasks to the
 flow's own handler.
-
-There are two kinds of rounds. Most read only what is overdue. Every ``lookahead_seconds`` one also reads what
-will be due soon, so that a lost task is restored before it is due.
+Every ``lookahead_seconds`` a round also reads what is due soon, so that a lost task is restored before that.
 """
 
 import math

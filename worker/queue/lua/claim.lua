@@ -20,7 +20,8 @@
 -- ARGV[10] '1': the caller knows that the queue is paused
 -- ARGV[11] when the caller expects this claim to run, ms; '' if it does not know the server's time yet
 -- ARGV[12] for how long a call of the caller has not been answered since its last claim, ms
--- ARGV[13..] tokens of the caller's earlier claims whose reply was lost
+-- ARGV[13] '1': take those that were due last, in a backlog
+-- ARGV[14..] tokens of the caller's earlier claims whose reply was lost
 --
 -- Returns {paused, now, next_in_us (-1: tasks were claimed, nothing is scheduled or leased, or others watch),
 --          id, payload, due, appointment, failures, deliveries, attempts, ...}
@@ -32,11 +33,13 @@
 -- An outage of Redis is not the death of a worker. Whoever saw it tells, and then no lease counts as ended for
 -- SPARED_MS, in which live workers extend theirs. A claim that waited out the outage in a socket leases nothing:
 -- its caller has stopped waiting for the reply, or asks again at once.
+-- While more than BACKLOG are due, the oldest and the newest are claimed in turn.
 -- Payloads are read before the first write, so an error loses no task, and no more of them than fit in one
 -- reply: copying hundreds of MB would block the server for seconds, and the caller's timeout would lose the reply.
 -- The first write is a ZREM or ZREMRANGEBYSCORE, because a server whose memory is full checks only the first.
 
 local ALONE_MS = 100
+local BACKLOG = 1000
 local MOST_BYTES = 1048576
 local MOST_LATE = 100
 local MOST_SUSPECTS = 100
@@ -46,7 +49,7 @@ local late = ARGV[11] == '' and 0 or now - tonumber(ARGV[11])
 note_silence(math.max(late, tonumber(ARGV[12])), lease)
 
 -- In a paused queue, too, because the caller reports its lost claims only once.
-if #ARGV > 12 then note_lost_claims(13, ARGV[7], lease) end
+if #ARGV > 13 then note_lost_claims(14, ARGV[7], lease) end
 if late > STALE_MS then return {tonumber(ARGV[10]) or 0, now, 0} end
 if ARGV[8] == '0' then redis.call('ZREM', waiting, ARGV[7]) end
 local shares_watch = ARGV[8] ~= '' and ARGV[8] ~= '0'
@@ -117,7 +120,11 @@ local upcoming = nil
 local function take_due()
   upcoming = next_due()
   if not upcoming or upcoming > now then return end
-  local due, all = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit), {}
+  local command, from, to, all = 'ZRANGEBYSCORE', '-inf', now, {}
+  if ARGV[13] == '1' and redis.call('ZCOUNT', scheduled, from, to) > math.max(BACKLOG, limit) then
+    command, from, to = 'ZREVRANGEBYSCORE', to, from
+  end
+  local due = redis.call(command, scheduled, from, to, 'WITHSCORES', 'LIMIT', 0, limit)
   for i = 1, #due, 2 do all[#all + 1] = due[i] end
   all = fitting(all)
   for i, kept in ipairs(redis.call('HMGET', tokens, unpack(all))) do
