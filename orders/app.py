@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-import flask_swagger_ui
-from apiflask import APIFlask
-from flask import send_from_directory
+from flask import Flask
 from flask.cli import ScriptInfo
-from flask.typing import ResponseReturnValue
+from flask.json.provider import DefaultJSONProvider
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import BaseConverter, UUIDConverter
 
 from orders import cli, cli_deadlines, cli_erasure
 from orders.bootstrap import Services, bootstrap, counting, process_settings, serve_metrics, tracing
 from orders.config import Settings
 from orders.errors import SettingsInvalid
 from orders.freezes.signs import Signs, start_signing
-from orders.http import headers, openapi, problems
-from orders.http.responses import Json, WholeResponse
+from orders.http import headers, openapi, pages, problems
+from orders.http.responses import WholeResponse
 from orders.http.routes.attempts import attempts
 from orders.http.routes.extensions import extensions
 from orders.http.routes.freezes import freezes
@@ -45,8 +44,23 @@ COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-class OrdersApp(APIFlask):
-    """An APIFlask that reads JSON strictly, and sends rendered JSON as it is."""
+class Id(BaseConverter):
+    """An id in a path, as text."""
+
+    regex = UUIDConverter.regex
+
+    def to_python(self, value: str) -> str:
+        return value.lower()
+
+
+class Json(DefaultJSONProvider):
+    """Writes fields in the order in which they are read."""
+
+    sort_keys = False
+
+
+class OrdersApp(Flask):
+    """Reads JSON strictly."""
 
     request_class = StrictRequest
     response_class = WholeResponse
@@ -57,23 +71,17 @@ class OrdersApp(APIFlask):
         return func
 
 
-def create_app(settings: Settings | None = None) -> APIFlask:
+def create_app(settings: Settings | None = None) -> Flask:
     """The application.
 
     Called without settings, as by granian and flask, it is the process's entry point: it reads them
     from the environment and configures logging. Raises SettingsInvalid.
     """
-    app = OrdersApp(__name__, title="Orders", version="1")
+    app = OrdersApp(__name__, static_folder=None)
+    app.url_map.converters["uuid"] = Id
     # Otherwise a path with two slashes is redirected, to whatever host the request named.
     app.url_map.merge_slashes = False
-    app.config.update(
-        MAX_CONTENT_LENGTH=MAX_BODY_BYTES,
-        # The pages come with the application: they work without the internet.
-        SWAGGER_UI_CSS="/docs/page/page.css",
-        SWAGGER_UI_BUNDLE_JS="/docs/assets/swagger-ui-bundle.js",
-        SWAGGER_UI_STANDALONE_PRESET_JS="/docs/page/page.js",
-        DOCS_FAVICON="/docs/assets/favicon-32x32.png",
-    )
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.extensions["orders"] = bootstrap(settings) if settings else _from_environment(app)
     proxies = app.extensions["orders"].settings.trusted_proxies
     if proxies:
@@ -85,20 +93,19 @@ def create_app(settings: Settings | None = None) -> APIFlask:
     headers.install(app)
     problems.install(app)
     openapi.install(app)
+    pages.install(app)
     for blueprint in (
         *(orders, payments, attempts, providers),
         *(stock, webhooks, freezes, extensions, queue, health),
     ):
         app.register_blueprint(blueprint)
     ops.install(app)
-    app.add_url_rule("/docs/assets/<path:name>", view_func=app.doc(hide=True)(docs_asset))
-    app.add_url_rule("/docs/page/<name>", view_func=app.doc(hide=True)(docs_page))
     for command in COMMANDS:
         app.cli.add_command(command)
     return app
 
 
-def _from_environment(app: APIFlask) -> Services:
+def _from_environment(app: Flask) -> Services:
     """Raises SettingsInvalid; in a command or a server's worker, an error that ends the process
     with one line.
     """
@@ -120,7 +127,7 @@ def _from_environment(app: APIFlask) -> Services:
         raise
 
 
-def _bootstrap_counting(app: APIFlask, settings: Settings) -> Services:
+def _bootstrap_counting(app: Flask, settings: Settings) -> Services:
     """Wire the service, and serve its metrics. Raises SettingsInvalid."""
     default = Path(tempfile.gettempdir()) / f"order-timeout-metrics-{settings.metrics_port}"
     os.environ[DIRECTORY] = str(prepared(Path(settings.metrics_dir or default)))
@@ -133,14 +140,3 @@ def _bootstrap_counting(app: APIFlask, settings: Settings) -> Services:
     metrics.install(app)
     serve_metrics(settings, metrics.page)
     return services
-
-
-def docs_asset(name: str) -> ResponseReturnValue:
-    folder = Path(flask_swagger_ui.__file__).parent / "dist"
-    return send_from_directory(folder, name, max_age=86_400)
-
-
-def docs_page(name: str) -> ResponseReturnValue:
-    """A file of the page at /docs, or a guide that it links to."""
-    guide = "text/plain" if name.endswith(".md") else None
-    return send_from_directory(Path(__file__).parent / "http" / "page", name, mimetype=guide)

@@ -181,12 +181,17 @@ def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:
     redis_answers = False
     with suppress(redis.RedisError):
         redis_answers = bool(client.ping())
+    problem: StorageUnavailable | None = None
     try:
         orders.check_ready()
     except StorageUnavailable as error:
         log.warning("not ready", error=str(error))
-        return Readiness(error, redis_answers)
-    return Readiness(None, redis_answers)
+        problem = error
+    except Exception as error:  # cached like the others
+        log.exception("not ready")
+        problem = StorageUnavailable()
+        problem.__cause__ = error
+    return Readiness(problem, redis_answers)
 
 
 def _redis(settings: Settings) -> redis.Redis:

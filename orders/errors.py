@@ -1,4 +1,7 @@
-"""Everything the order service refuses, as one tree. An exception's docstring is its message."""
+"""Everything the order service refuses, as one tree. An exception's docstring is its message.
+
+The first level says of which kind a refusal is; `orders.http.problems` has a status for each.
+"""
 
 import re
 from typing import Any, ClassVar
@@ -9,9 +12,12 @@ class OrderError(Exception):
 
     #: Stable, for programs: the class's name in snake case.
     code: ClassVar[str] = "order_error"
+    #: How many seconds to wait before trying again; None where that is no use.
+    retry_after: ClassVar[int | None] = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, retry_after: int | None = None) -> None:
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.retry_after = retry_after or cls.retry_after
 
     def __init__(self, detail: str = "", **facts: Any) -> None:
         #: What a program may want to know besides the code.
@@ -19,116 +25,232 @@ class OrderError(Exception):
         super().__init__(f"{(self.__doc__ or '').strip()} {detail}".strip())
 
 
-class OrderNotFound(OrderError):
+class NotAuthenticated(OrderError):
+    """It is not known who asks."""
+
+
+class Unauthorized(NotAuthenticated):
+    """Send an API key as Authorization: Bearer KEY. It is missing, malformed, unknown, expired or revoked."""
+
+
+class LoginRequired(NotAuthenticated):
+    """Log in with an API key that has the scope ops."""
+
+
+class SignatureInvalid(NotAuthenticated):
+    """The webhook's signature is missing, wrong or too old."""
+
+
+class NotAllowed(OrderError):
+    """Whoever asks may not do that."""
+
+
+class Forbidden(NotAllowed):
+    """This key may not do that."""
+
+
+class NotFromThisPage(NotAllowed):
+    """The request did not come from the operators' page."""
+
+
+class NotFound(OrderError):
+    """There is no such thing."""
+
+
+class OrderNotFound(NotFound):
     """There is no such order."""
 
 
-class SkuNotFound(OrderError):
+class SkuNotFound(NotFound):
     """There is no such SKU."""
 
 
-class UnknownOrder(OrderError):
-    """You have no order of this id to replace."""
-
-
-class UnknownSku(OrderError):
-    """An item's SKU is not sold here."""
-
-
-class OutOfStock(OrderError):
-    """There is too little stock."""
-
-
-class MixedCurrencies(OrderError):
-    """All items of an order must have the same currency."""
-
-
-class TotalTooLarge(OrderError):
-    """The order's total is too large."""
-
-
-class TimeoutOutOfRange(OrderError):
-    """The timeout is out of range."""
-
-
-class StockBusy(OrderError):
-    """Too many orders are waiting for this stock. Nothing was changed; try again."""
-
-
-class ServerBusy(OrderError):
-    """Too many requests are being received slowly. Nothing was changed; try again."""
-
-
-class TooManyRequests(OrderError):
-    """Too many requests."""
-
-
-class AlreadyPaid(OrderError):
-    """The order is paid."""
-
-
-class OrderCancelled(OrderError):
-    """The order is cancelled."""
-
-
-class AttemptTooLate(OrderError):
-    """Payments for this order have been under way for as long as they may beyond its deadline."""
-
-
-class TooManyAttempts(OrderError):
-    """Too many payments for this order are under way."""
-
-
-class GatewayUnavailable(OrderError):
-    """The payment provider does not answer."""
-
-
-class TooManyUnpaidOrders(OrderError):
-    """You have too many unpaid orders."""
-
-
-class TooManyHeldPieces(OrderError):
-    """Your unpaid orders hold too many pieces."""
-
-
-class KeyReused(OrderError):
-    """This Idempotency-Key was already used for a different request."""
-
-
-class KeyInFlight(OrderError):
-    """A request with this Idempotency-Key is still being processed."""
-
-
-class ReferenceReused(OrderError):
-    """This reference was already used for a different order, amount, currency or refund."""
-
-
-class UnknownProvider(OrderError):
-    """This is not one of your registered payment providers."""
-
-
-class PaymentNotFound(OrderError):
+class PaymentNotFound(NotFound):
     """There is no such payment."""
 
 
-class AlreadyRefunded(OrderError):
-    """All of this payment was already refunded, with other references."""
+class ClientNotFound(NotFound):
+    """There is no client of that name."""
 
 
-class RefundTooLarge(OrderError):
-    """That is more than is left of this payment."""
+class KeyNotFound(NotFound):
+    """There is no such key."""
 
 
-class WrongCurrency(OrderError):
-    """The payment is in another currency."""
+class EndpointNotFound(NotFound):
+    """There is no such endpoint of a provider."""
 
 
-class StockReserved(OrderError):
+class MessageNotFound(NotFound):
+    """There is no such message of a provider."""
+
+
+class WebhookNotFound(NotFound):
+    """There is no such webhook subscription."""
+
+
+class DeliveryNotFound(NotFound):
+    """There is no such webhook delivery."""
+
+
+class FreezeNotFound(NotFound):
+    """There is no such freeze."""
+
+
+class DeadLetterNotFound(NotFound):
+    """There is no such dead letter."""
+
+
+class Conflict(OrderError):
+    """It contradicts the present state."""
+
+
+class OutOfStock(Conflict):
+    """There is too little stock."""
+
+
+class StockReserved(Conflict):
     """That would leave less than unpaid orders hold."""
 
 
-class StockTooLarge(OrderError):
+class AlreadyPaid(Conflict):
+    """The order is paid."""
+
+
+class OrderCancelled(Conflict):
+    """The order is cancelled."""
+
+
+class AttemptTooLate(Conflict):
+    """Payments for this order have been under way for as long as they may beyond its deadline."""
+
+
+class TooManyAttempts(Conflict):
+    """Too many payments for this order are under way."""
+
+
+class KeyInFlight(Conflict, retry_after=1):
+    """A request with this Idempotency-Key is still being processed."""
+
+
+class ReferenceReused(Conflict):
+    """This reference was already used for a different order, amount, currency or refund."""
+
+
+class AlreadyRefunded(Conflict):
+    """All of this payment was already refunded, with other references."""
+
+
+class RefundTooLarge(Conflict):
+    """That is more than is left of this payment."""
+
+
+class WrongCurrency(Conflict):
+    """The payment is in another currency."""
+
+
+class FreezeEnded(Conflict):
+    """This freeze has ended: open another one."""
+
+
+class TooManyWebhooks(Conflict):
+    """This client has the maximum number of webhook subscriptions."""
+
+
+class Invalid(OrderError):
+    """It is well-formed, but cannot be done."""
+
+
+class UnknownOrder(Invalid):
+    """You have no order of this id to replace."""
+
+
+class UnknownSku(Invalid):
+    """An item's SKU is not sold here."""
+
+
+class UnknownProvider(Invalid):
+    """This is not one of your registered payment providers."""
+
+
+class MixedCurrencies(Invalid):
+    """All items of an order must have the same currency."""
+
+
+class TotalTooLarge(Invalid):
+    """The order's total is too large."""
+
+
+class TimeoutOutOfRange(Invalid):
+    """The timeout is out of range."""
+
+
+class StockTooLarge(Invalid):
     """The stock is too large."""
+
+
+class FreezeOutOfRange(Invalid):
+    """A freeze lasts up to a day; it can be prolonged."""
+
+
+class KeyReused(Invalid):
+    """This Idempotency-Key was already used for a different request."""
+
+
+class WebhookUrlNotAllowed(Invalid):
+    """Webhooks are not sent to this URL."""
+
+
+class TooMuch(OrderError):
+    """It is more than one client may have."""
+
+
+class TooManyRequests(TooMuch, retry_after=1):
+    """Too many requests."""
+
+
+class TooManyUnpaidOrders(TooMuch, retry_after=10):
+    """You have too many unpaid orders."""
+
+
+class TooManyHeldPieces(TooMuch, retry_after=10):
+    """Your unpaid orders hold too many pieces."""
+
+
+class NotAvailable(OrderError, retry_after=2):
+    """What it needs is busy, or does not answer."""
+
+
+class StockBusy(NotAvailable, retry_after=1):
+    """Too many orders are waiting for this stock. Nothing was changed; try again."""
+
+
+class ServerBusy(NotAvailable, retry_after=1):
+    """Too many requests are being received slowly. Nothing was changed; try again."""
+
+
+class DoctorBusy(NotAvailable, retry_after=5):
+    """An examination is under way."""
+
+
+class QueueUnavailable(NotAvailable):
+    """Redis does not answer."""
+
+
+class StorageUnavailable(NotAvailable):
+    """The database does not answer."""
+
+
+class RowLocked(StorageUnavailable):
+    """A row stays locked by another transaction."""
+
+
+class StorageReadOnly(StorageUnavailable):
+    """The database is read-only: a standby, or a failover in progress."""
+
+
+class SchemaOutdated(StorageUnavailable):
+    """The database does not have this code's schema."""
 
 
 class PreconditionRequired(OrderError):
@@ -139,76 +261,8 @@ class PreconditionFailed(OrderError):
     """If-Match or If-None-Match does not match the current version: read it again."""
 
 
-class SignatureInvalid(OrderError):
-    """The webhook's signature is missing, wrong or too old."""
-
-
-class WebhookNotFound(OrderError):
-    """There is no such webhook subscription."""
-
-
-class DeliveryNotFound(OrderError):
-    """There is no such webhook delivery."""
-
-
-class FreezeNotFound(OrderError):
-    """There is no such freeze."""
-
-
-class FreezeEnded(OrderError):
-    """This freeze has ended: open another one."""
-
-
-class FreezeOutOfRange(OrderError):
-    """A freeze lasts up to a day; it can be prolonged."""
-
-
-class DeadLetterNotFound(OrderError):
-    """There is no such dead letter."""
-
-
-class WebhookUrlNotAllowed(OrderError):
-    """Webhooks are not sent to this URL."""
-
-
-class TooManyWebhooks(OrderError):
-    """This client has the maximum number of webhook subscriptions."""
-
-
-class KeyNotFound(OrderError):
-    """There is no such key."""
-
-
-class ClientNotFound(OrderError):
-    """There is no client of that name."""
-
-
-class EndpointNotFound(OrderError):
-    """There is no such endpoint of a provider."""
-
-
-class MessageNotFound(OrderError):
-    """There is no such message of a provider."""
-
-
-class Forbidden(OrderError):
-    """This key may not do that."""
-
-
-class LoginRequired(OrderError):
-    """Log in with an API key that has the scope ops."""
-
-
-class NotFromThisPage(OrderError):
-    """The request did not come from the operators' page."""
-
-
-class QueueUnavailable(OrderError):
-    """Redis does not answer."""
-
-
-class DoctorBusy(OrderError):
-    """An examination is under way."""
+class GatewayUnavailable(OrderError):
+    """The payment provider does not answer."""
 
 
 class ArchiveUnavailable(OrderError):
@@ -221,23 +275,3 @@ class InboxFull(OrderError):
 
 class SettingsInvalid(OrderError, ValueError):
     """The settings in the environment are invalid."""
-
-
-class StorageUnavailable(OrderError):
-    """The database does not answer."""
-
-
-class RowLocked(StorageUnavailable):
-    """A row stays locked by another transaction."""
-
-
-#: To a client it makes no difference.
-RowLocked.code = StorageUnavailable.code
-
-
-class StorageReadOnly(StorageUnavailable):
-    """The database is read-only: a standby, or a failover in progress."""
-
-
-class SchemaOutdated(StorageUnavailable):
-    """The database does not have this code's schema."""

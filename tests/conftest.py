@@ -21,7 +21,7 @@ import redis
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from apiflask import APIFlask
+from flask import Flask
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from werkzeug.test import TestResponse
@@ -469,7 +469,7 @@ def _conformance() -> Conformance:
 
 #: Applications between two tests. Making one takes longer than most tests: only what it is wired to
 #: differs.
-IDLE_APPS: list[APIFlask] = []
+IDLE_APPS: list[Flask] = []
 
 
 class Api:

@@ -4,12 +4,11 @@ from collections.abc import Collection
 from typing import Any
 
 import structlog
-from apiflask import HTTPTokenAuth
 from flask import current_app, g, request
 
 from orders.bootstrap import Services
 from orders.clients.domain import Client, parted
-from orders.errors import Forbidden
+from orders.errors import Forbidden, Unauthorized
 from orders.sql.acting import KEY_ID
 
 log = structlog.get_logger("orders")
@@ -21,41 +20,23 @@ def check_scopes(client: Client, scopes: Collection[str]) -> None:
         raise Forbidden(f"It needs the scope {' or '.join(scopes)}.")
 
 
-class KeyAuth(HTTPTokenAuth):
-    """Says which scope a key lacks."""
-
-    def authorize(self, role: Any, user: Any, auth: Any) -> bool:  # noqa: ARG002
-        check_scopes(user, role)
-        return True
-
-
-auth = KeyAuth(
-    realm="orders",
-    description=(
-        "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
-        "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
-        "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
-        "client's orders, freezes deadlines, and looks after the queues. `flask --app orders.app keys create NAME "
-        "--scope orders` makes one."
-    ),
-)
-
-
 def services() -> Services:
     """What the application was wired with."""
     wired: Services = current_app.extensions["orders"]
     return wired
 
 
-@auth.verify_token  # type: ignore[untyped-decorator]  # Flask-HTTPAuth has no types
-def verify(token: str) -> Client | None:
-    """The client, if the key is valid. Raises TooManyRequests."""
-    client = identify(token) if token else None
-    if client is not None:
-        key_id, _ = parted(token)
-        g.rate_limit = services().rate_limits.admit(key_id)
-        KEY_ID.set(key_id)
-    return client
+def authenticate(scopes: Collection[str]) -> None:
+    """Find the client whose key came with the request. Raises Unauthorized, TooManyRequests, Forbidden."""
+    given = request.authorization
+    key = given.token if given and given.type == "bearer" else None
+    client = identify(key) if key else None
+    if key is None or client is None:
+        raise Unauthorized
+    g.client, (g.key_id, _) = client, parted(key)
+    g.rate_limit = services().rate_limits.admit(g.key_id)
+    KEY_ID.set(g.key_id)
+    check_scopes(client, scopes)
 
 
 def identify(api_key: str) -> Client | None:
@@ -76,8 +57,7 @@ def identify(api_key: str) -> Client | None:
 
 def current_client() -> Client:
     """The client whose key came with the request."""
-    client = auth.current_user
-    assert isinstance(client, Client)
+    client: Client = g.client
     return client
 
 
@@ -88,13 +68,12 @@ def caller() -> str:
 
 def calling_key() -> str:
     """The key that came with the request, as it is noted with what it changed."""
-    return f"key {parted(auth.get_auth().token)[0]}"
+    return f"key {g.key_id}"
 
 
 def log_key(action: str, **facts: Any) -> None:
     """Log who changed something, with which key."""
-    key_id, _ = parted(auth.get_auth().token)
-    log_operator(action, current_client(), key_id, **facts)
+    log_operator(action, current_client(), g.key_id, **facts)
 
 
 def log_operator(action: str, client: Client, key_id: str, **facts: Any) -> None:
@@ -104,8 +83,7 @@ def log_operator(action: str, client: Client, key_id: str, **facts: Any) -> None
 
 def may(scope: str) -> bool:
     """Whether the key that came has this scope."""
-    client = auth.current_user
-    return isinstance(client, Client) and scope in client.scopes
+    return scope in current_client().scopes
 
 
 def reader() -> str | None:

@@ -15,11 +15,10 @@ HEADER = "X-Request-ID"
 #: The id that a caller, or a proxy before us, may give a request.
 GIVEN = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
-#: For HTML pages: they load nothing from other hosts and may not be framed. Inline scripts are
-#: allowed because the documentation page starts with one.
+#: For HTML pages: they load nothing from other hosts, run no inline scripts, and may not be framed.
 PAGE = {
     "Content-Security-Policy": (
-        "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+        "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     ),
     "Referrer-Policy": "no-referrer",

@@ -1,27 +1,30 @@
-"""The API's description, OpenAPI 3.1: what APIFlask makes of the routes, completed.
+"""The API's description, OpenAPI 3.1.
 
     make openapi          writes docs/openapi.json
 
-Whatever can be derived is: schemas from the models, errors from `orders.http.contract` and
-`orders.http.problems`, examples from those of the fields.
+Whatever can be derived is: operations from the routes' contracts and docstrings, schemas from the models,
+errors from `orders.http.problems`, examples from those of the fields.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from http import HTTPStatus
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from apiflask import APIFlask
-from flask import Response
+from flask import Flask, Response, current_app
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from werkzeug.http import generate_etag
 from werkzeug.routing import Rule
 
-from orders.http import contract, problems
+from orders.http import problems
+from orders.http.contract import Contract, contract_of
+from orders.http.headers import tags
+from orders.http.routing import Routes
 from orders.http.schemas.problem import ProblemOut
 from orders.http.schemas.providers import WebhookHeaders
 from orders.http.schemas.queue import TaskId
@@ -32,14 +35,17 @@ from orders.webhooks.domain import WEBHOOK_TYPES
 FILE = Path(__file__).parents[2] / "docs" / "openapi.json"
 JSON = "application/json"
 PROBLEM = "application/problem+json"
-#: The paths that begin with it come first.
+REFERENCE = "#/components/schemas/{model}"
+SCHEME = "BearerAuth"
+#: The paths that begin with it come first; and the order of methods.
 ORDERS = "/v1/orders"
+METHODS = ("get", "post", "put", "patch", "delete")
 
 DESCRIPTION = """\
 Orders that are paid in time, or cancelled on time.
 
-Guides: [by example](/docs/page/http-api.md), [payments](/docs/page/payments.md),
-[webhooks](/docs/page/webhooks.md), [fairness](/docs/page/fairness.md).
+Guides: [by example](/docs?guide=http-api), [payments](/docs?guide=payments),
+[webhooks](/docs?guide=webhooks), [fairness](/docs?guide=fairness).
 
 **Errors** are problem+json (RFC 9457) with a stable `code`. These have one meaning everywhere:
 
@@ -68,8 +74,17 @@ database's clock.
 Another client's orders, payments and events do not exist for you: 404.
 """
 
+KEY = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key, sent as `Authorization: Bearer KEY`. A key belongs to a client, which owns "
+    "orders, and has scopes: `orders` places, reads, extends and cancels the client's orders, "
+    "`payments` reports payments and refunds, `ops` sets and adjusts stock, reads every "
+    "client's orders, freezes deadlines, and looks after the queues. `flask --app orders.app keys create NAME "
+    "--scope orders` makes one.",
+}
+
 Schema = dict[str, Any]
-View = Callable[[], Response]
 Node = TypeVar("Node")
 
 
@@ -197,115 +212,102 @@ class Incomplete(Exception):
 
 
 class Route(NamedTuple):
-    """A rule of the application, and the view that it leads to."""
+    """A method of a path of the application, and what it takes and may answer."""
 
+    method: str
     rule: Rule
-    view: Callable[..., Any]
+    contract: Contract
 
     @property
-    def name(self) -> str:
-        """The view's, unique in the application: the operation's id."""
-        return str(self.rule.endpoint).rpartition(".")[2]
+    def path(self) -> str:
+        """Its path as the document has it."""
+        return re.sub(r"<(?:[^<:]+:)?([^>]+)>", r"{\1}", str(self.rule.rule))
+
+    @property
+    def group(self) -> str:
+        """The blueprint's name."""
+        return str(self.rule.endpoint).partition(".")[0]
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether `orders.http.headers` compares its responses with the version that the caller has."""
+        return self.method == "get" and tags(self.group)
 
 
-def install(app: APIFlask) -> None:
-    """Have ``app`` describe itself completely."""
-    app.description = DESCRIPTION
-    app.config.update(
-        OPENAPI_VERSION="3.1.0",
-        # Errors come from `orders.http.contract`.
-        AUTO_VALIDATION_ERROR_RESPONSE=False,
-        AUTO_AUTH_ERROR_RESPONSE=False,
-        AUTO_404_RESPONSE=False,
-        # Otherwise the first request's Host is kept, and "Try it out" sends everybody's keys to it.
-        AUTO_SERVERS=False,
-    )
-    app.spec_processor(lambda document: _completed(app, document))
-    app.config["SPEC_DECORATORS"] = [_written_once(app)]
-
-
-def _written_once(app: APIFlask) -> Callable[[View], View]:
-    """A decorator for the document's view: the document is the same for every request."""
+def install(app: Flask) -> None:
+    """Have ``app`` describe itself."""
 
     @cache
-    def text(view: View) -> tuple[bytes, str]:
-        body = view().get_data()
-        return body, generate_etag(body)
+    def text() -> bytes:
+        return json.dumps(document(app)).encode()
 
-    def decorated(view: View) -> View:
-        def answer() -> Response:
-            body, etag = text(view)
-            response = app.response_class(body, mimetype=JSON)
-            response.set_etag(etag)
-            return response
+    def described() -> Response:
+        response = current_app.response_class(text(), mimetype=JSON)
+        response.set_etag(generate_etag(text()))
+        return response
 
-        return answer
-
-    return decorated
+    app.add_url_rule("/openapi.json", "openapi", described)
 
 
-def written(app: APIFlask) -> str:
+def written(app: Flask) -> str:
     """The document as it is committed."""
-    document: Any = app.spec
-    return f"{json.dumps(document, indent=2, ensure_ascii=False)}\n"
+    return f"{json.dumps(document(app), indent=2, ensure_ascii=False)}\n"
 
 
-def _completed(app: APIFlask, document: Any) -> Any:
-    """APIFlask's document, completed, and in the order in which it is read."""
-    routes = dict(_routes(app))
-    described = [
-        routes[method, path].view for path, item in document["paths"].items() for method in item
-    ]
-    schemas = _schemas(described)
-    components = {
+def document(app: Flask) -> Schema:
+    """The description of ``app``, in the order in which it is read."""
+    routes = sorted(
+        _routes(app),
+        key=lambda each: (ORDERS not in each.path, each.path, METHODS.index(each.method)),
+    )
+    schemas = _schemas(routes)
+    components: Schema = {
         "schemas": schemas,
         "responses": {},
         "headers": HEADERS,
-        "securitySchemes": document["components"]["securitySchemes"],
+        "securitySchemes": {SCHEME: KEY},
     }
-    paths = {
-        path: {
-            method: _Operation(routes[method, path], operation, components).completed()
-            for method, operation in document["paths"][path].items()
-        }
-        for path in sorted(document["paths"], key=lambda path: (ORDERS not in path, path))
-    }
+    groups = {name: each.tag for name, each in app.blueprints.items() if isinstance(each, Routes)}
+    paths: Schema = {}
+    for route in routes:
+        operation = _Operation(route, groups[route.group]["name"], components)
+        paths.setdefault(route.path, {})[route.method] = operation.described()
     components["responses"] = dict(sorted(components["responses"].items()))
+    shown = {route.group for route in routes}
     return {
-        "openapi": document["openapi"],
-        "info": document["info"],
-        "tags": document["tags"],
+        "openapi": "3.1.0",
+        "info": {"description": DESCRIPTION, "title": "Orders", "version": "1"},
+        "tags": [tag for name, tag in groups.items() if name in shown],
         "paths": paths,
         "webhooks": _webhooks(schemas),
         "components": components,
     }
 
 
-def _routes(app: APIFlask) -> Iterator[tuple[tuple[str, str], Route]]:
-    """Every route, by its method and path as the document has them."""
+def _routes(app: Flask) -> Iterator[Route]:
+    """Every route of the public API."""
     for rule in app.url_map.iter_rules():
-        path = re.sub(r"<(?:[^<:]+:)?([^>]+)>", r"{\1}", rule.rule)
-        for method in rule.methods or ():
-            yield (method.lower(), path), Route(rule, app.view_functions[rule.endpoint])
+        contract = contract_of(app.view_functions[rule.endpoint])
+        if contract and contract.is_public:
+            for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+                yield Route(method.lower(), rule, contract)
 
 
 # -- schemas -------------------------------------------------------------------------------
 
 
-def _schemas(views: list[Callable[..., Any]]) -> dict[str, Schema]:
-    """The schema of every model that a view takes or returns, and of problems."""
+def _schemas(routes: Iterable[Route]) -> dict[str, Schema]:
+    """The schema of every model that a route takes or returns, and of problems."""
     # A problem is not made by its model: what does not apply is absent.
     models: dict[tuple[type[BaseModel], Any], None] = {
         (ProblemOut, "validation"): None,
         (MessageOut, "serialization"): None,
     }
-    for view in views:
-        spec = contract.spec_of(view)
-        returned = (spec.get("response") or {}).get("schema")
-        for model, mode in ((spec.get("body"), "validation"), (returned, "serialization")):
-            if isinstance(model, type) and issubclass(model, BaseModel):
+    for _, _, contract in routes:
+        for model, mode in ((contract.body, "validation"), (contract.returns, "serialization")):
+            if model is not None:
                 models[model, mode] = None
-    _, found = models_json_schema([*models], ref_template="#/components/schemas/{model}")
+    _, found = models_json_schema([*models], ref_template=REFERENCE)
     schemas = {name: _tidy(schema) for name, schema in sorted(found["$defs"].items())}
     problem = schemas[ProblemOut.__name__]
     problem["properties"] = {
@@ -358,105 +360,95 @@ def _composed_example(schema: Schema, schemas: dict[str, Schema]) -> Any:
 
 
 class _Operation:
-    """One operation, being completed."""
+    """What the document says of one route."""
 
-    def __init__(self, route: Route, made: Schema, components: Schema) -> None:
-        self._route = route
-        self._made = made
+    def __init__(self, route: Route, group: str, components: Schema) -> None:
+        self._route, self._contract, self._group = route, route.contract, group
         self._components = components
         self._schemas: dict[str, Schema] = components["schemas"]
 
-    def completed(self) -> Schema:
-        made = self._made
+    def described(self) -> Schema:
+        view, scopes = self._contract.view, self._contract.scopes
+        summary, _, description = (getdoc(view) or "").partition("\n")
+        texts = [description.strip(), _needed(scopes)]
+        body = self._contract.body
+        responses = {**self._successes(), **self._problems()}
         return {
-            "operationId": self._route.name,
-            "tags": made["tags"],
-            "summary": made["summary"].removesuffix("."),
-            "description": self._description(),
-            **({"security": self._security()} if "security" in made else {}),
-            "parameters": [
-                *map(self._parameter, made["parameters"]),
-                *map(TAKEN.__getitem__, contract.taken_by(*self._route)),
-            ],
-            **({"requestBody": self._body(made["requestBody"])} if "requestBody" in made else {}),
-            "responses": dict(sorted({**self._successes(), **self._problems()}.items())),
+            "operationId": view.__name__,
+            "tags": [self._group],
+            "summary": summary.removesuffix("."),
+            "description": "\n\n".join(filter(None, texts)),
+            # One alternative for each scope, as any of them will do.
+            **({} if scopes is None else {"security": _alternatives(scopes)}),
+            "parameters": [*self._parameters()],
+            **({"requestBody": {"required": True, **self._content(body)}} if body else {}),
+            "responses": dict(sorted(responses.items())),
         }
 
-    def _description(self) -> str:
-        spec = contract.spec_of(self._route.view)
-        scopes = [f"`{role}`" for role in spec.get("roles") or []]
-        needed = f"Needs a key with the scope {' or '.join(scopes)}." if scopes else ""
-        if spec.get("auth") and not scopes:
-            needed = "Needs a key with any scope."
-        return f"{self._made.get('description', '')}\n\n{needed}".strip()
+    def _parameters(self) -> Iterator[Schema]:
+        for name in sorted(self._route.rule.arguments):
+            yield _parameter(name, "path", _path_schema(name), required=True)
+        for place in ("header", "query"):
+            if model := self._contract.inputs.get(place):
+                schema = model.model_json_schema(ref_template=REFERENCE)
+                for name, each in schema["properties"].items():
+                    required = name in schema.get("required", ())
+                    yield _parameter(name, place, _never_null(each), required=required)
+        for name in self._contract.noted("takes"):
+            yield TAKEN[name]
+        if self._route.is_tagged:
+            yield TAKEN["If-None-Match"]
 
-    def _security(self) -> list[Schema]:
-        """One alternative for each scope, as any of them will do."""
-        return [
-            {name: [scope]}
-            for alternative in self._made["security"]
-            for name, scopes in alternative.items()
-            for scope in scopes
-        ] or self._made["security"]
-
-    def _parameter(self, made: Schema) -> Schema:
-        name, place = made["name"], made["in"]
-        schema = _path_schema(name) if place == "path" else _never_null(_tidy(made["schema"]))
-        if "$ref" in schema:  # APIFlask writes OrdersQuery.OrderStatus
-            schema["$ref"] = re.sub(r"\w+\.", "", schema["$ref"])
-        return _parameter(name, place, schema, required=made["required"])
-
-    def _body(self, made: Schema) -> Schema:
-        schema = made["content"][JSON]["schema"]
-        example = {**example_of(schema, self._schemas), **made["content"][JSON].get("example", {})}
-        return {"required": True, "content": {JSON: {"schema": schema, "example": example}}}
+    def _content(self, model: type[BaseModel], example: Any = ()) -> Schema:
+        """A body: its schema, and an example, of which some may differ from that of the schema."""
+        schema = _reference(model)
+        example = {**example_of(schema, self._schemas), **dict(example)}
+        return {"content": {JSON: {"schema": schema, "example": example}}}
 
     def _successes(self) -> dict[str, Schema]:
         """What the route returns, with every status that it declares."""
-        result = contract.spec_of(self._route.view)["response"]
-        main = self._made["responses"][str(int(result["status_code"]))]
-        schema = main.get("content", {}).get(JSON, {}).get("schema")
+        contract = self._contract
+        main = {contract.status: (contract.description, contract.example)}
         found = {
-            status: self._success(status, made, schema)
-            for status, made in self._made["responses"].items()
+            str(int(status)): self._success(status, *of)
+            for status, of in {**main, **contract.also}.items()
         }
-        if contract.is_tagged(self._route.rule):
+        if self._route.is_tagged:
             found["304"] = self._shared("NotModified", NOT_MODIFIED)
         return found
 
-    def _success(self, status: str, made: Schema, schema: Schema | None) -> Schema:
-        names = ["X-Request-ID", *contract.headers_of(*self._route)]
-        if status == str(int(HTTPStatus.OK)) and "Location" in names:  # of what is new
+    def _success(self, status: int, description: str, example: Any) -> Schema:
+        contract, returns = self._contract, self._contract.returns
+        names = ["X-Request-ID", *contract.noted("sends")]
+        if self._route.is_tagged and "ETag" not in names:
+            names.append("ETag")
+        if status == HTTPStatus.OK and "Location" in names:  # of what is new
             names.remove("Location")
-        if contract.spec_of(self._route.view).get("auth"):
+        if contract.scopes is not None:
             names += RATE_LIMIT
-        response = {
-            "description": made["description"],
+        known = self._schemas[returns.__name__]["description"] if returns else ""
+        return {
+            "description": description or known,
             "headers": _headers(dict.fromkeys(names, True)),
+            **(self._content(returns, example) if returns else {}),
         }
-        if schema is None:
-            return response
-        if made["description"] == "Successful response":
-            name = schema["$ref"].rpartition("/")[2]
-            response["description"] = self._schemas[name]["description"]
-        changes = made["content"][JSON].get("example", {})
-        example = {**example_of(schema, self._schemas), **changes}
-        return {**response, "content": {JSON: {"schema": schema, "example": example}}}
 
     def _problems(self) -> dict[str, Schema]:
         """Each error status, with the codes that it may have."""
         codes: dict[int, dict[str, Schema]] = {}
-        for status in contract.statuses_of(*self._route):
+        for status in self._contract.statuses(self._route.rule.arguments):
             example = problems.example_of_status(status)
             codes.setdefault(int(status), {})[example["code"]] = example
-        for error in sorted(contract.errors_of(self._route.view), key=lambda error: error.code):
+        errors = sorted(self._contract.errors(), key=lambda error: error.code)
+        for error in errors:
             example = problems.example_of(error)
             codes.setdefault(example["status"], {})[error.code] = example
-        return {str(status): self._problem(status, found) for status, found in codes.items()}
+        later = {error.code for error in errors if error.retry_after}
+        return {str(status): self._problem(status, found, later) for status, found in codes.items()}
 
-    def _problem(self, status: int, codes: dict[str, Schema]) -> Schema:
+    def _problem(self, status: int, codes: dict[str, Schema], later: set[str]) -> Schema:
         """A response with a problem; what has only one code is shared."""
-        response = _problem_response(status, codes)
+        response = _problem_response(status, codes, later)
         if len(codes) > 1:
             return response
         [code] = codes
@@ -465,6 +457,21 @@ class _Operation:
     def _shared(self, name: str, response: Schema) -> Schema:
         self._components["responses"][name] = response
         return {"$ref": f"#/components/responses/{name}"}
+
+
+def _reference(model: type[BaseModel]) -> Schema:
+    return {"$ref": REFERENCE.format(model=model.__name__)}
+
+
+def _needed(scopes: Collection[str] | None) -> str:
+    if scopes is None:
+        return ""
+    named = f"the scope {' or '.join(f'`{scope}`' for scope in scopes)}" if scopes else "any scope"
+    return f"Needs a key with {named}."
+
+
+def _alternatives(scopes: Collection[str]) -> list[Schema]:
+    return [{SCHEME: [scope]} for scope in scopes] or [{SCHEME: []}]
 
 
 def _path_schema(name: str) -> Schema:
@@ -477,21 +484,28 @@ def _path_schema(name: str) -> Schema:
     return {**TypeAdapter(Id).json_schema(), "description": f"The id of {article} {thing}."}
 
 
-def _problem_response(status: int, codes: dict[str, Schema]) -> Schema:
-    schema = {
-        "$ref": f"#/components/schemas/{ProblemOut.__name__}",
-        "properties": {"status": {"const": status}, "code": {"enum": [*codes]}},
-    }
-    examples = {
-        code: {"summary": example.get("detail", example["title"]), "value": example}
-        for code, example in codes.items()
-    }
+def _problem_response(status: int, codes: dict[str, Schema], later: set[str]) -> Schema:
+    """A problem with one of these codes; ``later`` are those that come with Retry-After."""
+    headers = {"X-Request-ID": True}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = True
+    if later & codes.keys():
+        headers["Retry-After"] = later >= codes.keys()
     return {
-        "description": problems.NAMES[status][1],
-        "headers": _headers(
-            {"X-Request-ID": True, **problems.headers_of(status, codes), **LIMITED}
-        ),
-        "content": {PROBLEM: {"schema": schema, "examples": examples}},
+        "description": problems.title_of(status),
+        "headers": _headers(headers | LIMITED),
+        "content": {
+            PROBLEM: {
+                "schema": {
+                    **_reference(ProblemOut),
+                    "properties": {"status": {"const": status}, "code": {"enum": [*codes]}},
+                },
+                "examples": {
+                    code: {"summary": example.get("detail", example["title"]), "value": example}
+                    for code, example in codes.items()
+                },
+            }
+        },
     }
 
 
@@ -516,7 +530,7 @@ NOT_MODIFIED = {
 
 def _webhooks(schemas: dict[str, Schema]) -> Schema:
     """What is sent to the clients that subscribed to it, by the type of the event."""
-    message = {"$ref": f"#/components/schemas/{MessageOut.__name__}"}
+    message = _reference(MessageOut)
     example = example_of(message, schemas)
     headers = TypeAdapter(WebhookHeaders).json_schema()["properties"]
     parameters = [

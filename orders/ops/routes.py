@@ -7,35 +7,15 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from apiflask import APIBlueprint, APIFlask
-from flask import Response, current_app, g, make_response, request, send_from_directory
+from flask import Flask, Response, current_app, g, make_response, request, send_from_directory
 
 from orders.bootstrap import Services
 from orders.clients.domain import parted
-from orders.errors import (
-    AlreadyRefunded,
-    ClientNotFound,
-    DoctorBusy,
-    Forbidden,
-    FreezeEnded,
-    FreezeNotFound,
-    FreezeOutOfRange,
-    KeyReused,
-    LoginRequired,
-    NotFromThisPage,
-    OrderNotFound,
-    PaymentNotFound,
-    QueueUnavailable,
-    ReferenceReused,
-    RefundTooLarge,
-    SkuNotFound,
-    StorageUnavailable,
-    TooManyRequests,
-    WrongCurrency,
-)
+from orders.errors import LoginRequired, NotFromThisPage, QueueUnavailable
 from orders.freezes.domain import Scope
 from orders.http.auth import check_scopes, identify, log_operator, page, services
-from orders.http.contract import raises
+from orders.http.pages import GUIDES
+from orders.http.routing import Routes
 from orders.http.schemas.freezes import FreezeChangeIn, FreezeIn
 from orders.http.schemas.payments import RefundIn
 from orders.http.strict_json import StrictRequest
@@ -66,11 +46,9 @@ POLICY = (
 TOKEN_HEADER = "X-CSRF-Token"  # noqa: S105  a header's name
 #: Endpoints that need no session.
 OPEN = {"ops.index", "ops.asset", "ops.log_in"}
-#: What `enter` may raise, before any route.
-ALWAYS = (LoginRequired, NotFromThisPage, StorageUnavailable, TooManyRequests)
 Json = dict[str, Any]
 
-ops = APIBlueprint("ops", __name__, url_prefix="/ops", enable_openapi=False)
+ops = Routes("ops", prefix="/ops")
 
 
 class Tools:
@@ -84,7 +62,7 @@ class Tools:
         self.sessions = Sessions(wired.engine, wired.clients)
 
 
-def install(app: APIFlask) -> None:
+def install(app: Flask) -> None:
     """Serve the page from ``app``."""
     app.extensions["ops"] = Tools(app.extensions["orders"])
     app.register_blueprint(ops)
@@ -168,7 +146,7 @@ def asset(name: str) -> Response:
 
 
 def _file(name: str) -> Response:
-    response = send_from_directory(STATIC, name)
+    response = send_from_directory(GUIDES if name == "runbook.md" else STATIC, name)
     response.headers["Cache-Control"] = "no-cache"  # revalidated, so mostly a 304
     return response
 
@@ -177,8 +155,6 @@ def _file(name: str) -> Response:
 
 
 @ops.post("/session")
-@ops.input(LoginIn, arg_name="body")
-@raises(*ALWAYS, Forbidden)
 def log_in(body: LoginIn) -> Response:
     """Log in with an API key."""
     client = identify(body.key)
@@ -204,14 +180,12 @@ def log_in(body: LoginIn) -> Response:
 
 
 @ops.get("/session")
-@raises(*ALWAYS)
 def get_session() -> Json:
     """Who is logged in."""
     return _described(session())
 
 
 @ops.delete("/session")
-@raises(*ALWAYS)
 def log_out() -> Response:
     """Log out: the cookie's session ends."""
     tools().sessions.log_out(session())
@@ -233,7 +207,6 @@ def _described(session: Session) -> Json:
 
 
 @ops.get("/state")
-@raises(*ALWAYS)
 def state() -> Json:
     """What the page polls: counts, lists, queues and workers."""
     sql = tools().records.state()
@@ -243,28 +216,23 @@ def state() -> Json:
 
 
 @ops.get("/search")
-@ops.input(SearchQuery, location="query", arg_name="query")
-@raises(*ALWAYS)
 def search(query: SearchQuery) -> Json:
     """Orders with this id or reference."""
     return {"orders": tools().records.find(query.text)}
 
 
 @ops.get("/orders/<uuid:order_id>")
-@raises(*ALWAYS, OrderNotFound)
-def order(order_id: object) -> Json:
+def order(order_id: str) -> Json:
     """An order with everything that happened to it, and where its check is."""
-    story = tools().records.story(str(order_id))
+    story = tools().records.story(order_id)
     try:
-        check: Json = {"answers": True, "state": tools().queues.check(str(order_id))}
+        check: Json = {"answers": True, "state": tools().queues.check(order_id)}
     except QueueUnavailable:
         check = {"answers": False}
     return story | {"check": check}
 
 
 @ops.get("/letters")
-@ops.input(LettersQuery, location="query", arg_name="query")
-@raises(*ALWAYS, QueueUnavailable)
 def letters(query: LettersQuery) -> Json:
     """Dead letters, newest first."""
     queues = tools().queues
@@ -274,16 +242,12 @@ def letters(query: LettersQuery) -> Json:
 
 
 @ops.get("/letter")
-@ops.input(LetterQuery, location="query", arg_name="query")
-@raises(*ALWAYS, QueueUnavailable)
 def letter(query: LetterQuery) -> Json:
     """Why a task is dead, with the traceback."""
     return {"letter": tools().queues.letter(query.queue, query.id)}
 
 
 @ops.get("/refunds")
-@ops.input(RefundsQuery, location="query", arg_name="query")
-@raises(*ALWAYS)
 def refunds(query: RefundsQuery) -> Json:
     """Payments that have to be refunded, oldest first."""
     found = page(tools().records.refunds_due(query.limit, query.after), query)
@@ -292,15 +256,12 @@ def refunds(query: RefundsQuery) -> Json:
 
 
 @ops.get("/freezes/concerned")
-@ops.input(ConcernedQuery, location="query", arg_name="query")
-@raises(*ALWAYS)
 def concerned(query: ConcernedQuery) -> Json:
     """How many orders would be cancelled within so many seconds."""
     return tools().freezes.concerned(query.seconds)
 
 
 @ops.get("/doctor")
-@raises(*ALWAYS, DoctorBusy)
 def doctor() -> Response:
     """The doctor's findings as they are made, each a JSON object on a line of its own."""
 
@@ -318,8 +279,6 @@ def doctor() -> Response:
 
 
 @ops.post("/freezes")
-@ops.input(FreezeIn, arg_name="body")
-@raises(*ALWAYS, ClientNotFound, FreezeOutOfRange, KeyReused, SkuNotFound)
 def freeze(body: FreezeIn) -> Json:
     """Stop cancellations by timeout, of all orders or of some."""
     made, _ = tools().freezes.open(
@@ -333,20 +292,17 @@ def freeze(body: FreezeIn) -> Json:
 
 
 @ops.post("/freezes/<uuid:freeze_id>")
-@ops.input(FreezeChangeIn, arg_name="body")
-@raises(*ALWAYS, FreezeEnded, FreezeNotFound, FreezeOutOfRange)
-def prolong(freeze_id: object, body: FreezeChangeIn) -> Json:
+def prolong(freeze_id: str, body: FreezeChangeIn) -> Json:
     """Have a freeze end so many seconds from now."""
-    tools().freezes.prolong(str(freeze_id), by=_key(), seconds=body.seconds)
-    return _frozen("prolong", str(freeze_id))
+    tools().freezes.prolong(freeze_id, by=_key(), seconds=body.seconds)
+    return _frozen("prolong", freeze_id)
 
 
 @ops.delete("/freezes/<uuid:freeze_id>")
-@raises(*ALWAYS, FreezeNotFound)
-def thaw(freeze_id: object) -> Json:
+def thaw(freeze_id: str) -> Json:
     """End a freeze now: its orders get their time back."""
-    tools().freezes.thaw(str(freeze_id), by=_key())
-    return _frozen("thaw", str(freeze_id))
+    tools().freezes.thaw(freeze_id, by=_key())
+    return _frozen("thaw", freeze_id)
 
 
 def _key() -> str:
@@ -360,8 +316,6 @@ def _frozen(action: str, freeze_id: str) -> Json:
 
 
 @ops.post("/letters/requeue")
-@ops.input(LettersIn, arg_name="body")
-@raises(*ALWAYS, QueueUnavailable)
 def requeue(body: LettersIn) -> Json:
     """Schedule dead tasks again, due now."""
     done = tools().queues.requeue(body.queue, body.ids)
@@ -370,8 +324,6 @@ def requeue(body: LettersIn) -> Json:
 
 
 @ops.post("/letters/purge")
-@ops.input(LettersIn, arg_name="body")
-@raises(*ALWAYS, QueueUnavailable)
 def purge(body: LettersIn) -> Json:
     """Delete dead tasks for good."""
     done = tools().queues.purge(body.queue, body.ids)
@@ -380,8 +332,6 @@ def purge(body: LettersIn) -> Json:
 
 
 @ops.post("/pause")
-@ops.input(PauseIn, arg_name="body")
-@raises(*ALWAYS)
 def pause(body: PauseIn) -> Json:
     """Stop claims from a queue and its sweeps, until somebody resumes it."""
     by = f"{session().client.name}, key {session().key_id}"
@@ -391,8 +341,6 @@ def pause(body: PauseIn) -> Json:
 
 
 @ops.post("/resume")
-@ops.input(QueueIn, arg_name="body")
-@raises(*ALWAYS, QueueUnavailable)
 def resume(body: QueueIn) -> Json:
     """End a pause."""
     tools().queues.resume(body.queue)
@@ -401,15 +349,10 @@ def resume(body: QueueIn) -> Json:
 
 
 @ops.post("/refunds/<uuid:payment_id>")
-@ops.input(RefundIn, arg_name="body")
-@raises(
-    *(*ALWAYS, AlreadyRefunded, Forbidden, PaymentNotFound),
-    *(ReferenceReused, RefundTooLarge, WrongCurrency),
-)
-def refund(payment_id: object, body: RefundIn) -> Json:
+def refund(payment_id: str, body: RefundIn) -> Json:
     """Record that a payment was refunded. As over the API, that takes the scope payments."""
     check_scopes(session().client, ["payments"])
-    payer = tools().records.payer(str(payment_id))
-    services().orders.refund(payer, str(payment_id), **body.model_dump())
-    _log("refund", payment=str(payment_id))
+    payer = tools().records.payer(payment_id)
+    services().orders.refund(payer, payment_id, **body.model_dump())
+    _log("refund", payment=payment_id)
     return {}

@@ -68,12 +68,12 @@ def test_one_requests_name_is_not_the_nexts(api: Api) -> None:
 
 
 def test_pages_load_nothing_from_elsewhere_and_stand_in_no_frame(api: Api) -> None:
-    page = api.send("GET", "/docs", key=None)
-    policy = page.headers["Content-Security-Policy"]
-    assert "default-src 'self'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert page.headers["X-Frame-Options"] == "DENY"
-    assert page.headers["Referrer-Policy"] == "no-referrer"
+    with api.send("GET", "/docs", key=None) as page:
+        policy = page.headers["Content-Security-Policy"]
+        assert "default-src 'self'; script-src 'self'; " in policy
+        assert "frame-ancestors 'none'" in policy
+        assert page.headers["X-Frame-Options"] == "DENY"
+        assert page.headers["Referrer-Policy"] == "no-referrer"
     answer = api.send("GET", "/v1/orders")
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "Content-Security-Policy" not in answer.headers

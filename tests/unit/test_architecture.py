@@ -20,7 +20,7 @@ from tests.length import quick_first
 
 #: Stands for every module that comes with Python.
 STANDARD = "the standard library"
-WEB = ("flask", "apiflask", "werkzeug", "granian")
+WEB = ("flask", "werkzeug", "granian")
 SQL = ("sqlalchemy", "alembic", "psycopg")
 
 #: The house, from the ground up. What stands in a line may import what stands in the lines below it,

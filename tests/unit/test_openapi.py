@@ -14,17 +14,29 @@ from devtools.processes import ROOT
 from orders import errors
 from orders.clients.domain import Client
 from orders.errors import OrderError
-from orders.http import contract, openapi, problems
+from orders.http import openapi, problems
 from orders.http.contract import Undeclared
 from orders.providers.domain import Sender
 from tests.conftest import Api
 
 TEXT = (ROOT / "docs" / "openapi.json").read_text()
 DOCUMENT = json.loads(TEXT)
-#: Of those with a status, what no route answers with: /readyz names them in a body of its own.
+#: Answered as StorageUnavailable; /readyz names them in a body of its own.
 OF_READINESS = {errors.StorageReadOnly, errors.SchemaOutdated, errors.RowLocked}
 #: Of the operators' page, which is not in the document.
 OF_PAGE = {errors.LoginRequired, errors.NotFromThisPage, errors.DoctorBusy}
+OF_COMMANDS = {errors.KeyNotFound, errors.EndpointNotFound}
+
+
+KINDS = {each for each in problems.STATUS if each.__subclasses__()}
+WITH_A_STATUS = {
+    each
+    for each in vars(errors).values()
+    if isinstance(each, type)
+    and issubclass(each, OrderError)
+    and each not in KINDS
+    and problems.status_of(each) != 500
+}
 SCOPES = ["orders", "payments", "ops"]
 
 
@@ -291,7 +303,7 @@ def test_the_errors_of_a_route_are_those_that_it_documents(
     _, view = view_of(api, operation)
     found = [*refused(api, operation)]
     found += [raising(api, operation, ZeroDivisionError(), monkeypatch)]
-    for error in contract.errors_of(view):
+    for error in view.contract.errors():
         facts = problems.FACTS.get(error, {})
         found += [raising(api, operation, error("detail", **facts), monkeypatch)]
     assert {(each["status"], each["code"]) for each in found} == operation.codes()
@@ -299,14 +311,12 @@ def test_the_errors_of_a_route_are_those_that_it_documents(
 
 def declared(api: Api) -> set[type[OrderError]]:
     return {
-        error
-        for operation in OPERATIONS
-        for error in contract.errors_of(view_of(api, operation)[1])
+        error for operation in OPERATIONS for error in view_of(api, operation)[1].contract.errors()
     }
 
 
 def test_every_error_with_a_status_is_of_some_route(api: Api) -> None:
-    assert declared(api) | OF_READINESS | OF_PAGE == problems.STATUS.keys()
+    assert declared(api) | OF_READINESS | OF_PAGE | OF_COMMANDS == WITH_A_STATUS
 
 
 @every_operation
@@ -314,8 +324,7 @@ def test_an_error_that_a_route_does_not_declare_fails_the_test(
     operation: Operation, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, view = view_of(api, operation)
-    answered_as_unavailable = {errors.SchemaOutdated}
-    for error in problems.STATUS.keys() - contract.errors_of(view) - answered_as_unavailable:
+    for error in WITH_A_STATUS - view.contract.errors() - OF_READINESS:
         with pytest.raises(
             Undeclared, match=rf"{operation.name} does not declare {error.__name__}"
         ):

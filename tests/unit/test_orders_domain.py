@@ -4,13 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orders import errors
-from orders.errors import (
-    OrderError,
-    OutOfStock,
-    TimeoutOutOfRange,
-)
-from orders.http.problems import RETRY_AFTER, STATUS
+from orders.errors import OutOfStock, TimeoutOutOfRange
 from orders.order.domain import Item, Order, OrderStatus, Timeouts
 from orders.sql.ids import is_uuid
 
@@ -67,29 +61,3 @@ def test_an_error_is_its_docstring_and_its_code_its_name() -> None:
     assert str(OutOfStock()) == "There is too little stock."
     assert error.code == "out_of_stock"
     assert error.facts == {"sku": "tea", "available": 7}
-
-
-def test_every_error_that_a_request_can_meet_has_a_status() -> None:
-    every = {
-        error
-        for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, OrderError) and error is not OrderError
-    }
-    # Only the command line manages keys and endpoints, only a worker asks gateways and deletes orders,
-    # and without settings there is no service.
-    elsewhere = {
-        *(errors.KeyNotFound, errors.EndpointNotFound),
-        *(errors.GatewayUnavailable, errors.SettingsInvalid),
-        *(errors.ArchiveUnavailable, errors.InboxFull),
-    }
-    assert every - elsewhere == STATUS.keys()
-    # A client needs not know whether it is a row or all of the database that does not answer.
-    every -= {errors.RowLocked}
-    assert len({error.code for error in every}) == len(every)
-    assert all(error.__doc__ for error in every)
-
-
-def test_what_time_mends_says_when_to_come_back() -> None:
-    assert RETRY_AFTER[errors.KeyInFlight] == 1
-    assert RETRY_AFTER[errors.StorageUnavailable] == 2
-    assert {error for error, status in STATUS.items() if status == 503} <= RETRY_AFTER.keys()

@@ -49,6 +49,7 @@ def test_the_wheel_has_every_file_of_both_packages_and_no_other(wheel: Path) -> 
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    sources |= {f"orders/guides/{page.name}" for page in (ROOT / "docs").glob("*.md")}
     assert packed == sources
     assert {"worker/queue/lua/claim.lua", "orders/migrations/env.py", "worker/py.typed"} <= packed
     assert "orders/migrations/versions/0001_first_tables.py" in packed
@@ -60,14 +61,14 @@ def test_the_queue_alone_asks_for_four_packages(wheel: Path) -> None:
     assert required(wheel, "rich") == {"rich"}
     assert required(wheel, "metrics") == {"prometheus-client"}
     orders = required(wheel, "orders")
-    assert {"alembic", "apiflask", "flask", "psycopg", "order-timeout"} <= orders
+    assert {"alembic", "flask", "psycopg", "order-timeout"} <= orders
 
 
 @pytest.mark.parametrize(
     ("missing", "imported", "needed"),
     [
         ("sqlalchemy", "worker.records", "sqlalchemy>=2.1"),
-        ("apiflask", "orders.timeouts", "order-timeout[orders]"),
+        ("flask_swagger_ui", "orders.timeouts", "order-timeout[orders]"),
     ],
 )
 def test_without_a_package_an_import_says_which_to_install(
@@ -89,7 +90,7 @@ def test_without_a_package_an_import_says_which_to_install(
     ids=["installed", "module"],
 )
 def test_without_its_extra_the_services_command_says_so(start: str) -> None:
-    code = f"import runpy, sys; sys.modules['apiflask'] = None; {start}"
+    code = f"import runpy, sys; sys.modules['flask_swagger_ui'] = None; {start}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

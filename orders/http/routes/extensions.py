@@ -3,32 +3,22 @@
 from datetime import datetime
 from typing import Any
 
-from apiflask import APIBlueprint
-
 from orders.bootstrap import Services
 from orders.errors import ClientNotFound, KeyReused, SkuNotFound
-from orders.http.auth import auth, caller, calling_key, services
+from orders.http.auth import caller, calling_key, services
 from orders.http.contract import raises
+from orders.http.routing import Routes
 from orders.http.schemas.extensions import ExtensionIn, ExtensionOut
 from orders.http.schemas.orders import IdempotencyIn
 from orders.order.extensions import Wanted
 from orders.sql.ids import named_id
 
-extensions = APIBlueprint(
-    "extensions",
-    __name__,
-    url_prefix="/v1",
-    tag={"name": "Extensions", "description": "Many deadlines moved at once."},
-)
+extensions = Routes("extensions", "Extensions", "Many deadlines moved at once.")
 #: How long a request takes at most.
 SECONDS = 2.0
 
 
-@extensions.post("/extensions")
-@extensions.auth_required(auth, roles=["ops"])
-@extensions.input(IdempotencyIn, location="headers", arg_name="header")
-@extensions.input(ExtensionIn, arg_name="body")
-@extensions.output(ExtensionOut)
+@extensions.post("/extensions", returns=ExtensionOut, scopes=["ops"])
 @raises(ClientNotFound, KeyReused, SkuNotFound)
 def extend_orders(header: IdempotencyIn, body: ExtensionIn) -> Any:
     """Move the deadlines of unpaid orders, with overdue ones counted from now.

@@ -1,23 +1,18 @@
 """Whether the process runs, and whether it can work."""
 
-from http import HTTPStatus
+from typing import Any
 
-from apiflask import APIBlueprint
-from flask.typing import ResponseReturnValue
-
-from orders.errors import StorageUnavailable
+from orders.errors import SchemaOutdated, StorageUnavailable
 from orders.http.auth import services
-from orders.http.contract import also
+from orders.http.routing import Routes
 from orders.http.schemas.health import HealthOut, ReadinessOut
+from orders.sql.errors import MIGRATE
 
-health = APIBlueprint(
-    "health", __name__, tag={"name": "Health", "description": "For load balancers and monitoring."}
-)
+health = Routes("health", "Health", "For load balancers and monitoring.", prefix="")
 
 
-@health.get("/healthz")
-@health.output(HealthOut)
-def healthz() -> ResponseReturnValue:
+@health.get("/healthz", returns=HealthOut)
+def healthz() -> Any:
     """The process runs.
 
     Checks nothing else; for a supervisor that restarts processes that hang.
@@ -25,16 +20,17 @@ def healthz() -> ResponseReturnValue:
     return {"status": "ok"}
 
 
-@health.get("/readyz")
-@health.output(ReadinessOut)
-@health.doc(
-    responses=also(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "It cannot work now.",
-        {"status": "unavailable", "database": "unavailable"},
-    )
+@health.get(
+    "/readyz",
+    returns=ReadinessOut,
+    also={
+        503: (
+            "It cannot work now.",
+            {"status": "unavailable", "database": "unavailable"},
+        )
+    },
 )
-def readyz() -> ResponseReturnValue:
+def readyz() -> Any:
     """The database has the schema and accepts writes.
 
     Without Redis the service works, degraded. The answer is up to a second old.
@@ -42,9 +38,13 @@ def readyz() -> ResponseReturnValue:
     found = services().readiness.get()
     redis = "ok" if found.redis else "unavailable"
     if found.problem is not None:
-        # Anybody may ask, so what a driver says of its server is only logged.
-        is_drivers = type(found.problem) is StorageUnavailable
-        database = "unavailable" if is_drivers else str(found.problem)
-        report = {"status": "unavailable", "database": database, "redis": redis}
-        return report, HTTPStatus.SERVICE_UNAVAILABLE
+        report = {"status": "unavailable", "database": _said(found.problem), "redis": redis}
+        return report, {}, 503
     return {"status": "ready" if found.redis else "degraded", "database": "ok", "redis": redis}
+
+
+def _said(problem: StorageUnavailable) -> str:
+    """What anybody may know of it: what a driver says of its server is only logged."""
+    if problem.__cause__ is None:
+        return str(problem)
+    return f"{problem.__doc__} {MIGRATE}" if isinstance(problem, SchemaOutdated) else "unavailable"

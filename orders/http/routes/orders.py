@@ -1,36 +1,16 @@
 """Orders."""
 
-from http import HTTPStatus
 from typing import Any
 
-from apiflask import APIBlueprint
 from flask import url_for
 from werkzeug.exceptions import BadRequest
 
-from orders.errors import (
-    AlreadyPaid,
-    ClientNotFound,
-    Forbidden,
-    KeyInFlight,
-    KeyReused,
-    MixedCurrencies,
-    OrderCancelled,
-    OrderNotFound,
-    OutOfStock,
-    PreconditionFailed,
-    PreconditionRequired,
-    StockBusy,
-    TimeoutOutOfRange,
-    TooManyHeldPieces,
-    TooManyUnpaidOrders,
-    TotalTooLarge,
-    UnknownOrder,
-    UnknownSku,
-)
-from orders.http.auth import auth, caller, may, page, reader, replay_header, services
+from orders import errors
+from orders.http.auth import caller, may, page, reader, replay_header, services
 from orders.http.contract import raises, sends, takes
 from orders.http.headers import origin
 from orders.http.routes.preconditions import etag, expected_versions
+from orders.http.routing import Routes
 from orders.http.schemas.orders import (
     DeadlineIn,
     EventsOut,
@@ -46,14 +26,8 @@ from orders.http.schemas.orders import (
 )
 from orders.order.domain import NewOrder
 
-orders = APIBlueprint(
-    "orders",
-    __name__,
-    url_prefix="/v1",
-    tag={
-        "name": "Orders",
-        "description": "An order holds its stock until it is paid, cancelled or expired.",
-    },
+orders = Routes(
+    "orders", "Orders", "An order holds its stock until it is paid, cancelled or expired."
 )
 
 CANCELLED = {
@@ -65,15 +39,12 @@ CANCELLED = {
 EXTENDED = {"expires_at": "2030-01-31T12:30:00.000Z", "version": 2}
 
 
-@orders.post("/orders")
-@orders.auth_required(auth, roles=["orders"])
-@orders.input(IdempotencyIn, location="headers", arg_name="header")
-@orders.input(OrderIn, arg_name="body")
-@orders.output(OrderOut, HTTPStatus.CREATED)
+@orders.post("/orders", returns=OrderOut, status=201, scopes=["orders"])
 @raises(
-    *(AlreadyPaid, KeyInFlight, KeyReused, MixedCurrencies, OrderCancelled, OutOfStock, StockBusy),
-    *(TimeoutOutOfRange, TooManyHeldPieces, TooManyUnpaidOrders, TotalTooLarge),
-    *(UnknownOrder, UnknownSku),
+    *(errors.AlreadyPaid, errors.KeyInFlight, errors.KeyReused, errors.MixedCurrencies),
+    *(errors.OrderCancelled, errors.OutOfStock, errors.StockBusy, errors.TimeoutOutOfRange),
+    *(errors.TooManyHeldPieces, errors.TooManyUnpaidOrders, errors.TotalTooLarge),
+    *(errors.UnknownOrder, errors.UnknownSku),
 )
 @sends("Location", "ETag", "Idempotent-Replayed")
 def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
@@ -96,14 +67,11 @@ def create_order(header: IdempotencyIn, body: OrderIn) -> Any:
         **etag(placed.order.version),
         **replay_header(placed.replayed),
     }
-    return placed.order, HTTPStatus.CREATED, headers
+    return placed.order, headers
 
 
-@orders.get("/orders")
-@orders.auth_required(auth, roles=["orders", "ops"])
-@orders.input(OrdersQuery, location="query", arg_name="query")
-@orders.output(OrdersOut)
-@raises(ClientNotFound)
+@orders.get("/orders", returns=OrdersOut, scopes=["orders", "ops"])
+@raises(errors.ClientNotFound)
 def list_orders(query: OrdersQuery) -> Any:
     """Your orders.
 
@@ -128,31 +96,26 @@ def _listed(name: str | None) -> str | None:
     if name is None:
         return caller() if may("orders") else None
     if not may("ops"):
-        raise Forbidden("To name a client, it needs the scope ops.")
+        raise errors.Forbidden("To name a client, it needs the scope ops.")
     return services().clients.id_of(name)
 
 
-@orders.get("/orders/<uuid:order_id>")
-@orders.auth_required(auth, roles=["orders", "ops"])
-@orders.output(OrderOut)
-@raises(OrderNotFound)
-def get_order(order_id: object) -> Any:
+@orders.get("/orders/<uuid:order_id>", returns=OrderOut, scopes=["orders", "ops"])
+@raises(errors.OrderNotFound)
+def get_order(order_id: str) -> Any:
     """One order."""
-    order = services().orders.order(reader(), str(order_id))
-    return order, HTTPStatus.OK, etag(order.tag)
+    order = services().orders.order(reader(), order_id)
+    return order, etag(order.tag)
 
 
-@orders.patch("/orders/<uuid:order_id>")
-@orders.auth_required(auth, roles=["orders"])
-@orders.input(OrderChangeIn, arg_name="body")
-@orders.output(OrderOut, example=EXTENDED)
+@orders.patch("/orders/<uuid:order_id>", returns=OrderOut, example=EXTENDED, scopes=["orders"])
 @raises(
-    *(AlreadyPaid, OrderCancelled, OrderNotFound),
-    *(PreconditionFailed, PreconditionRequired, TimeoutOutOfRange),
+    *(errors.AlreadyPaid, errors.OrderCancelled, errors.OrderNotFound),
+    *(errors.PreconditionFailed, errors.PreconditionRequired, errors.TimeoutOutOfRange),
 )
 @takes("If-Match")
 @sends("ETag")
-def extend_order(order_id: object, body: OrderChangeIn) -> Any:
+def extend_order(order_id: str, body: OrderChangeIn) -> Any:
     """Move an unpaid order's deadline, or change any order's metadata.
 
     The deadline moves later or earlier, within the bounds for timeouts. `client_reference` and `metadata`
@@ -162,31 +125,25 @@ def extend_order(order_id: object, body: OrderChangeIn) -> Any:
     change, versions = body.root, expected_versions()
     if isinstance(change, DeadlineIn):
         order = services().orders.extend(
-            caller(), str(order_id), expires_at=change.expires_at, versions=versions
+            caller(), order_id, expires_at=change.expires_at, versions=versions
         )
     else:
         given = change.model_dump(exclude_unset=True)
-        order = services().orders.describe(caller(), str(order_id), given, versions=versions)
-    return order, HTTPStatus.OK, etag(order.tag)
+        order = services().orders.describe(caller(), order_id, given, versions=versions)
+    return order, etag(order.tag)
 
 
-@orders.get("/orders/<uuid:order_id>/events")
-@orders.auth_required(auth, roles=["orders", "ops"])
-@orders.input(EventsQuery, location="query", arg_name="query")
-@orders.output(EventsOut)
-@raises(OrderNotFound)
-def list_events(order_id: object, query: EventsQuery) -> Any:
+@orders.get("/orders/<uuid:order_id>/events", returns=EventsOut, scopes=["orders", "ops"])
+@raises(errors.OrderNotFound)
+def list_events(order_id: str, query: EventsQuery) -> Any:
     """What happened to an order, oldest first."""
     found = services().orders.events(
-        reader(), str(order_id), after_id=query.after_id, page_size=query.limit
+        reader(), order_id, after_id=query.after_id, page_size=query.limit
     )
     return page(found, query)
 
 
-@orders.get("/events")
-@orders.auth_required(auth, roles=["orders"])
-@orders.input(FeedQuery, location="query", arg_name="query")
-@orders.output(FeedOut)
+@orders.get("/events", returns=FeedOut, scopes=["orders"])
 @raises()
 def list_all_events(query: FeedQuery) -> Any:
     """All events of your orders.
@@ -198,15 +155,15 @@ def list_all_events(query: FeedQuery) -> Any:
     return page(found, query)
 
 
-@orders.post("/orders/<uuid:order_id>/cancel")
-@orders.auth_required(auth, roles=["orders"])
-@orders.output(OrderOut, example=CANCELLED)
-@raises(AlreadyPaid, OrderNotFound)
+@orders.post(
+    "/orders/<uuid:order_id>/cancel", returns=OrderOut, example=CANCELLED, scopes=["orders"]
+)
+@raises(errors.AlreadyPaid, errors.OrderNotFound)
 @sends("ETag")
-def cancel_order(order_id: object) -> Any:
+def cancel_order(order_id: str) -> Any:
     """Cancel an unpaid order.
 
     Cancelling it again changes nothing.
     """
-    order = services().orders.cancel(caller(), str(order_id))
-    return order, HTTPStatus.OK, etag(order.version)
+    order = services().orders.cancel(caller(), order_id)
+    return order, etag(order.version)

@@ -1,21 +1,11 @@
 """Payments and refunds."""
 
-from http import HTTPStatus
 from typing import Any
 
-from apiflask import APIBlueprint
-
-from orders.errors import (
-    AlreadyRefunded,
-    OrderNotFound,
-    PaymentNotFound,
-    ReferenceReused,
-    RefundTooLarge,
-    UnknownProvider,
-    WrongCurrency,
-)
-from orders.http.auth import auth, caller, page, reader, replay_header, services
-from orders.http.contract import also, raises, sends
+from orders import errors
+from orders.http.auth import caller, page, reader, replay_header, services
+from orders.http.contract import raises, sends
+from orders.http.routing import Routes
 from orders.http.schemas.payments import (
     PaymentIn,
     PaymentOut,
@@ -25,15 +15,11 @@ from orders.http.schemas.payments import (
     RefundIn,
 )
 
-payments = APIBlueprint(
+payments = Routes(
     "payments",
-    __name__,
-    url_prefix="/v1",
-    tag={
-        "name": "Payments",
-        "description": "What a provider charged for an order, and refunded. Money that comes too "
-        "late, twice or in the wrong amount is kept and marked for refund.",
-    },
+    "Payments",
+    "What a provider charged for an order, and refunded. Money that comes too "
+    "late, twice or in the wrong amount is kept and marked for refund.",
 )
 
 LATE = {"status": "refund_due", "reason": "order_cancelled"}
@@ -46,48 +32,46 @@ REFUNDED = {
 }
 
 
-@payments.post("/orders/<uuid:order_id>/payments")
-@payments.auth_required(auth, roles=["payments"])
-@payments.input(PaymentIn, arg_name="body")
-@payments.output(PaymentOut, HTTPStatus.CREATED, description="The order is paid.")
-@payments.doc(
-    responses=also(
-        HTTPStatus.ACCEPTED,
-        "The money came too late, twice, or in the wrong amount: it has to be refunded.",
-        LATE,
-    )
+@payments.post(
+    "/orders/<uuid:order_id>/payments",
+    returns=PaymentOut,
+    status=201,
+    description="The order is paid.",
+    also={
+        202: (
+            "The money came too late, twice, or in the wrong amount: it has to be refunded.",
+            LATE,
+        )
+    },
+    scopes=["payments"],
 )
-@raises(OrderNotFound, ReferenceReused, UnknownProvider)
+@raises(errors.OrderNotFound, errors.ReferenceReused, errors.UnknownProvider)
 @sends("Idempotent-Replayed")
-def create_payment(order_id: object, body: PaymentIn) -> Any:
+def create_payment(order_id: str, body: PaymentIn) -> Any:
     """Report a payment.
 
     Money that the order cannot take is kept and marked for refund. Once you have registered providers, a
     payment from any other is refused. Repeating the request, with the same provider and reference, returns
     the original response.
     """
-    paid = services().orders.pay(caller(), str(order_id), **body.model_dump())
-    status = HTTPStatus.CREATED if paid.payment.reason is None else HTTPStatus.ACCEPTED
-    return paid.payment, status, replay_header(paid.replayed)
+    paid = services().orders.pay(caller(), order_id, **body.model_dump())
+    status = 201 if paid.payment.reason is None else 202
+    return paid.payment, replay_header(paid.replayed), status
 
 
-@payments.get("/orders/<uuid:order_id>/payments")
-@payments.auth_required(auth, roles=["orders", "payments", "ops"])
-@payments.input(PaymentsOfOrderQuery, location="query", arg_name="query")
-@payments.output(PaymentsOut)
-@raises(OrderNotFound)
-def list_payments_of_order(order_id: object, query: PaymentsOfOrderQuery) -> Any:
+@payments.get(
+    "/orders/<uuid:order_id>/payments", returns=PaymentsOut, scopes=["orders", "payments", "ops"]
+)
+@raises(errors.OrderNotFound)
+def list_payments_of_order(order_id: str, query: PaymentsOfOrderQuery) -> Any:
     """An order's payments, oldest first."""
     found = services().orders.payments_of_order(
-        reader(), str(order_id), page_size=query.limit, after=query.after
+        reader(), order_id, page_size=query.limit, after=query.after
     )
     return page(found, query)
 
 
-@payments.get("/payments")
-@payments.auth_required(auth, roles=["payments"])
-@payments.input(PaymentsQuery, location="query", arg_name="query")
-@payments.output(PaymentsOut)
+@payments.get("/payments", returns=PaymentsOut, scopes=["payments"])
 def list_payments(query: PaymentsQuery) -> Any:
     """Your payments with one status, or the one with a reference.
 
@@ -103,25 +87,28 @@ def list_payments(query: PaymentsQuery) -> Any:
     return page(found, query)
 
 
-@payments.get("/payments/<uuid:payment_id>")
-@payments.auth_required(auth, roles=["payments"])
-@payments.output(PaymentOut)
-@raises(PaymentNotFound)
-def get_payment(payment_id: object) -> Any:
+@payments.get("/payments/<uuid:payment_id>", returns=PaymentOut, scopes=["payments"])
+@raises(errors.PaymentNotFound)
+def get_payment(payment_id: str) -> Any:
     """One payment."""
-    return services().orders.payment(caller(), str(payment_id))
+    return services().orders.payment(caller(), payment_id)
 
 
-@payments.post("/payments/<uuid:payment_id>/refund")
-@payments.auth_required(auth, roles=["payments"])
-@payments.input(RefundIn, arg_name="body")
-@payments.output(PaymentOut, example=REFUNDED)
-@raises(AlreadyRefunded, PaymentNotFound, ReferenceReused, RefundTooLarge, WrongCurrency)
+@payments.post(
+    "/payments/<uuid:payment_id>/refund", returns=PaymentOut, example=REFUNDED, scopes=["payments"]
+)
+@raises(
+    errors.AlreadyRefunded,
+    errors.PaymentNotFound,
+    errors.ReferenceReused,
+    errors.RefundTooLarge,
+    errors.WrongCurrency,
+)
 @sends("Idempotent-Replayed")
-def refund_payment(payment_id: object, body: RefundIn) -> Any:
+def refund_payment(payment_id: str, body: RefundIn) -> Any:
     """Record a refund that you have sent, of all or some of the money.
 
     A paid order stays paid. Repeating the request changes nothing.
     """
-    refunded = services().orders.refund(caller(), str(payment_id), **body.model_dump())
-    return refunded.payment, HTTPStatus.OK, replay_header(refunded.replayed)
+    refunded = services().orders.refund(caller(), payment_id, **body.model_dump())
+    return refunded.payment, replay_header(refunded.replayed)

@@ -1,26 +1,17 @@
 """Webhooks of payment providers, which have no key: their messages are signed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from http import HTTPStatus
 from typing import Any, cast
 
-from apiflask import APIBlueprint
 from flask import request
 
-from orders.errors import (
-    MessageNotFound,
-    OrderNotFound,
-    PaymentNotFound,
-    SignatureInvalid,
-    StorageUnavailable,
-    TooManyRequests,
-)
+from orders import errors
 from orders.http import reports
-from orders.http.auth import auth, log_key, page, replay_header, services
-from orders.http.contract import also, raises, reads, sends
+from orders.http.auth import log_key, page, replay_header, services
+from orders.http.contract import raises, sends
+from orders.http.routing import Routes
 from orders.http.schemas.providers import (
     MessagesQuery,
     OutcomeOut,
@@ -32,12 +23,7 @@ from orders.http.schemas.providers import (
 from orders.http.strict_json import StrictRequest
 from orders.providers.domain import Sender
 
-providers = APIBlueprint(
-    "providers",
-    __name__,
-    url_prefix="/v1",
-    tag={"name": "Providers", "description": "What payment providers report, in signed webhooks."},
-)
+providers = Routes("providers", "Providers", "What payment providers report, in signed webhooks.")
 
 
 @contextmanager
@@ -50,49 +36,42 @@ def _limited(endpoint: str = "") -> Iterator[None]:
     limits.admit_stranger(address, endpoint)
     try:
         yield
-    except SignatureInvalid:
+    except errors.SignatureInvalid:
         limits.count_stranger(address, endpoint)
         raise
 
 
-def signed(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Verify a message's signature before anything else reads the message.
-
-    The view gets its sender and its body.
-    """
-
-    @wraps(view)
-    def authenticated(endpoint_id: object, **arguments: Any) -> Any:
-        headers = {name.lower(): value for name, value in request.headers}
-        endpoint = str(endpoint_id)
-        if not services().providers.knows(endpoint):
-            with _limited():
-                # Only its provider knows an endpoint's id: nobody else gets a body read.
-                services().providers.check(endpoint)
-        # A provider sends for many clients: one's wrong secret must not shut out the others.
-        with _limited(endpoint):
-            body = cast("StrictRequest", request).whole_body(services().receiving_signed)
-            sender = services().providers.authenticate(
-                endpoint, headers, body, now_seconds=time.time()
-            )
-        return view(sender=sender, body=body, **arguments)
-
-    return authenticated
+def signed(endpoint_id: str) -> dict[str, Any]:
+    """A message's sender and its body. Raises SignatureInvalid, TooManyRequests."""
+    headers = {name.lower(): value for name, value in request.headers}
+    known = services().providers
+    if not known.knows(endpoint_id):
+        with _limited():
+            # Only its provider knows an endpoint's id: nobody else gets a body read.
+            known.check(endpoint_id)
+    # A provider sends for many clients: one's wrong secret must not shut out the others.
+    with _limited(endpoint_id):
+        body = cast("StrictRequest", request).whole_body(services().receiving_signed)
+        sender = known.authenticate(endpoint_id, headers, body, now_seconds=time.time())
+    return {"sender": sender, "body": body}
 
 
-@providers.post("/providers/<uuid:endpoint_id>/webhook")
-@signed
-@providers.input(WebhookHeaders, location="headers", arg_name="header")
-@providers.output(OutcomeOut)
-@providers.doc(
-    responses=also(
-        HTTPStatus.ACCEPTED,
-        "It cannot be recorded. It is kept for a person to look at, and need not be sent again.",
-        {"outcome": "waiting", "payment_id": None},
-    )
+@providers.post(
+    "/providers/<uuid:endpoint_id>/webhook",
+    guard=signed,
+    reads=ReportIn,
+    returns=OutcomeOut,
+    also={
+        202: (
+            "It cannot be recorded. It is kept for a person to look at, and need not be sent again.",
+            {"outcome": "waiting", "payment_id": None},
+        )
+    },
 )
-@reads(ReportIn)
-@raises(OrderNotFound, PaymentNotFound, SignatureInvalid, StorageUnavailable, TooManyRequests)
+@raises(
+    *(errors.OrderNotFound, errors.PaymentNotFound, errors.SignatureInvalid),
+    *(errors.StorageUnavailable, errors.TooManyRequests),
+)
 @sends("Idempotent-Replayed")
 def receive_webhook(sender: Sender, header: WebhookHeaders, body: bytes) -> Any:
     """Record a payment, a refund or a dispute that its provider reports.
@@ -101,14 +80,11 @@ def receive_webhook(sender: Sender, header: WebhookHeaders, body: bytes) -> Any:
     thing again changes nothing. A provider should retry after any status but 2xx.
     """
     found = reports.receive(services(), sender, header.webhook_id, body)
-    status = HTTPStatus.ACCEPTED if found.outcome == "waiting" else HTTPStatus.OK
-    return found._asdict(), status, replay_header(found.outcome == "replayed")
+    status = 202 if found.outcome == "waiting" else 200
+    return found._asdict(), replay_header(found.outcome == "replayed"), status
 
 
-@providers.get("/providers/messages")
-@providers.auth_required(auth, roles=["ops"])
-@providers.input(MessagesQuery, location="query", arg_name="query")
-@providers.output(ProviderMessagesOut)
+@providers.get("/providers/messages", returns=ProviderMessagesOut, scopes=["ops"])
 def list_provider_messages(query: MessagesQuery) -> Any:
     """Messages from all clients' providers, oldest first.
 
@@ -118,26 +94,26 @@ def list_provider_messages(query: MessagesQuery) -> Any:
     return page(found, query)
 
 
-@providers.post("/providers/messages/<uuid:message_id>/replay")
-@providers.auth_required(auth, roles=["ops"])
-@providers.output(ProviderMessageOut)
-@raises(MessageNotFound)
-def replay_provider_message(message_id: object) -> Any:
+@providers.post(
+    "/providers/messages/<uuid:message_id>/replay", returns=ProviderMessageOut, scopes=["ops"]
+)
+@raises(errors.MessageNotFound)
+def replay_provider_message(message_id: str) -> Any:
     """Try again to record what a message reports.
 
     Its status and note say what became of it. What is recorded already does not change.
     """
-    replayed = reports.replay(services(), str(message_id))
+    replayed = reports.replay(services(), message_id)
     log_key("replay", message=replayed.id, note=replayed.note)
     return replayed
 
 
-@providers.post("/providers/messages/<uuid:message_id>/dismiss")
-@providers.auth_required(auth, roles=["ops"])
-@providers.output(ProviderMessageOut)
-@raises(MessageNotFound)
-def dismiss_provider_message(message_id: object) -> Any:
+@providers.post(
+    "/providers/messages/<uuid:message_id>/dismiss", returns=ProviderMessageOut, scopes=["ops"]
+)
+@raises(errors.MessageNotFound)
+def dismiss_provider_message(message_id: str) -> Any:
     """Settle a message by hand: it is no longer listed as waiting."""
-    dismissed = services().providers.dismiss(str(message_id))
+    dismissed = services().providers.dismiss(message_id)
     log_key("dismiss", message=dismissed.id)
     return dismissed

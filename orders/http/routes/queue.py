@@ -1,30 +1,22 @@
 """The service's queues and their dead letters."""
 
 from dataclasses import asdict
-from http import HTTPStatus
 from typing import Any
 
-from apiflask import APIBlueprint
-
 from orders.errors import DeadLetterNotFound, QueueUnavailable
-from orders.http.auth import auth, log_key, services
+from orders.http.auth import log_key, services
 from orders.http.contract import raises
+from orders.http.routing import Routes
 from orders.http.schemas.queue import DeadLetterQuery, DeadLettersOut, DeadLettersQuery, QueuesOut
 
-queue = APIBlueprint(
+queue = Routes(
     "queue",
-    __name__,
-    url_prefix="/v1",
-    tag={
-        "name": "Queue",
-        "description": "The queues of the service's workers, and their dead letters: tasks that are not tried again.",
-    },
+    "Queue",
+    "The queues of the service's workers, and their dead letters: tasks that are not tried again.",
 )
 
 
-@queue.get("/queue")
-@queue.auth_required(auth, roles=["ops"])
-@queue.output(QueuesOut)
+@queue.get("/queue", returns=QueuesOut, scopes=["ops"])
 @raises(QueueUnavailable)
 def list_queues() -> Any:
     """The service's queues, and how many tasks are in each place."""
@@ -32,10 +24,7 @@ def list_queues() -> Any:
     return {"data": [{"queue": name, **asdict(each)} for name, each in stats.items()]}
 
 
-@queue.get("/queue/dead")
-@queue.auth_required(auth, roles=["ops"])
-@queue.input(DeadLettersQuery, location="query", arg_name="query")
-@queue.output(DeadLettersOut)
+@queue.get("/queue/dead", returns=DeadLettersOut, scopes=["ops"])
 @raises(QueueUnavailable)
 def list_dead_letters(query: DeadLettersQuery) -> Any:
     """A queue's dead letters, newest first.
@@ -47,10 +36,12 @@ def list_dead_letters(query: DeadLettersQuery) -> Any:
     return {"data": found, "next_cursor": query.cursor_from(end)}
 
 
-@queue.post("/queue/dead/<task_id>/requeue")
-@queue.auth_required(auth, roles=["ops"])
-@queue.input(DeadLetterQuery, location="query", arg_name="query")
-@queue.output({}, HTTPStatus.NO_CONTENT, description="It is scheduled again.")
+@queue.post(
+    "/queue/dead/<task_id>/requeue",
+    status=204,
+    description="It is scheduled again.",
+    scopes=["ops"],
+)
 @raises(DeadLetterNotFound, QueueUnavailable)
 def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Schedule a dead task again, due now.
@@ -60,13 +51,14 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     if not services().queues.requeue(query.queue, [task_id]):
         raise DeadLetterNotFound
     _log("requeue", task_id, query)
-    return "", HTTPStatus.NO_CONTENT
 
 
-@queue.delete("/queue/dead/<task_id>")
-@queue.auth_required(auth, roles=["ops"])
-@queue.input(DeadLetterQuery, location="query", arg_name="query")
-@queue.output({}, HTTPStatus.NO_CONTENT, description="It is deleted.")
+@queue.delete(
+    "/queue/dead/<task_id>",
+    status=204,
+    description="It is deleted.",
+    scopes=["ops"],
+)
 @raises(DeadLetterNotFound, QueueUnavailable)
 def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """Delete a dead task for good.
@@ -76,8 +68,7 @@ def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     if not services().queues.purge(query.queue, [task_id]):
         raise DeadLetterNotFound
     _log("purge", task_id, query)
-    return "", HTTPStatus.NO_CONTENT
 
 
-def _log(action: str, task_id: str, query: DeadLetterQuery) -> None:
+def _log(action: str, task_id: str, query: DeadLetterQuery) -> Any:
     log_key(action, queue=query.queue, task_id=task_id)

@@ -1,23 +1,14 @@
 """Stock and its adjustments."""
 
-from http import HTTPStatus
 from typing import Any
 
-from apiflask import APIBlueprint
 from flask import url_for
 
-from orders.errors import (
-    KeyReused,
-    PreconditionFailed,
-    PreconditionRequired,
-    SkuNotFound,
-    StockReserved,
-    StockTooLarge,
-    TimeoutOutOfRange,
-)
-from orders.http.auth import auth, caller, page, replay_header, services
-from orders.http.contract import also, raises, sends, takes
+from orders import errors
+from orders.http.auth import caller, page, replay_header, services
+from orders.http.contract import raises, sends, takes
 from orders.http.routes.preconditions import etag, expected
+from orders.http.routing import Routes
 from orders.http.schemas.orders import IdempotencyIn
 from orders.http.schemas.stock import (
     AdjustmentIn,
@@ -31,27 +22,17 @@ from orders.http.schemas.stock import (
 )
 from orders.http.schemas.types import checked_sku
 
-stock = APIBlueprint(
-    "stock",
-    __name__,
-    url_prefix="/v1",
-    tag={"name": "Stock", "description": "What there is to sell, and at what price."},
-)
+stock = Routes("stock", "Stock", "What there is to sell, and at what price.")
 
 
-@stock.get("/stock")
-@stock.auth_required(auth)
-@stock.input(StockQuery, location="query", arg_name="query")
-@stock.output(StocksOut)
+@stock.get("/stock", returns=StocksOut, scopes=())
 def list_stock(query: StockQuery) -> Any:
     """All SKUs that are sold, in the byte order of their names."""
     return page(services().stock.items(page_size=query.limit, after=query.after), query)
 
 
-@stock.get("/stock/<sku>")
-@stock.auth_required(auth)
-@stock.output(StockOut)
-@raises(SkuNotFound)
+@stock.get("/stock/<sku>", returns=StockOut, scopes=())
+@raises(errors.SkuNotFound)
 @sends("ETag")
 def get_stock(sku: str) -> Any:
     """A SKU's stock and price.
@@ -59,15 +40,22 @@ def get_stock(sku: str) -> Any:
     Its ETag changes with whatever a PUT can set, but not with reserved.
     """
     item = services().stock.get(checked_sku(sku))
-    return item, HTTPStatus.OK, etag(item.version)
+    return item, etag(item.version)
 
 
-@stock.put("/stock/<sku>")
-@stock.auth_required(auth, roles=["ops"])
-@stock.input(StockIn, arg_name="body")
-@stock.output(StockOut)
-@stock.doc(responses=also(HTTPStatus.CREATED, "It is new. Location has its path.", {}))
-@raises(PreconditionFailed, PreconditionRequired, SkuNotFound, StockReserved, TimeoutOutOfRange)
+@stock.put(
+    "/stock/<sku>",
+    returns=StockOut,
+    also={201: ("It is new. Location has its path.", {})},
+    scopes=["ops"],
+)
+@raises(
+    errors.PreconditionFailed,
+    errors.PreconditionRequired,
+    errors.SkuNotFound,
+    errors.StockReserved,
+    errors.TimeoutOutOfRange,
+)
 @takes("If-Match, if it exists", "If-None-Match: *")
 @sends("Location", "ETag")
 def put_stock(sku: str, body: StockIn) -> Any:
@@ -84,14 +72,12 @@ def put_stock(sku: str, body: StockIn) -> Any:
     )
     if created:
         location = {"Location": url_for("stock.get_stock", sku=sku)}
-        return item, HTTPStatus.CREATED, etag(item.version) | location
-    return item, HTTPStatus.OK, etag(item.version)
+        return item, etag(item.version) | location, 201
+    return item, etag(item.version)
 
 
-@stock.delete("/stock/<sku>")
-@stock.auth_required(auth, roles=["ops"])
-@stock.output({}, HTTPStatus.NO_CONTENT, description="It is retired.")
-@raises(SkuNotFound)
+@stock.delete("/stock/<sku>", status=204, description="It is retired.", scopes=["ops"])
+@raises(errors.SkuNotFound)
 def retire_stock(sku: str) -> Any:
     """Retire a SKU.
 
@@ -99,29 +85,21 @@ def retire_stock(sku: str) -> Any:
     it back.
     """
     services().stock.retire(checked_sku(sku))
-    return "", HTTPStatus.NO_CONTENT
 
 
-@stock.post("/stock/<sku>/adjustments")
-@stock.auth_required(auth, roles=["ops"])
-@stock.input(IdempotencyIn, location="headers", arg_name="header")
-@stock.input(AdjustmentIn, arg_name="body")
-@stock.output(AdjustmentOut, HTTPStatus.CREATED)
-@raises(KeyReused, SkuNotFound, StockReserved, StockTooLarge)
+@stock.post("/stock/<sku>/adjustments", returns=AdjustmentOut, status=201, scopes=["ops"])
+@raises(errors.KeyReused, errors.SkuNotFound, errors.StockReserved, errors.StockTooLarge)
 @sends("Idempotent-Replayed")
 def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> Any:
     """Add to a SKU's stock or remove from it, whatever is sold meanwhile."""
     made = services().stock.adjust(
         checked_sku(sku), client_id=caller(), key=header.idempotency_key, **body.model_dump()
     )
-    return made.adjustment, HTTPStatus.CREATED, replay_header(made.replayed)
+    return made.adjustment, replay_header(made.replayed)
 
 
-@stock.get("/stock/<sku>/adjustments")
-@stock.auth_required(auth, roles=["ops"])
-@stock.input(AdjustmentsQuery, location="query", arg_name="query")
-@stock.output(AdjustmentsOut)
-@raises(SkuNotFound)
+@stock.get("/stock/<sku>/adjustments", returns=AdjustmentsOut, scopes=["ops"])
+@raises(errors.SkuNotFound)
 def list_adjustments(sku: str, query: AdjustmentsQuery) -> Any:
     """Changes of a SKU's stock that orders did not make, newest first."""
     found = services().stock.adjustments(

@@ -1,0 +1,113 @@
+"""Routes whose views say what they take: a key, headers, a query and a body, each checked before the view is called."""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from inspect import get_annotations
+from typing import Any
+
+from flask import Blueprint, Request, current_app, request
+from pydantic import BaseModel, ValidationError
+
+from orders.http.auth import authenticate
+from orders.http.contract import Contract, View
+from orders.http.problems import InvalidInput
+
+#: How each input is read, and the status of one that is not valid. In a header or a query, that makes
+#: the whole request malformed.
+INPUTS: dict[str, tuple[Callable[[Request], Any], int]] = {
+    "header": (lambda sent: {k.lower().replace("-", "_"): v for k, v in sent.headers}, 400),
+    "query": (lambda sent: sent.args.to_dict(), 400),
+    "body": (lambda sent: sent.get_json(), 422),
+}
+Arguments = Mapping[str, Any]
+
+
+class Routes(Blueprint):
+    """The routes for one kind of thing.
+
+    A view returns what its schema renders; or that and headers; or both and a status.
+    """
+
+    def __init__(
+        self, name: str, title: str = "", description: str = "", *, prefix: str = "/v1"
+    ) -> None:
+        """Without a title, they are not in the document."""
+        super().__init__(name, __name__, url_prefix=prefix)
+        #: How the document groups them.
+        self.tag = {"name": title, "description": description}
+
+    def route(
+        self,
+        rule: str,
+        *,
+        methods: Collection[str] = ("GET",),
+        strict_slashes: bool | None = None,
+        guard: Callable[..., Arguments] | None = None,
+        **contract: Any,
+    ) -> Callable[[View], View]:
+        """Serve a view. ``guard`` checks a request without a key, before anything else of it is read: it
+        gets the view's arguments and returns them, with its own. The rest is of `Contract`.
+        """
+
+        def decorator(view: View) -> View:
+            named = get_annotations(view)
+            inputs = {name: named[name] for name in INPUTS if _is_schema(named.get(name))}
+            made = Contract(view=view, is_public=bool(self.tag["name"]), inputs=inputs, **contract)
+            self.add_url_rule(
+                rule,
+                view.__name__,
+                _served(made, guard),
+                methods=[*methods],
+                strict_slashes=strict_slashes,
+            )
+            return view
+
+        return decorator
+
+
+def _is_schema(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _served(contract: Contract, guard: Callable[..., Arguments] | None) -> Callable[..., Any]:
+    view, scopes, inputs = contract.view, contract.scopes, [*contract.inputs.items()]
+
+    @wraps(view)
+    def served(**arguments: Any) -> Any:
+        if guard is not None:
+            arguments = {**guard(**arguments)}
+        if scopes is not None:
+            authenticate(scopes)
+        for name, schema in inputs:
+            arguments[name] = _read(name, schema)
+        return _rendered(view(**arguments), contract)
+
+    served.contract = contract  # type: ignore[attr-defined]
+    return served
+
+
+def _read(name: str, schema: type[BaseModel]) -> BaseModel:
+    """Raises InvalidInput, and what reading a body raises."""
+    read, status = INPUTS[name]
+    try:
+        return schema.model_validate(read(request))
+    except ValidationError as error:
+        wrong: dict[str, list[str]] = {}
+        for each in error.errors():
+            wrong.setdefault(".".join(map(str, each["loc"])) or "_schema", []).append(each["msg"])
+        raise InvalidInput(status, wrong) from error
+
+
+def _rendered(result: Any, contract: Contract) -> Any:
+    status, headers = contract.status, {}
+    if isinstance(result, tuple):
+        result, headers, *other = result
+        status = other[0] if other else status
+    if result is not None and contract.returns is None:
+        return result
+    text = (
+        contract.returns.model_validate(result).model_dump_json() + "\n" if contract.returns else ""
+    )
+    made = current_app.response_class(text, status, mimetype="application/json")
+    made.headers.update(headers)
+    return made
