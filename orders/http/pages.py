@@ -14,8 +14,6 @@ SWAGGER = Path(flask_swagger_ui.__file__).parent / "dist"
 
 #: A link to a page beside this one, to a file elsewhere in the repository, or to what this server has.
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#|/)([^)#]*)(#[^)]*)?\)")
-#: A line break within a paragraph, which Swagger UI would keep.
-BREAK = re.compile(r"(?<=[^\n|])\n(?=[^\n|#>`\-*\d ])")
 
 
 def install(app: Flask) -> None:
@@ -32,9 +30,8 @@ def guide(name: str) -> Response:
     if name not in {file.stem for file in GUIDES.glob("*.md")}:
         abort(404)
     title, _, text = (GUIDES / f"{name}.md").read_text().partition("\n")
-    parts = LINK.sub(_link, text).split("```")  # every other one is code
-    parts[::2] = [BREAK.sub(" ", part) for part in parts[::2]]
-    info = {"title": title.removeprefix("# "), "version": "", "description": "```".join(parts)}
+    described = LINK.sub(_link, text)
+    info = {"title": title.removeprefix("# "), "version": "", "description": described}
     return jsonify(openapi="3.1.0", info=info, paths={})
 
 

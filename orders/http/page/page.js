@@ -7,7 +7,7 @@ SwaggerUIBundle({
   dom_id: "#swagger-ui",
   deepLinking: !guide,
   onComplete: () => {
-    for (const link of document.querySelectorAll(".info .markdown a")) {
+    for (const link of document.querySelectorAll(".info .renderedMarkdown a")) {
       const url = new URL(link.href);
       if (url.origin === location.origin) link.removeAttribute("target");
     }
@@ -18,7 +18,7 @@ SwaggerUIBundle({
 /** Links to headings name them as GitHub does. */
 function nameHeadings() {
   document.title = document.querySelector(".info .title").firstChild.textContent;
-  for (const heading of document.querySelectorAll(".info .markdown :is(h1, h2, h3, h4)")) {
+  for (const heading of document.querySelectorAll(".info .renderedMarkdown :is(h1, h2, h3, h4)")) {
     heading.id = heading.textContent.trim().toLowerCase().replace(/[^\p{L}\p{N}_ -]/gu, "").replaceAll(" ", "-");
   }
   if (location.hash) document.getElementById(decodeURIComponent(location.hash.slice(1)))?.scrollIntoView();
