@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from orders.freezes.domain import MAX_SECONDS
-from orders.http.schemas.paging import CreatedQuery
+from orders.http.schemas.paging import TimeQuery
 from orders.http.schemas.queue import MAX_TASK_ID, DeadLettersQuery
 from orders.http.schemas.types import In
 from orders.queues import QueueName
@@ -89,7 +89,7 @@ class SearchQuery(Parameters):
     ]
 
 
-class RefundsQuery(CreatedQuery):
+class RefundsQuery(TimeQuery):
     """Which page of the refunds that are due."""
 
     list_name: ClassVar[str] = "refunds"

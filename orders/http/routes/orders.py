@@ -138,7 +138,7 @@ def extend_order(order_id: str, body: OrderChangeIn) -> Any:
 def list_events(order_id: str, query: EventsQuery) -> Any:
     """What happened to an order, oldest first."""
     found = services().orders.events(
-        reader(), order_id, after_id=query.after_id, page_size=query.limit
+        reader(), order_id, after_id=query.after_id or 0, page_size=query.limit
     )
     return page(found, query)
 

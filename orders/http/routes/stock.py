@@ -103,6 +103,6 @@ def create_adjustment(sku: str, header: IdempotencyIn, body: AdjustmentIn) -> An
 def list_adjustments(sku: str, query: AdjustmentsQuery) -> Any:
     """Changes of a SKU's stock that orders did not make, newest first."""
     found = services().stock.adjustments(
-        checked_sku(sku), page_size=query.limit, before_id=query.before_id
+        checked_sku(sku), page_size=query.limit, before_id=query.after_id
     )
     return page(found, query)

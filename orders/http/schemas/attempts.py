@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from orders.attempts.domain import MAX_SECONDS, AttemptOutcome
-from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
+from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.types import (
     WHOLE,
     Id,
@@ -58,14 +58,10 @@ class AttemptOut(Out):
     )
 
 
-class AttemptsQuery(CreatedQuery):
+class AttemptsQuery(TimeQuery):
     """Which of an order's attempts."""
 
     list_name: ClassVar[str] = "attempts"
 
 
-class AttemptsOut(Out):
-    """A page of attempts, oldest first."""
-
-    data: Page[AttemptOut]
-    next_cursor: NextCursor
+AttemptsOut = page_of("AttemptsOut", AttemptOut, "A page of attempts, oldest first.")

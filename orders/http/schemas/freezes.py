@@ -1,11 +1,11 @@
 """Freezes."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
-from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, Freeze, FreezeState
-from orders.http.schemas.paging import NextCursor, Page, Query, cursor
+from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
+from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.stock import PRINTABLE
 from orders.http.schemas.types import (
     WHOLE,
@@ -19,7 +19,6 @@ from orders.http.schemas.types import (
     Sku,
     SkuOut,
 )
-from orders.sql.statements import Position
 
 ClientName = Annotated[
     str,
@@ -92,21 +91,11 @@ class FreezeOut(Out):
     given_back_at: Moment | None = Field(description="When it was over.")
 
 
-class FreezesOut(Out):
-    """A page of freezes, the latest first."""
-
-    data: Page[FreezeOut]
-    next_cursor: NextCursor
+FreezesOut = page_of("FreezesOut", FreezeOut, "A page of freezes, the latest first.")
 
 
-class FreezesQuery(Query):
+class FreezesQuery(TimeQuery):
     """Which freezes."""
 
-    @property
-    def after(self) -> Position | None:
-        """Where the page before ended. Raises BadRequest."""
-        return self.position("freezes")
-
-    def cursor_after(self, freeze: Freeze) -> str:
-        """The cursor of the page that follows this freeze."""
-        return cursor("freezes", freeze.opened_at, freeze.id)
+    list_name: ClassVar[str] = "freezes"
+    sorted_by: ClassVar[str] = "opened_at"

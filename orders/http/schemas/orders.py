@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,17 +18,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from werkzeug.exceptions import BadRequest
 
 from orders.http.schemas.paging import (
     Instant,
-    NextCursor,
-    Page,
+    NumberQuery,
     Query,
-    cursor,
-    decoded,
     encoded,
     like,
+    page_of,
 )
 from orders.http.schemas.types import (
     WHOLE,
@@ -47,9 +44,9 @@ from orders.http.schemas.types import (
     Sku,
     SkuOut,
     Version,
+    rfc3339,
 )
-from orders.order.domain import CancelReason, Order, OrderEvent, OrderStatus
-from orders.order.feed import FeedEvent
+from orders.order.domain import CancelReason, Order, OrderStatus
 from orders.sql.statements import Position
 from orders.stock.domain import MAX_INT
 
@@ -267,38 +264,31 @@ class OrdersQuery(Query):
         return self.model_dump(exclude={"limit", "cursor", "client"}, exclude_none=True)
 
     @property
-    def sorted_by(self) -> Literal["created_at", "expires_at"]:
+    def _sorted_by(self) -> str:
         """Newest first; among deadlines, the latest first."""
         return "created_at" if self.expires_before is None else "expires_at"
 
     @property
     def after(self) -> Position | None:
         """Where the page before ended. Raises BadRequest."""
-        return self.position(self.sorted_by)
+        return self.position(self._sorted_by)
 
     def cursor_after(self, order: Order) -> str:
         """The cursor of the page that follows this order."""
-        return cursor(self.sorted_by, getattr(order, self.sorted_by), order.id)
+        return encoded(f"{self._sorted_by} {rfc3339(getattr(order, self._sorted_by))} {order.id}")
 
 
-class EventsQuery(Query):
+class EventsQuery(NumberQuery):
     """Which of an order's events."""
 
-    @property
-    def after_id(self) -> int:
-        """Where the page before ended. Raises BadRequest."""
-        text = "0" if self.cursor is None else decoded(self.cursor)
-        if not (text.isascii() and text.isdecimal() and len(text) < 19):  # noqa: PLR2004  a bigint
-            raise BadRequest("This cursor is not one of ours.")
-        return int(text)
-
-    def cursor_after(self, event: OrderEvent) -> str:
-        """The cursor of the page that follows this event."""
-        return encoded(event.id)
+    list_name: ClassVar[str] = "events"
 
 
-class FeedQuery(Query):
+class FeedQuery(NumberQuery):
     """Which of a client's events."""
+
+    list_name: ClassVar[str] = "event"
+    sorted_by: ClassVar[str] = "sequence"
 
     after_sequence: Annotated[
         int,
@@ -313,12 +303,8 @@ class FeedQuery(Query):
 
     @property
     def after_id(self) -> int:
-        """Where the page before ended. Raises BadRequest."""
-        return max(self.after_sequence, int(self.name("event", "[0-9]{1,18}") or 0))
-
-    def cursor_after(self, event: FeedEvent) -> str:
-        """The cursor of the page that follows this event."""
-        return encoded(f"event {event.sequence}")
+        """Where the page before ended, or the caller. Raises BadRequest."""
+        return max(self.after_sequence, super().after_id or 0)
 
 
 class LineOut(Out):
@@ -358,11 +344,7 @@ class OrderOut(Out):
     version: Version
 
 
-class OrdersOut(Out):
-    """A page of orders."""
-
-    data: Page[OrderOut]
-    next_cursor: NextCursor
+OrdersOut = page_of("OrdersOut", OrderOut, "A page of orders.")
 
 
 class EventOut(Out):
@@ -387,11 +369,7 @@ class EventOut(Out):
     )
 
 
-class EventsOut(Out):
-    """A page of events, oldest first."""
-
-    data: Page[EventOut]
-    next_cursor: NextCursor
+EventsOut = page_of("EventsOut", EventOut, "A page of events, oldest first.")
 
 
 class FeedEventOut(EventOut):
@@ -405,8 +383,4 @@ class FeedEventOut(EventOut):
     )
 
 
-class FeedOut(Out):
-    """A page of events, in their sequence."""
-
-    data: Page[FeedEventOut]
-    next_cursor: NextCursor
+FeedOut = page_of("FeedOut", FeedEventOut, "A page of events, in their sequence.")

@@ -13,10 +13,11 @@ from pydantic import (
     Field,
     StringConstraints,
     WithJsonSchema,
+    create_model,
 )
 from werkzeug.exceptions import BadRequest
 
-from orders.http.schemas.types import Shown, rfc3339
+from orders.http.schemas.types import Out, Shown, rfc3339
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 
@@ -76,6 +77,12 @@ NextCursor = Annotated[
 ]
 
 
+def page_of(name: str, row: type[Out], description: str) -> type[Out]:
+    """The schema of a list's pages."""
+    fields: Any = {"data": (Page[row], ...), "next_cursor": (NextCursor, ...)}  # type: ignore[valid-type]
+    return create_model(name, __base__=Out, __doc__=description, __module__=__name__, **fields)
+
+
 class Query(BaseModel):
     """What every list takes."""
 
@@ -107,10 +114,11 @@ class Query(BaseModel):
         return name
 
 
-class CreatedQuery(Query):
-    """A list sorted by when its rows were created, whose cursors have its name."""
+class TimeQuery(Query):
+    """A list sorted by a time of its rows, whose cursors have its name."""
 
     list_name: ClassVar[str]
+    sorted_by: ClassVar[str] = "created_at"
 
     @property
     def after(self) -> Position | None:
@@ -119,12 +127,24 @@ class CreatedQuery(Query):
 
     def cursor_after(self, row: Any) -> str:
         """The cursor of the page that follows this row."""
-        return cursor(self.list_name, row.created_at, row.id)
+        return encoded(f"{self.list_name} {rfc3339(getattr(row, self.sorted_by))} {row.id}")
 
 
-def cursor(of: str, at: datetime, last_id: str) -> str:
-    """The cursor of the page that follows this row in a list sorted by time."""
-    return encoded(f"{of} {rfc3339(at)} {last_id}")
+class NumberQuery(Query):
+    """A list sorted by a number of its rows, likewise."""
+
+    list_name: ClassVar[str]
+    sorted_by: ClassVar[str] = "id"
+
+    @property
+    def after_id(self) -> int | None:
+        """Where the page before ended. Raises BadRequest."""
+        number = self.name(self.list_name, "[0-9]{1,18}")  # as a bigint holds
+        return None if number is None else int(number)
+
+    def cursor_after(self, row: Any) -> str:
+        """The cursor of the page that follows this row."""
+        return encoded(f"{self.list_name} {getattr(row, self.sorted_by)}")
 
 
 def encoded(position: str | int) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
+from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.types import (
     Amount,
     AmountOut,
@@ -59,7 +59,7 @@ class RefundIn(In):
     currency: Annotated[Currency | None, REFUND_CURRENCY] = None
 
 
-class PaymentsOfOrderQuery(CreatedQuery):
+class PaymentsOfOrderQuery(TimeQuery):
     """Which of an order's payments."""
 
     list_name: ClassVar[str] = "payments"
@@ -110,8 +110,4 @@ class PaymentOut(Out):
     )
 
 
-class PaymentsOut(Out):
-    """A page of payments, oldest first."""
-
-    data: Page[PaymentOut]
-    next_cursor: NextCursor
+PaymentsOut = page_of("PaymentsOut", PaymentOut, "A page of payments, oldest first.")

@@ -16,7 +16,7 @@ from pydantic import (
 from orders.attempts.domain import MAX_SECONDS
 from orders.http.schemas.attempts import Seconds
 from orders.http.schemas.orders import ClientName
-from orders.http.schemas.paging import CreatedQuery, NextCursor, Page
+from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.payments import REFUND_AMOUNT, REFUND_CURRENCY
 from orders.http.schemas.types import (
     Amount,
@@ -224,7 +224,7 @@ class OutcomeOut(Out):
     payment_id: Id | None = Field(description="The payment's id; null without one.")
 
 
-class MessagesQuery(CreatedQuery):
+class MessagesQuery(TimeQuery):
     """Which of the messages that providers sent."""
 
     list_name: ClassVar[str] = "messages"
@@ -261,8 +261,6 @@ class ProviderMessageOut(Out):
     )
 
 
-class ProviderMessagesOut(Out):
-    """A page of messages, oldest first."""
-
-    data: Page[ProviderMessageOut]
-    next_cursor: NextCursor
+ProviderMessagesOut = page_of(
+    "ProviderMessagesOut", ProviderMessageOut, "A page of messages, oldest first."
+)

@@ -1,10 +1,10 @@
 """Stock and its adjustments."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from orders.http.schemas.paging import NextCursor, Page, Query, encoded
+from orders.http.schemas.paging import NumberQuery, Query, encoded, page_of
 from orders.http.schemas.types import (
     SKU_PATTERN,
     WHOLE,
@@ -21,7 +21,7 @@ from orders.http.schemas.types import (
     Shown,
     SkuOut,
 )
-from orders.stock.domain import MAX_INT, Adjustment, StockItem
+from orders.stock.domain import MAX_INT, StockItem
 
 OnHand = Field(
     description="How many pieces there are, including those held by unpaid orders.", examples=[10]
@@ -92,18 +92,10 @@ class StockQuery(Query):
         return encoded(f"sku {item.sku}")
 
 
-class AdjustmentsQuery(Query):
+class AdjustmentsQuery(NumberQuery):
     """Which of a SKU's adjustments."""
 
-    @property
-    def before_id(self) -> int | None:
-        """Where the page before ended. Raises BadRequest."""
-        number = self.name("adjustment", "[0-9]{1,18}")  # as a bigint holds
-        return None if number is None else int(number)
-
-    def cursor_after(self, adjustment: Adjustment) -> str:
-        """The cursor of the page that follows this adjustment."""
-        return encoded(f"adjustment {adjustment.id}")
+    list_name: ClassVar[str] = "adjustment"
 
 
 class StockOut(Out):
@@ -120,11 +112,7 @@ class StockOut(Out):
     retired_at: Moment | None = Field(description="Since when it is not sold, if so.")
 
 
-class StocksOut(Out):
-    """A page of SKUs that are sold, in byte order."""
-
-    data: Page[StockOut]
-    next_cursor: NextCursor
+StocksOut = page_of("StocksOut", StockOut, "A page of SKUs that are sold, in byte order.")
 
 
 class AdjustmentOut(Out):
@@ -148,8 +136,4 @@ class AdjustmentOut(Out):
     )
 
 
-class AdjustmentsOut(Out):
-    """A page of adjustments, newest first."""
-
-    data: Page[AdjustmentOut]
-    next_cursor: NextCursor
+AdjustmentsOut = page_of("AdjustmentsOut", AdjustmentOut, "A page of adjustments, newest first.")

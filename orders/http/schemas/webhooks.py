@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from orders.http.schemas.orders import OrderOut
-from orders.http.schemas.paging import CreatedQuery, Instant, NextCursor, Page
+from orders.http.schemas.paging import Instant, TimeQuery, page_of
 from orders.http.schemas.types import ChangeIn, CountOut, Id, In, Moment, Out, Sequence, Shown
 from orders.sql.statements import FIRST, Position
 from orders.webhooks.domain import PING, WEBHOOK_TYPES, DeliveryStatus
@@ -68,13 +68,13 @@ class WebhookChangeIn(ChangeIn):
     events: Wanted = None
 
 
-class WebhooksQuery(CreatedQuery):
+class WebhooksQuery(TimeQuery):
     """Which of a client's subscriptions."""
 
     list_name: ClassVar[str] = "webhooks"
 
 
-class DeliveriesQuery(CreatedQuery):
+class DeliveriesQuery(TimeQuery):
     """Which of a subscription's deliveries."""
 
     status: DeliveryStatus | None = Field(
@@ -124,11 +124,7 @@ class WebhookWithSecretOut(WebhookOut):
     )
 
 
-class WebhooksOut(Out):
-    """A page of webhook subscriptions, oldest first."""
-
-    data: Page[WebhookOut]
-    next_cursor: NextCursor
+WebhooksOut = page_of("WebhooksOut", WebhookOut, "A page of webhook subscriptions, oldest first.")
 
 
 class DeliveryOut(Out):
@@ -155,11 +151,7 @@ class DeliveryOut(Out):
     )
 
 
-class DeliveriesOut(Out):
-    """A page of webhook deliveries, newest first."""
-
-    data: Page[DeliveryOut]
-    next_cursor: NextCursor
+DeliveriesOut = page_of("DeliveriesOut", DeliveryOut, "A page of webhook deliveries, newest first.")
 
 
 class MessageData(Out):
