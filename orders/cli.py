@@ -1,8 +1,8 @@
 """``flask --app orders.app keys ...``, ``... providers ...`` and ``... stock ...``"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from flask.cli import AppGroup
@@ -26,14 +26,20 @@ MAX_NAME = 100
 SCOPES = ["orders", "payments", "ops"]
 
 
-class Commands(AppGroup):
-    """Commands that turn an error of the service into one line without a traceback."""
+class Command(click.Command):
+    """A command that turns an error of the service into one line without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except OrderError as error:
             raise click.ClickException(str(error)) from error
+
+
+class Commands(AppGroup):
+    """Commands of this kind."""
+
+    command_class = Command
 
 
 keys = Commands("keys", help="API keys.")
@@ -79,10 +85,28 @@ def _check_client(name: str | None) -> None:
         services().clients.id_of(name)
 
 
-def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+T = TypeVar("T")
+
+
+def print_rows(heads: str, rows: Iterable[Sequence[str]]) -> None:
+    """Print a table; ``heads`` are separated by two spaces."""
+    table = [heads.split("  "), *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
         click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def print_list(
+    found: Sequence[T], schema: Any, heads: str, row: Callable[[T], Sequence[str]], *, as_json: bool
+) -> None:
+    """Print a table, or each as the schema has it."""
+    if not as_json:
+        print_rows(heads, map(row, found))
+        return
+    of = TypeAdapter(schema)
+    for each in found:
+        click.echo(of.dump_json(of.validate_python(each, from_attributes=True)))
 
 
 @keys.command("create")
@@ -106,33 +130,18 @@ def create_key(name: str, scopes: tuple[str, ...], days: int | None, label: str 
 
 @keys.command("list")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@AS_JSON
 def list_keys(name: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the keys of the client NAME, or of all clients."""
     _check_client(name)
-    found = services().clients.list_keys(name)
-    if as_json:
-        for key in found:
-            click.echo(TypeAdapter(ApiKey).dump_json(key))
-        return
-    rows: list[tuple[str, ...]] = [
-        ("ID", "CLIENT", "LABEL", "SCOPES", "CREATED", "LAST USED", "EXPIRES")
-    ]
-    for key in found:
-        expires = _time(key.expires_at) + (" (expired)" if key.expired else "")
-        scopes = " ".join(sorted(key.scopes))
-        rows.append(
-            (
-                key.id,
-                key.client,
-                key.label or "",
-                scopes,
-                _time(key.created_at),
-                _time(key.last_used_at),
-                expires,
-            )
-        )
-    print_table(rows)
+    heads = "ID  CLIENT  LABEL  SCOPES  CREATED  LAST USED  EXPIRES"
+    print_list(services().clients.list_keys(name), ApiKey, heads, _key_row, as_json=as_json)
+
+
+def _key_row(key: ApiKey) -> tuple[str, ...]:
+    expires = _time(key.expires_at) + (" (expired)" if key.expired else "")
+    used = (_time(key.created_at), _time(key.last_used_at), expires)
+    return (key.id, key.client, key.label or "", " ".join(sorted(key.scopes)), *used)
 
 
 @keys.command("revoke")
@@ -174,42 +183,35 @@ def add_provider(client: str, provider: str, close_url: str | None) -> None:
 
 @providers.command("list")
 @click.argument("client", required=False)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@AS_JSON
 def list_providers(client: str | None, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the endpoints of CLIENT, or of all clients, without their secrets."""
     _check_client(client)
     found = services().providers.list_endpoints(client)
-    if as_json:
-        for endpoint in found:
-            click.echo(TypeAdapter(ProviderEndpoint).dump_json(endpoint))
-        return
-    rows: list[tuple[str, ...]] = [
-        ("ID", "CLIENT", "PROVIDER", "CREATED", "OLD SECRET UNTIL", "REVOKED", "CLOSE URL")
-    ]
-    for each in found:
-        moments = map(_time, (each.created_at, each.old_secret_until, each.revoked_at))
-        rows.append((each.id, each.client, each.provider, *moments, each.close_url or ""))
-    print_table(rows)
+    heads = "ID  CLIENT  PROVIDER  CREATED  OLD SECRET UNTIL  REVOKED  CLOSE URL"
+    print_list(found, ProviderEndpoint, heads, _endpoint_row, as_json=as_json)
 
 
-def _print_messages(found: Sequence[ProviderMessage]) -> None:
-    rows: list[tuple[str, ...]] = [("ID", "CLIENT", "PROVIDER", "RECEIVED", "STATUS", "NOTE")]
-    rows += [
-        (each.id, each.client, each.provider, _time(each.created_at), each.status, each.note)
-        for each in found
-    ]
-    print_table(rows)
+def _endpoint_row(each: ProviderEndpoint) -> tuple[str, ...]:
+    moments = map(_time, (each.created_at, each.old_secret_until, each.revoked_at))
+    return (each.id, each.client, each.provider, *moments, each.close_url or "")
+
+
+def _message_row(each: ProviderMessage) -> tuple[str, ...]:
+    received = _time(each.created_at)
+    return (each.id, each.client, each.provider, received, each.status, each.note)
+
+
+def _print_messages(found: Sequence[ProviderMessage], *, as_json: bool = False) -> None:
+    heads = "ID  CLIENT  PROVIDER  RECEIVED  STATUS  NOTE"
+    print_list(found, ProviderMessageOut, heads, _message_row, as_json=as_json)
 
 
 @providers.command("inbox")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with the body.")
+@AS_JSON
 def list_messages(as_json: bool) -> None:  # noqa: FBT001  click's
-    """List the oldest messages that wait for a person: they could not be recorded."""
-    found = services().providers.messages("waiting", page_size=100)
-    if not as_json:
-        _print_messages(found)
-    for message in found if as_json else ():
-        click.echo(ProviderMessageOut.model_validate(message).model_dump_json())
+    """List the oldest messages that wait for a person: they could not be recorded. JSON has their bodies."""
+    _print_messages(services().providers.messages("waiting", page_size=100), as_json=as_json)
 
 
 @providers.command("replay")

@@ -9,8 +9,7 @@ import click
 from flask.cli import with_appcontext
 from pydantic import TypeAdapter, ValidationError
 
-from orders.cli import print_table
-from orders.errors import OrderError
+from orders.cli import AS_JSON, Command, print_list
 from orders.freezes.domain import (
     COMMAND_LINE,
     GIVE_BACK_SECONDS,
@@ -49,16 +48,6 @@ class Duration(click.ParamType[int]):
 
 
 DURATION, REASON = Duration(), TypeAdapter[str](Reason)
-
-
-class Command(click.Command):
-    """A command that turns an error of the service into one line without a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except OrderError as error:
-            raise click.ClickException(str(error)) from error
 
 
 def _id(_context: object, _parameter: object, text: str) -> str:
@@ -117,24 +106,22 @@ def freeze(reason: str, seconds: int, client: str | None, sku: str | None, give_
 
 @click.command("freezes", cls=Command)
 @click.option("--all", "every", is_flag=True, help="Also recent ones that are over.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@AS_JSON
 @with_appcontext
 def list_freezes(every: bool, as_json: bool) -> None:  # noqa: FBT001  click's
     """List the freezes that are open or giving back time."""
     service = services().freezes
     found = service.page(page_size=MOST_LISTED) if every else service.holding()
-    if as_json:
-        for each in found:
-            click.echo(FreezeOut.model_validate(each).model_dump_json())
-        return
-    rows: list[tuple[str, ...]] = [("ID", "STATE", "SCOPE", "ENDS", "ORDERS", "BY", "REASON")]
-    for each in found:
-        # Of those that hold, how many are concerned; of the others, how many got time back.
-        is_over = each.state is FreezeState.OVER
-        orders = each.given_back if is_over else service.count(each.scope, each.deadline)
-        facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
-        rows.append((each.id, each.state, *facts))
-    print_table(rows)
+    heads = "ID  STATE  SCOPE  ENDS  ORDERS  BY  REASON"
+    print_list(found, FreezeOut, heads, _row, as_json=as_json)
+
+
+def _row(each: Freeze) -> tuple[str, ...]:
+    # Of those that hold, how many are concerned; of the others, how many got time back.
+    is_over = each.state is FreezeState.OVER
+    orders = each.given_back if is_over else services().freezes.count(each.scope, each.deadline)
+    facts = (str(each.scope), time_of(each.ends_at), str(orders), each.opened_by, each.reason)
+    return (each.id, each.state, *facts)
 
 
 def _moment(_context: object, _parameter: object, text: str | None) -> datetime | None:

@@ -3,7 +3,7 @@
 import click
 from flask.cli import with_appcontext
 
-from orders.cli_deadlines import Command
+from orders.cli import Command
 from orders.http.auth import services
 from orders.sql.ids import is_uuid
 
