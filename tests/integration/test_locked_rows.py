@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
-from orders.errors import RowLocked, StorageUnavailable
+from orders.errors import RowLocked
 from orders.ops.lookups import ShownRecords
 from orders.order.domain import Order
 from orders.sql.database import reading
@@ -85,9 +85,8 @@ def test_a_locked_row_is_no_outage_of_the_database(migrated_url: str) -> None:
         shop.stock()
         with shop.engine.begin() as stranger:
             stranger.execute(sa.select(stock_items).with_for_update())
-            with pytest.raises(RowLocked, match="A row stays locked") as refused:
+            with pytest.raises(RowLocked, match="A row stays locked"):
                 shop.place()
-        assert refused.value.code == StorageUnavailable.code
 
 
 @pytest.mark.parametrize("table", [unpaid_orders, stock_items], ids=str)

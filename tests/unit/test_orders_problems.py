@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import flask
+import pytest
 from werkzeug.exceptions import HTTPException, default_exceptions
 
 from orders import errors
@@ -107,3 +108,10 @@ def test_what_time_mends_says_when_to_come_back() -> None:
     assert {each for each in EVERY if problems.status_of(each) in (429, 503)} <= mends
     assert mends >= {errors.KeyInFlight, errors.StorageUnavailable}
     assert errors.OutOfStock.retry_after is None
+
+
+@pytest.mark.parametrize("outage", errors.StorageUnavailable.__subclasses__())
+def test_to_a_client_all_outages_of_the_database_are_one(outage: type[OrderError]) -> None:
+    body = answered(outage("what the driver says of its server"))
+    assert (body["status"], body["code"]) == (503, "storage_unavailable")
+    assert body["detail"] == problems.UNAVAILABLE
