@@ -21,6 +21,7 @@ from devtools.postgres import Postgres
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
 from orders.bootstrap import READY_SECONDS
+from orders.order.service import OrderService
 from orders.queues import QUEUE
 from tests.clock import bound
 from tests.conftest import Api, serving, upgrade
@@ -91,6 +92,15 @@ def test_many_who_ask_whether_it_is_ready_cost_one_look(
         ends.set()
         assert looking.result() == 200
     assert ping.call_count == 1
+
+
+def test_a_bug_in_the_check_costs_one_look_too(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Mock(side_effect=ZeroDivisionError("a secret"))
+    monkeypatch.setattr(OrderService, "check_ready", broken)
+    report = {"status": "unavailable", "database": "unavailable", "redis": "ok"}
+    assert ready(api) == (503, report)
+    assert api.send("GET", "/readyz", key=None).status_code == 503
+    assert broken.call_count == 1
 
 
 @pytest.mark.clock
@@ -237,6 +247,7 @@ def test_a_database_without_the_schema_is_not_ready(database_url: str, valkey: V
     status, report = ready(api)
     assert (status, report["status"], report["redis"]) == (503, "unavailable", "ok")
     assert "alembic upgrade head" in report["database"]
+    assert "alembic_version" not in report["database"], "what its server answered is for the log"
     assert api.send("GET", "/healthz", key=None).status_code == 200
     upgrade(database_url)
     assert ready(api) == (200, {"status": "ready", "database": "ok", "redis": "ok"})
