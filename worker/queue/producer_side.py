@@ -51,9 +51,10 @@ class ProducerSide(ScriptedQueue):
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
-        answers: list[Scheduled] = []
+        began, tasks, answers = self.environment.clock(), [*tasks], list[Scheduled]()
         for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
             answers += scheduled_in(self._run("schedule", now_ms, *args))
+        self._note("schedule", began, zip((task[0] for task in tasks), answers, strict=True))
         return answers
 
     def cancel(self, task_id: str) -> Cancelled:
@@ -65,7 +66,9 @@ class ProducerSide(ScriptedQueue):
 
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
-        answers: list[Cancelled] = []
+        began, answers = self.environment.clock(), list[Cancelled]()
+        ids = ids if isinstance(ids, str) else [*ids]
         for args in cancel_args(ids):
             answers += cancelled_in(self._run("cancel", None, *args))
+        self._note("cancel", began, zip(ids, answers, strict=True))
         return answers

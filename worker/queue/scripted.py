@@ -1,15 +1,20 @@
 """A queue's client, keys and scripts."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
 from redis.commands.core import Script
 
+from ..flow import Task
+from ..log import log
 from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
 
+#: Whose level says whether calls are logged.
+LOGGER = logging.getLogger("worker")
 #: A pause that Redis has lost is renewed only by a client that asked no longer ago than this, because it may
 #: have been ended since.
 PAUSE_KNOWN_SECONDS = 60.0
@@ -43,6 +48,25 @@ class ScriptedQueue:
     ) -> Any:
         script, own = self._scripts[name]
         return script(keys=keys or own, args=["" if now_ms is None else now_ms, *args])
+
+    def _note(self, call: str, began: float, rows: Iterable[Any], **facts: Any) -> None:
+        """Log what a call did to each task, for the command ``replay``."""
+        if not LOGGER.isEnabledFor(logging.DEBUG):
+            return
+        if (each := [*map(_shown, rows)]) or "unanswered" in facts:
+            ms = round(1000 * (self.environment.clock() - began), 3)
+            by = self.memory.claimer
+            log.debug(call, queue=self.name, by=by, took_ms=ms, each=each, **facts)
+
+
+def _shown(row: Any) -> list[Any]:
+    """What the log tells of a task: as much of its token as tells it from others."""
+    match row:
+        case str():
+            return [row]
+        case (Task() as task) | (Task() as task, *_):
+            return [task.id, task.attempt, task.token[:8], task.due_at_ms]
+    return [*row]
 
 
 def refuse_decoding(client: Any) -> None:

@@ -84,6 +84,7 @@ class WorkerSide(ScriptedQueue):
             memory.lost_claims[token] = None
             for each in [*memory.lost_claims][:-MAX_LOST_CLAIMS]:
                 memory.lost_claims.pop(each, None)
+            self._note("claim", asked_at_ms / 1000, (), unanswered=True)
             raise
         for each in lost:
             memory.lost_claims.pop(each, None)
@@ -92,7 +93,9 @@ class WorkerSide(ScriptedQueue):
             memory.server_ahead_ms = now - asked_at_ms
         memory.paused = bool(paused)
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
-        return Claim(_claimed(token, fields), now, next_in_ms, memory.paused)
+        tasks = _claimed(token, fields)
+        self._note("claim", asked_at_ms / 1000, tasks, at_ms=now, lease_ms=lease_ms)
+        return Claim(tasks, now, next_in_ms, memory.paused)
 
     def glance(
         self,
@@ -129,11 +132,11 @@ class WorkerSide(ScriptedQueue):
         head = [_shared_token(tasks), "1" if any(task.payload for task in tasks) else ""]
         late: list[Task] = []
         try:
-            self._settle("ack", None, head, [(task.id,) for task in tasks])
+            self._settle("ack", None, head, [(task,) for task in tasks])
         except LeaseLost as lost:
             late = [task for task in tasks if task.id in lost.ids]
-        rows = [(task.id, task.appointment_ms, task.attempt) for task in late]
-        self._settle("ack_late", None, [], rows)
+        if rows := [(task, task.appointment_ms, task.attempt) for task in late]:
+            self._settle("ack_late", None, [], rows)
 
     def retry(
         self,
@@ -147,17 +150,18 @@ class WorkerSide(ScriptedQueue):
         Raises LeaseLost as `ack` does.
         """
         head = [self.keys.wake, _shared_token([task for task, _ in retries])]
-        rows = [(task.id, math.ceil(delay_ms), put) for task, delay_ms in retries]
-        self._settle("retry", now_ms, head, rows)
+        rows = [(task, math.ceil(delay_ms), put) for task, delay_ms in retries]
+        self._settle("retry", now_ms, head, rows, put=put)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
         """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
-        self._settle("extend", now_ms, [lease_ms], [(task.id, task.token) for task in tasks])
+        rows = [(task, task.token) for task in tasks]
+        self._settle("extend", now_ms, [lease_ms], rows, lease_ms=lease_ms)
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
         head = [self.keys.wake, _shared_token(tasks)]
-        self._settle("release", None, head, [(task.id,) for task in tasks])
+        self._settle("release", None, head, [(task,) for task in tasks])
 
     def dead_letter(
         self,
@@ -166,7 +170,7 @@ class WorkerSide(ScriptedQueue):
         now_ms: int | None = None,
     ) -> None:
         """Make dead letters of tasks of one claim, given as (task, reason, error). Raises LeaseLost as `ack` does."""
-        rows = [(task.id, _story(task, reason, error)) for task, reason, error in burials]
+        rows = [(task, _story(task, reason, error)) for task, reason, error in burials]
         token = _shared_token([task for task, _, _ in burials])
         self._settle("dead_letter", now_ms, [token], rows, size=BURIED)
 
@@ -177,14 +181,21 @@ class WorkerSide(ScriptedQueue):
         head: list[Any],
         rows: list[tuple[Any, ...]],
         size: int = SLICE,
+        **facts: Any,
     ) -> None:
-        """Call a script for these rows, each with a task id first. Raises LeaseLost for what it returns."""
-        lost: list[bytes] = []
-        for part in slices(rows, size):
-            args = (value for task_id, *rest in part for value in (id_to_bytes(task_id), *rest))
-            lost += self._run(script, now_ms, *head, *args)
-        if lost:
-            raise LeaseLost(map(id_to_text, lost))
+        """Call a script for these rows, each with a task first. Raises LeaseLost for what it returns."""
+        began, lost = self.environment.clock(), list[bytes]()
+        try:
+            for part in slices(rows, size):
+                args = (value for task, *rest in part for value in (id_to_bytes(task.id), *rest))
+                lost += self._run(script, now_ms, *head, *args)
+        except redis.RedisError:
+            self._note(script, began, rows, unanswered=True, **facts)
+            raise
+        refused = [*map(id_to_text, lost)]
+        self._note(script, began, rows, refused=refused, **facts)
+        if refused:
+            raise LeaseLost(refused)
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> int:
         """Record that a worker is alive, with details of what it is doing. Returns how many are."""
@@ -218,7 +229,7 @@ class WorkerSide(ScriptedQueue):
         another worker's turn, nothing is done. With ``look_only``, lost tasks are returned but not
         scheduled.
         """
-        found, seen = Restored((), 0, 0, paused=False), 0
+        began, found, seen = self.environment.clock(), Restored((), 0, 0, paused=False), 0
         rows = [
             (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
             for due in waiting
@@ -245,6 +256,8 @@ class WorkerSide(ScriptedQueue):
             )
             seen += len(part)
         self.memory.paused = found.paused
+        if not look_only:
+            self._note("restore", began, found.lost)
         return found
 
     def seed(
@@ -267,8 +280,11 @@ class WorkerSide(ScriptedQueue):
         schedules that are not due yet are removed.
         """
         rows = [*upcoming, *(expected or ())]
+        began = self.environment.clock()
         in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
-        return Seeded(bool(in_force), tuple(map(id_to_text, ids)))
+        seeded = Seeded(bool(in_force), tuple(map(id_to_text, ids)))
+        self._note("seed", began, seeded.ids)
+        return seeded
 
     def resign(self, worker_id: str) -> None:
         """Give up the turn to sweep, if it is this worker's."""

@@ -111,7 +111,9 @@ class Worker:
         except UnsafeServer:
             if not self._sweepers:
                 raise
-        log.info("started", worker=self.id, queues=[each.queue.name for each in self._stations])
+        queues = [station.queue for station in self._stations]
+        claimers = [queue.memory.claimer for queue in queues]
+        log.info("started", worker=self.id, queues=[each.name for each in queues], by=claimers)
         for station in self._stations:
             station.health.check()
         # These are joined; the helpers end when their connections are closed.

@@ -1,0 +1,110 @@
+"""What `worker replay` says of logs: nothing of what the model allows, and the first line of what it does not."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from structlog.testing import capture_logs
+
+from tests.contract.model import Machine
+from tests.contract.steps import one
+from tests.length import rounds
+from worker import DelayQueue
+from worker.queue.replies import Put
+from worker.queue.scripted import LOGGER
+from worker.watch.history import Line, judged, read
+
+
+@pytest.fixture
+def logged() -> Iterator[list[dict[str, Any]]]:
+    """What is logged of the calls of every queue."""
+    LOGGER.setLevel(logging.DEBUG)
+    with capture_logs() as lines:
+        yield lines  # type: ignore[misc]  # they may be changed
+    LOGGER.setLevel(logging.NOTSET)
+
+
+def wrong(lines: list[dict[str, Any]]) -> dict[str, str]:
+    """Why the first line of each task must not have happened. Each is logged a microsecond after the one before."""
+    for n, line in enumerate(lines):
+        line |= {"timestamp": f"2026-11-24T00:00:00.{n:06}Z", "took_ms": 0}
+    found = [*read(map(json.dumps, lines), {})]
+    tasks: dict[str, list[Line]] = {line.task: [] for line in found}
+    for each in found:
+        tasks[each.task].append(each)
+    reasons = ((task, why) for task, some in tasks.items() for _, why in judged(some))
+    return {task: why for task, why in reasons if why}
+
+
+def test_nothing_that_the_model_does_is_forbidden(
+    client: redis.Redis, logged: list[dict[str, Any]]
+) -> None:
+    class Logged(Machine):
+        def teardown(self) -> None:
+            assert wrong(logged) == {}
+            logged.clear()
+
+    run_state_machine_as_test(
+        lambda: Logged(client),  # type: ignore[arg-type]  # any callable that makes one will do
+        settings=settings(
+            max_examples=rounds(10, 60),
+            stateful_step_count=50,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.fixture
+def lines(queue: DelayQueue, logged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A task is claimed, extended, retried, claimed again, released, claimed by another, and done."""
+    other = DelayQueue(queue._redis, queue.name)
+    queue.schedule("a", 1000)
+    task = one(queue, 1000)
+    queue.extend([task], 5000, now_ms=1050)
+    queue.retry([(task, 10)], Put.FAILED, now_ms=1100)
+    queue.release([one(queue, 1200)])
+    queue.ack([one(other, 1300)])
+    return logged
+
+
+#: Which line is doctored, what it says instead, and the reason.
+DOCTORED: list[tuple[int, dict[str, Any], str]] = [
+    (1, {"each": [["a", 1, "x", 1001]]}, "it is due 1 ms later"),
+    (1, {"each": [["a", 3, "x", 1000]]}, "attempt 1 is next, not 3"),
+    (2, {"each": [["a", 1, "stale"]]}, "the token stale holds no lease: w1 holds "),
+    (3, {"event": "claim", "at_ms": 1099, "lease_ms": 1, "each": [["a", 2, "x", 0]]}, "w1 holds "),
+    (3, {"event": "ack_late"}, "it is done, and nothing has scheduled it since"),
+    (3, {"event": "purge", "each": [["a"]]}, "it is no dead letter: it is leased"),
+    (3, {"event": "cancel", "each": [["a", "removed"]]}, "it does not wait: it is leased"),
+    (3, {"event": "ack"}, "it is done, and nothing has scheduled it since"),
+    (3, {"event": "dead_letter"}, "it is dead, and nothing has scheduled it since"),
+    (4, {"each": [["a", 1, "x", 0]]}, "attempt 2 is next, not 1"),
+    (5, {"event": "extend", "lease_ms": 9000}, "w1 holds "),
+    (
+        6,
+        {"event": "ack_late", "each": [["a", 3, "x"]]},
+        "no other worker holds it: it is scheduled",
+    ),
+    (7, {"event": "batch", "id": "a", "late_ms": -3}, "it was handled 3 ms before it was due"),
+    (7, {"each": [["a", 2, "stale"]]}, "the token stale holds no lease: w2 holds "),
+]
+
+
+@pytest.mark.parametrize(("number", "said", "reason"), DOCTORED)
+def test_what_must_not_have_happened_is_told(
+    lines: list[dict[str, Any]], number: int, said: dict[str, Any], reason: str
+) -> None:
+    assert wrong(lines) == {}
+    names = {each["by"]: f"w{n}" for n, each in enumerate(lines[1::5], 1)}
+    for line in lines:
+        line["by"] = names[line["by"]]
+    lines[number] |= said
+    assert wrong(lines)["a"].startswith(reason)
