@@ -183,6 +183,8 @@ class Webhooks(Service):
         columns = {"url": url} if url is not None else {}
         if "events" in changes:
             columns["events"] = _named(events)
+        if not columns:
+            return
         own = {"for_client": client_id, "for_id": subscription_id}
         with self._writing() as sql:
             changed = sql.run(repository.change(**columns), **own).rowcount

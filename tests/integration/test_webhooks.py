@@ -1019,6 +1019,7 @@ def test_a_subscriptions_url_and_events_can_be_changed(hooked: Hooked) -> None:
         hooked.drain()
         assert other.types() == ["order.created", "order.paid"], "what was waiting goes there, too"
     assert hooked.change(url=hooked.receiver.url, events=None)["events"] is None
+    assert hooked.change(url=None)["url"] == hooked.receiver.url
     hooked.place()
     assert hooked.drain() == ["order.created"]
     wrong: tuple[Any, ...] = (
