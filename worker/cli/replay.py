@@ -2,11 +2,10 @@
 
 import argparse
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..watch.history import CALLS, Line, judged, read
+from ..watch.history import Line, histories, read
 from .commands import Commands
 from .text import shown
 
@@ -37,14 +36,9 @@ def _replay(options: argparse.Namespace) -> int:
     found = [line for name in options.logs for line in _lines(name, names, options)]
     if not any(line.judged for line in found):
         raise ValueError("these logs have no calls of it: they are logged at LOG_LEVEL=debug")
-    tasks = {(line.queue, line.task) for line in found if line.name in CALLS and line.task}
-    by_task: defaultdict[str, list[Line]] = defaultdict(list)
-    for line in found:
-        by_task[line.task].append(line)
+    tasks = [*histories(found)]
     wrong = 0
-    for queue, task in sorted(tasks):
-        lines = (*by_task[task], *by_task[""])
-        history = [*judged(line for line in lines if line.queue in ("", queue))]
+    for queue, history in tasks:
         is_wrong = any(why for _, why in history)
         wrong += is_wrong
         if options.task or is_wrong:

@@ -5,8 +5,9 @@ tests/contract/test_history.py holds the one to the other.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -93,8 +94,8 @@ class History:
     unanswered: int = 0
     cancelled: bool = False
     now_ms: float = 0
-    #: The server's clock minus that of a worker's process.
-    ahead_ms: dict[str, float] = field(default_factory=dict)
+    #: The server's clock minus that of the holder's process.
+    ahead_ms: float = 0
 
     def why_not(self, line: Line) -> str:
         """Why this must not have happened; "" if it may have."""
@@ -145,9 +146,9 @@ class History:
             self.place, self.token, self.holder = "leased", facts["token"], line.worker
             self.now_ms, self.leased_until_ms = facts["at_ms"], facts["at_ms"] + facts["lease_ms"]
             self.next_attempt, self.unanswered = facts["attempt"] + 1, 0
-            self.ahead_ms[line.worker] = facts["at_ms"] - line.ended_ms
+            self.ahead_ms = facts["at_ms"] - line.ended_ms
         elif name == "extend":
-            began_ms = line.began_ms + self.ahead_ms.get(line.worker, 0)
+            began_ms = line.began_ms + self.ahead_ms
             self.leased_until_ms = began_ms + facts["lease_ms"] - INEXACT_MS
         elif name in SHOWN:
             self._settle(name, facts)
@@ -177,6 +178,17 @@ class History:
         else:
             # What a sweep restores was lost, or is brought forward.
             self.place, self.next_attempt = "scheduled", None if name == "restore" else 1
+
+
+def histories(lines: Iterable[Line]) -> Iterator[tuple[str, list[tuple[Line, str]]]]:
+    """Of each task that a call names: its queue, and its lines as `judged` says."""
+    by_task: defaultdict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_task[line.task].append(line)
+    tasks = {(line.queue, task) for task in by_task for line in by_task[task] if line.judged}
+    for queue, task in sorted(tasks - {(queue, "") for queue, _ in tasks}):
+        some = (*by_task[task], *by_task[""])
+        yield queue, [*judged(line for line in some if line.queue in ("", queue))]
 
 
 def judged(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
