@@ -44,7 +44,8 @@ def restart(site: Site, workers: list[Process]) -> None:
 def cancellations(site: Site) -> list[datetime]:
     cancelled = order_events.c.type == "order.cancelled"
     with site.services.engine.connect() as connection:
-        return [*connection.execute(sa.select(order_events.c.at).where(cancelled)).scalars()]
+        query = sa.select(order_events.c.at).where(cancelled).order_by(order_events.c.at)
+        return [*connection.execute(query).scalars()]
 
 
 def deadlines(site: Site) -> list[datetime]:
