@@ -1,6 +1,7 @@
 """The queue on a real server, two workers and an operator, who act one at a time in any order."""
 
 import copy
+import math
 import re
 import secrets
 import time
@@ -85,6 +86,9 @@ class QueueWorld(Machine):
         self._restore(stored)
         memories, own = copy.deepcopy(rest)
         for queue, memory in zip(self._queues(), memories, strict=True):
+            # However long the search has taken, what was known of a pause still is.
+            if math.isfinite(memory.asked_at):
+                memory.asked_at = time.monotonic()
             queue.memory = memory
         vars(self).update(own)
 
