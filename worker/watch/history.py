@@ -88,6 +88,8 @@ class History:
     token: str = ""
     holder: str = ""
     leased_until_ms: float = 0
+    #: Whether it was scheduled by a producer, and nothing else has happened to it since.
+    is_new: bool = False
     #: The attempt that is next, if that is known.
     next_attempt: int | None = None
     #: Claims without an answer, each of which may have been an attempt.
@@ -113,11 +115,12 @@ class History:
             yield f"the token {facts['token']} holds no lease: it is {place}"
         if name in LEASED and self.token != facts["token"]:
             yield f"the token {facts['token']} holds no lease: {self.holder} holds {self.token}"
-        if name == "ack_late" and place != "leased":
+        if name == "ack_late" and place != "leased" and not self.unanswered:
             yield f"no other worker holds it: it is {place}"
         if name in ("requeue", "purge") and place != "dead":
             yield f"it is no dead letter: it is {place}"
-        if name == "cancel" and facts["answer"] == "removed" and place != "scheduled":
+        removed = facts.get("answer") == "removed"
+        if removed and place != "scheduled" and not self.unanswered:
             yield f"it does not wait: it is {place}"
 
     def _reasons_not_to_claim(self, facts: dict[str, Any]) -> Iterator[str]:
@@ -128,7 +131,7 @@ class History:
         if self.place == "leased" and self.now_ms <= at_ms < self.leased_until_ms:
             left_ms = self.leased_until_ms - at_ms
             yield f"{self.holder} holds {self.token} for {left_ms:.0f} ms more"
-        if following and self.place == "scheduled" and at_ms < facts["due_at_ms"]:
+        if self.is_new and at_ms < facts["due_at_ms"]:
             yield f"it is due {facts['due_at_ms'] - at_ms} ms later"
         if following and not following <= attempt <= following + self.unanswered:
             yield f"attempt {following} is next, not {attempt}"
@@ -138,6 +141,7 @@ class History:
         name, facts = line.name, line.facts
         if not line.judged:
             return
+        self.is_new = facts.get("answer") in ("created", "rescheduled")
         if facts.get("unanswered"):
             self.unanswered += 1
             if line.task and name != "extend":  # it may be anywhere
