@@ -24,13 +24,13 @@ from orders.sql.expressions import (
     Id,
     Instant,
     clock,
+    first_uuid7,
     later,
     ms_until,
     now,
     one_of,
     text_literal,
     unindexed,
-    uuid7,
 )
 from orders.sql.ids import first_id_after
 from orders.sql.keeping import extensions, freezes
@@ -41,8 +41,6 @@ from orders.sql.tables import order_events, order_items, unpaid_orders
 p = sa.bindparam
 #: How many deadlines one statement moves.
 BATCH_SIZE = 500
-#: What follows the time in the least UUIDv7 of a millisecond.
-LEAST = text_literal("0" * 20)
 MILLISECOND = sa.literal_column("1", sa.BigInteger)
 
 
@@ -92,7 +90,7 @@ def give_back(step: Step) -> sa.Select[Any]:
         .where(freezes.c.id == p("for_id", type_=Id), unindexed(HOLDS), freezes.c.ends_at <= now())
         .with_for_update(skip_locked=True, key_share=True),
     )
-    placed_later = uuid7(later(_one(freeze, "ends_at"), MILLISECOND), LEAST)
+    placed_later = first_uuid7(later(_one(freeze, "ends_at"), MILLISECOND))
     scope = (_one(freeze, name) for name in ("client_id", "sku", "provider"))
     deadline = _one(freeze, "deadline")
     sooner = unpaid_orders.c.expires_at < deadline
@@ -143,7 +141,7 @@ BEGIN = (
     .values(
         id=p("for_extension", type_=Id),
         fingerprint=p("for_fingerprint", type_=sa.String),
-        before_id=uuid7(later(now(), MILLISECOND), LEAST),
+        before_id=first_uuid7(later(now(), MILLISECOND)),
     )
     .on_conflict_do_nothing()
 )

@@ -7,13 +7,13 @@ import sqlalchemy as sa
 from orders.sql.expressions import (
     Id,
     Instant,
+    first_uuid7,
     ids,
     later,
     now,
     one_of,
     text_literal,
     unindexed,
-    uuid7,
 )
 from orders.sql.keeping import payment_attempts
 from orders.sql.statements import FIRST
@@ -114,7 +114,7 @@ def lock(step: Step) -> sa.Select[Any]:
         sa.select(orders.c.id)
         .where(
             orders.c.id > p("after_id", type_=Id),
-            orders.c.id < uuid7(_since, text_literal("0" * 20)),
+            orders.c.id < first_uuid7(_since),
         )
         .order_by(orders.c.id)
         .limit(p("page_size", type_=sa.Integer)),

@@ -106,3 +106,8 @@ def uuid7(
         sa.func.lpad(digits, sa.literal_column("12"), text_literal("0")).concat(rest),
         Id,
     )
+
+
+def first_uuid7(at: sa.ColumnElement[datetime]) -> sa.ColumnElement[str]:
+    """The least UUIDv7 of a moment."""
+    return uuid7(at, text_literal(20 * "0"))
