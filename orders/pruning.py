@@ -23,17 +23,12 @@ BATCH_SIZE = 500
 def retention_flow(services: Services) -> Recurring:
     """Delete old orders and deliveries, at a bounded rate."""
     settings = services.settings
-
-    def probe() -> None:
-        with outages():
-            services.orders.check_ready()
-
     return Recurring(
         RETENTION_QUEUE,
         cron=CRON,
         timezone="UTC",
         handler=Pruner(services),
-        probe=probe,
+        probe=outages()(services.orders.check_ready),
         pauses=kept_pauses(services.engine, RETENTION_QUEUE),
         threads=1,
         lease_seconds=settings.lease_seconds,
