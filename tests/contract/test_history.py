@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 from structlog.testing import capture_logs
 
-from tests.contract.model import Machine
+from tests.contract.model import Machine, play
 from tests.contract.steps import one
-from tests.length import rounds
 from worker import DelayQueue
 from worker.queue.replies import Put
 from worker.queue.scripted import LOGGER
@@ -55,17 +52,16 @@ def test_nothing_that_the_model_does_is_forbidden(
         def teardown(self) -> None:
             assert wrong(logged) == {}
 
-    run_state_machine_as_test(
-        Logged,
-        settings=settings(
-            max_examples=rounds(10, 60),
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    play(Logged, 10, 60)
+
+
+def test_what_comes_from_an_iterator_is_named_too(
+    queue: DelayQueue, logged: list[dict[str, Any]]
+) -> None:
+    queue.schedule_many((name, 1000, b"") for name in "ab")
+    queue.cancel_many(iter("ac"))
+    named = [[task for task, _ in line["each"]] for line in logged]
+    assert named == [["a", "b"], ["a", "c"]]
 
 
 @pytest.fixture

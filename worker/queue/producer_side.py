@@ -51,7 +51,7 @@ class ProducerSide(ScriptedQueue):
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
-        began, tasks, answers = self.environment.clock(), [*tasks], list[Scheduled]()
+        began, tasks, answers = self.environment.clock(), self._kept(tasks), list[Scheduled]()
         for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
             answers += scheduled_in(self._run("schedule", now_ms, *args))
         self._note("schedule", began, zip((task[0] for task in tasks), answers, strict=True))
@@ -66,8 +66,7 @@ class ProducerSide(ScriptedQueue):
 
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
-        began, answers = self.environment.clock(), list[Cancelled]()
-        ids = ids if isinstance(ids, str) else [*ids]
+        began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
         for args in cancel_args(ids):
             answers += cancelled_in(self._run("cancel", None, *args))
         self._note("cancel", began, zip(ids, answers, strict=True))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.commands.core import Script
@@ -13,6 +13,7 @@ from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
 
+T = TypeVar("T")
 #: Whose level says whether calls are logged.
 LOGGER = logging.getLogger("worker")
 #: A pause that Redis has lost is renewed only by a client that asked no longer ago than this, because it may
@@ -48,6 +49,12 @@ class ScriptedQueue:
     ) -> Any:
         script, own = self._scripts[name]
         return script(keys=keys or own, args=["" if now_ms is None else now_ms, *args])
+
+    def _kept(self, rows: Iterable[T]) -> Iterable[T]:
+        """These rows, so that `_note` can name them after a call has used them up."""
+        if isinstance(rows, Sequence) or not LOGGER.isEnabledFor(logging.DEBUG):
+            return rows
+        return [*rows]
 
     def _note(self, call: str, began: float, rows: Iterable[Any], **facts: Any) -> None:
         """Log what a call did to each task, for the command ``replay``."""

@@ -14,7 +14,6 @@ from ..flow import MAX_BATCH_SIZE, Due, Task
 from .formats import SLICE, checked_id, id_to_bytes, id_to_text, slices, slices_by_size
 from .replies import Claim, Put, Restored, Seeded
 from .scripted import ScriptedQueue
-from .scripts import scripts
 
 #: Random bytes; 64 hex characters, the length the scripts cut at.
 TOKEN_BYTES = 32
@@ -109,8 +108,7 @@ class WorkerSide(ScriptedQueue):
         Each comes with its lease in ms, the claimer that still waits if there is nothing, and the worker that
         sweeps it; both may be empty.
         """
-        [file] = [each for each in scripts() if each.name == "glance"]
-        keys = [key for queue, *_ in others for key in queue.keys.of(file)]
+        keys = [key for queue, *_ in others for key in queue._scripts["glance"][1]]  # noqa: SLF001  of its own class
         args = chain.from_iterable(values for _, *values in others)
         reply = self._run("glance", now_ms, within_ms, *args, keys=keys)
         return zip(map(bool, reply[::2]), map(bool, reply[1::2]), strict=True)
