@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import queue
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,9 +12,6 @@ from typing import NamedTuple
 FEW = 2
 #: How long a round that is due then waits for one of them. If all of them hang, it gets another one.
 PATIENCE_SECONDS = 0.02
-#: A pause may be shorter by this part of it, so that rounds which began together do not stay together: a
-#: dozen at one moment would delay the tasks that are due then.
-SPREAD = 0.1
 
 
 class Repeated(NamedTuple):
@@ -104,7 +100,6 @@ class Rounds:
                     self._left -= 1
                     self._changed.notify_all()
                 else:
-                    pause *= random.uniform(1 - SPREAD, 1)  # noqa: S311  no secret
                     self._put(due._replace(at=time.monotonic() + pause))
 
     def _put(self, again: Repeated) -> None:
