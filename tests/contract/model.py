@@ -449,7 +449,7 @@ class Machine(RuleBasedStateMachine):
             "due_at_ms": task.due_at_ms,
             "died_at_ms": self.now,
         }
-        self.dead.insert(0, task.id)
+        self.dead.append(task.id)
 
     # -- an operator -----------------------------------------------------------------------
 
@@ -495,8 +495,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def each_task_is_where_the_model_says_and_nothing_else_is_stored(self) -> None:
         stored = state(self.queue)
+        dead = stored.pop("dead", [])
+        assert self.died_in_order(dead[::-1])
         assert stored == self.modelled_state()
-        places = [*stored.get("scheduled", {}), *stored.get("leased", {}), *stored.get("dead", [])]
+        places = [*stored.get("scheduled", {}), *stored.get("leased", {}), *dead]
         assert sorted(places) == sorted(self.known), "one place for each"
         assert {*stored.get("payloads", {}), *stored.get("tokens", {})} <= {*places}
 
@@ -513,7 +515,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_dead_are_listed_once_each(self) -> None:
         listed = [task_id for some in self.queue.dead_ids() for task_id in some]
-        assert listed == self.dead[::-1]
+        assert self.died_in_order(listed)
 
     # -- the model -------------------------------------------------------------------------
 
@@ -570,11 +572,15 @@ class Machine(RuleBasedStateMachine):
         ]
         return [(task_id, self.known[task_id]) for _, _, task_id in sorted(found)]
 
+    def died_in_order(self, ids: list[str]) -> bool:
+        """Whether these are the dead, none before one that died in an earlier millisecond."""
+        died = [self.known[task_id].at for task_id in ids]
+        return died == sorted(died) and sorted(ids) == sorted(self.dead)
+
     def modelled_state(self) -> State:
         content: State = {
             "scheduled": self.scores("scheduled"),
             "leased": self.scores("leased"),
-            "dead": self.dead,
             "letters": {task_id: self.known[task_id].letter for task_id in self.dead},
             "payloads": {
                 task_id: known.payload for task_id, known in self.known.items() if known.payload

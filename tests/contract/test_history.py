@@ -42,11 +42,7 @@ def test_nothing_that_the_model_does_is_forbidden(
             logged.clear()
             super().__init__(client)
 
-        # Of what dies in one millisecond the real clock says what died first, and the model cannot know.
-        def each_task_is_where_the_model_says_and_nothing_else_is_stored(self) -> None: ...
-        def the_dead_are_listed_once_each(self) -> None: ...
-
-        # Nor does a log tell of the server's clock.
+        # No log tells of the server's clock.
         def the_clock_is_set_back(self, ms: int) -> None: ...
 
         def teardown(self) -> None:
