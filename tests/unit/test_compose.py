@@ -11,7 +11,7 @@ import redis
 from devtools.make_env import write_env
 from devtools.processes import GRANIAN, ROOT
 from devtools.valkey import Valkey
-from orders.queues import QUEUE, WEBHOOK_QUEUE
+from orders.queues import QUEUES
 from worker import DelayQueue, connect
 
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
@@ -114,7 +114,7 @@ def server(valkey: Valkey, tmp_path: Path) -> Iterator[Valkey]:
     made.stop()
 
 
-@pytest.mark.parametrize("name", [QUEUE, WEBHOOK_QUEUE])
+@pytest.mark.parametrize("name", QUEUES)
 def test_redis_serves_the_queues_and_nothing_else(server: Valkey, name: str) -> None:
     with connect(server.url) as client, client.pubsub() as pubsub:
         queue = DelayQueue(client, name)
