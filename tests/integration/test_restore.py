@@ -1,4 +1,4 @@
-"""A backup of SQL is restored into an empty database, beside an empty Redis: nothing is missing, and all goes on."""
+"""A backup of SQL is restored into an empty database, whatever Redis has: nothing is missing, and all goes on."""
 
 import os
 import subprocess
@@ -15,11 +15,13 @@ from devtools.postgres import Postgres, binary
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.config import Settings
+from orders.queues import QUEUE
 from orders.sql.database import create_engine, reading
 from orders.stock.service import StockService
 from tests.conftest import Shop, empty_database
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.states import states, status
+from worker import DelayQueue
 
 
 def dump_and_restore(url: str, to: str, folder: Path) -> None:
@@ -47,12 +49,22 @@ def empty_url(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.mark.slow  # without a backup: faults/test_redis_fails.py, where Redis is empty, too
+@pytest.mark.parametrize(
+    "checks",
+    [
+        pytest.param([], id="Redis is empty"),
+        pytest.param(["soon", "later"], id="Redis is newer"),
+        pytest.param(["paid"], id="Redis is older"),
+    ],
+)
 def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     shop: Shop,
     empty_url: str,
     valkey: Valkey,
     redis_client: redis.Redis,
     tmp_path: Path,
+    *,
+    checks: list[str],
 ) -> None:
     paid, overdue, soon = shop.place(tea=2), shop.place(tea=3), shop.place(tea=4)
     shop.pay(paid)
@@ -61,7 +73,10 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     then = shop.tables()
     dump_and_restore(shop.engine.url.render_as_string(hide_password=False), empty_url, tmp_path)
     shop.pay(soon)  # after the backup, which does not know of it
+    placed = {"paid": paid, "soon": soon, "later": shop.place(tea=5)}
     assert redis_client.dbsize() == 0
+    queue = DelayQueue(redis_client, QUEUE)
+    queue.schedule_many((placed[name].id, 0, b"") for name in checks)
 
     engine = create_engine(Settings(database_url=empty_url, redis_url=valkey.url))
     restored = replace(shop, engine=engine, stock_service=StockService(engine))
@@ -71,8 +86,12 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     try:
         expected = {paid.id: "paid", overdue.id: "cancelled", soon.id: "cancelled"}
         wait_until(lambda: statuses(engine) == expected, "what is unpaid to be cancelled")
+        wait_until(
+            lambda: not queue.stats().scheduled + queue.stats().leased, "no check to be left"
+        )
     finally:
         worker.kill()
+    assert queue.dead() == []
     restored.check(tea=100)
     engine.dispose()
 
