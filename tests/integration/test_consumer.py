@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -484,6 +485,23 @@ def test_an_outcome_that_was_told_before_the_block_raised_holds(
     assert [*state(queue)["leased"]] == ["b"]
 
 
+def test_claims_that_timed_out_are_smaller_for_a_while(
+    queue: DelayQueue, consumer: Consumer
+) -> None:
+    queue.schedule_many((str(n), n, b"") for n in range(11))
+    [station] = consumer._lane.stations
+    while station.limit > 1:
+        with patch.object(station.queue, "_run", side_effect=redis.TimeoutError):
+            with consumer.take_many(4, 0):
+                pass
+            station._claim_at = 0.0
+    sizes = []
+    for _ in range(4):
+        with consumer.take_many(4, LONG) as tasks:
+            sizes.append(len(tasks))
+    assert sizes == [1, 2, 4, 4]
+
+
 def test_an_outage_gives_all_of_a_block_back(queue: DelayQueue, consumer: Consumer) -> None:
     queue.schedule_many([("a", 1, b""), ("b", 2, b"")])
     with consumer.take_many(2):
@@ -567,10 +585,13 @@ def test_a_task_is_settled_after_its_connection_was_killed(
         assert stored(queue) == {}
 
 
-def test_closing_settles_what_redis_did_not_take(
-    queue: DelayQueue, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("closes", [True, False])
+def test_what_redis_did_not_take_needs_no_other_take(
+    redis_client: redis.Redis, queue: DelayQueue, monkeypatch: pytest.MonkeyPatch, *, closes: bool
 ) -> None:
     queue.schedule("a", 1)
+    # Whoever does not close it relies on the renewals, which look so often.
+    consumer = Consumer(redis_client, "q", lease_seconds=600 if closes else 1)
     [station] = consumer._lane.stations
     answers = [redis.ConnectionError("refused"), None]
 
@@ -582,9 +603,11 @@ def test_closing_settles_what_redis_did_not_take(
     monkeypatch.setattr(station.queue, "ack", refuse_once)
     with consumer.take():
         pass
-    assert [*state(queue)["leased"]] == ["a"]
+    if closes:
+        assert [*state(queue)["leased"]] == ["a"]
+        consumer.close()
+    wait_until(lambda: stored(queue) == {}, "the ack")
     consumer.close()
-    assert stored(queue) == {}
 
 
 @pytest.mark.parametrize("fault", ["reset", "silent"])

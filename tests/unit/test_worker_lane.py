@@ -56,10 +56,12 @@ class Scripted(DelayQueue):
         super().__init__(redis.Redis.from_url("redis://127.0.0.1:1"), name)
         self.answers = list(answers)
         self.claims = 0
+        self.limits: list[int] = []
         self.checks = 0
 
-    def claim(self, *_: object, **__: object) -> Claim:
+    def claim(self, limit: int, *_: object, **__: object) -> Claim:
         self.claims += 1
+        self.limits.append(limit)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, redis.RedisError):
             raise answer
@@ -710,14 +712,21 @@ def test_claims_shrink_after_an_outage_a_batch_may_have_caused(
     assert limits[8:] == [2, 4, 8, 16, 32, 64, 100, 100]
 
 
-@pytest.mark.parametrize(("error", "limit"), [(redis.TimeoutError("slow"), 1), (GONE, 8)])
+@pytest.mark.parametrize(
+    ("error", "asked", "limits"),
+    [
+        (redis.TimeoutError("slow"), None, [8, 4, 2, 1, 1]),
+        (redis.TimeoutError("slow"), 5, [5, 4, 2, 1, 1]),  # a Consumer's take_many
+        (GONE, None, [8] * 5),
+    ],
+)
 def test_the_limit_halves_when_a_claim_times_out(
-    clock: Clock, error: redis.RedisError, limit: int
+    clock: Clock, error: redis.RedisError, asked: int | None, limits: list[int]
 ) -> None:
     flow = Flow(name="a", handler=lambda _: None, batch_size=8)
-    line = Line(clock, (flow, Scripted("a", error)), waits=5)
-    assert line.lane.next() is None
-    assert line.station.limit == limit
+    queue = Scripted("a", error)
+    assert Line(clock, (flow, queue), waits=5).lane.next(asked) is None
+    assert queue.limits == limits
 
 
 def test_no_more_is_claimed_than_was_asked_for(clock: Clock) -> None:

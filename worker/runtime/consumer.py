@@ -88,7 +88,7 @@ class Consumer:
         self._lane = Lane(environment, emit=self._emit, stopping=self._stopping)
         for name in names:
             # The body of the block is the handler.
-            flow = Flow(name=name, handler=lambda _: None, **settings)
+            flow = Flow(name=name, handler=lambda _: None, batch_size=MAX_BATCH_SIZE, **settings)
             self._lane.add(
                 flow, self._client, server=self._server, counts=self.counts, start=self._start
             )
@@ -193,8 +193,7 @@ class Consumer:
 
     def _settle(self, batch: Batch, held: HeldTasks, results: BatchResult) -> None:
         self._lane.settle(batch, held, results)
-        if not results.outage:
-            batch.station.health.handled()
+        batch.station.adapt(results, 0.0)
 
     # -- beginning and ending --------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Station:
     def claim(
         self, limit: int | None = None, *, waits_ms: int | None = None, relieved: bool = False
     ) -> Claim:
-        """Send unconfirmed calls again, then claim up to ``limit`` tasks, by default `limit`.
+        """Send unconfirmed calls again, then claim up to `limit` tasks, or ``limit`` if that is less.
 
         ``waits_ms`` and ``relieved`` are those of `DelayQueue.claim`.
 
@@ -87,7 +87,7 @@ class Station:
         """
         self._claimed_at = self._clock()
         try:
-            claim = self._claim(limit or self.limit, waits_ms, relieved=relieved)
+            claim = self._claim(min(limit or self.limit, self.limit), waits_ms, relieved=relieved)
         except (redis.RedisError, UnsafeServer) as error:
             now = self._clock()
             if not self._failed_claims:
