@@ -130,7 +130,7 @@ class Failed(Exception):
     """
 
     def __init__(self, error: BaseException | str) -> None:
-        self.error = RuntimeError(error) if isinstance(error, str) else error
+        self.error = error if isinstance(error, BaseException) else RuntimeError(error)
         super().__init__(described(self.error))
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from math import log2
+from itertools import product
+from math import inf, log2, nan
 from typing import Any
 
 import pytest
@@ -277,8 +278,13 @@ class Unreadable:
     def __repr__(self) -> str:
         raise ValueError("detached")
 
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
 
-@pytest.mark.parametrize("nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable()])
+
+@pytest.mark.parametrize(
+    "nonsense", [["0"], "0", 7, True, object(), {"0"}, Unreadable(), False, 0, "", []]
+)
 def test_a_handler_that_returns_no_mapping_is_not_run_again(nonsense: object) -> None:
     calls: list[Sequence[Task]] = []
 
@@ -292,11 +298,29 @@ def test_a_handler_that_returns_no_mapping_is_not_run_again(nonsense: object) ->
     assert all("not a mapping" in letter.reason for _, letter in results.dead)
 
 
-@pytest.mark.parametrize("nonsense", ["done", 0, True, ValueError("returned"), Retry, Unreadable()])
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_wrong_outcome_buries_only_its_own_task(nonsense: Any, *, alone: bool) -> None:
-    said: Mapping[str, Any] = {"1": nonsense}
-    handler = one_at_a_time(lambda task: said.get(task.id)) if alone else lambda _: said
+def _bare(kind: type[Exception], **parts: Any) -> Any:
+    """An outcome of a subclass whose own __init__ leaves out the rest."""
+    bare = type("Bare", (kind,), {"__init__": lambda _: None})()
+    vars(bare).update(parts)
+    return bare
+
+
+WRONG = ["done", 0, True, ValueError("returned"), Retry, Unreadable()]
+BARE = [_bare(kind) for kind in (Retry, Reschedule, DeadLetter, Failed)]
+BARE += [_bare(Retry, delay_ms=delay_ms) for delay_ms in (None, inf, nan, "5", 10**400)]
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "said"),
+    [*product([*WRONG, *BARE], ["of a batch", "alone"]), *product(BARE, ["raised"])],
+)
+def test_a_wrong_outcome_buries_only_its_own_task(nonsense: Any, said: str) -> None:
+    def one(task: Task) -> Any:
+        if task.id == "1" and said == "raised":
+            raise nonsense
+        return nonsense if task.id == "1" else None
+
+    handler = (lambda _: {"1": nonsense}) if said == "of a batch" else one_at_a_time(one)
     results = _run(handler, _tasks(3))
     assert _ids(results.done) == {"0", "2"}
     [(task, letter)] = results.dead
@@ -395,13 +419,17 @@ def test_a_handler_cannot_lose_tasks_by_emptying_its_batch() -> None:
 def test_a_failure_may_be_text_and_its_error_unreadable() -> None:
     class Unreadable(Exception):
         def __str__(self) -> str:
-            raise ValueError("no text")
+            raise asyncio.CancelledError
 
     def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome]:
-        return {task.id: Failed("no such customer") for task in tasks[:1]}
+        return {task.id: Failed(text) for task, text in zip(tasks, texts, strict=True)}
 
-    [(_, error)] = _run(handler, _tasks(2)).failed
-    assert str(error) == "no such customer"
+    texts: list[Any] = ["no such customer", 404]
+    errors = [error for _, error in _run(handler, _tasks(2)).failed]
+    assert [(type(error), str(error)) for error in errors] == [
+        (RuntimeError, "no such customer"),
+        (RuntimeError, "404"),
+    ]
     assert "Unreadable: (it has no readable message)" in str(Failed(Unreadable()))
 
 

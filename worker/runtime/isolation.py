@@ -32,7 +32,7 @@ def handle(
         batch = batches.pop()
         alone = len(batch) == 1
         try:
-            results = results_of(flow, batch, flow.handler(batch) or {})
+            results = results_of(flow, batch, flow.handler(batch))
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything
@@ -59,13 +59,15 @@ def _first_batches(flow: Flow, tasks: Sequence[Task]) -> list[Sequence[Task]]:
     return [tuple(batch) for batch in (tried, new) if batch]
 
 
-def results_of(flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome]) -> BatchResult:
+def results_of(
+    flow: Flow, batch: Sequence[Task], returned: Mapping[str, Outcome] | None
+) -> BatchResult:
     """What became of the tasks by what the handler returned; a task that is not named is done.
 
     If that is no mapping, they become dead letters, and if it names other tasks, the whole batch has failed. It is
     not run again in halves, because the handler may have done its work.
     """
-    if isinstance(returned, Mapping) and not returned:
+    if returned is None or (isinstance(returned, Mapping) and not returned):
         return BatchResult(done=[*batch])
     results = BatchResult()
     refused: dict[Task, Unavailable] = {}
@@ -94,8 +96,9 @@ def _outcomes(returned: Mapping[str, Outcome], batch: Sequence[Task]) -> list[Ou
 
 def results_of_error(flow: Flow, tasks: Sequence[Task], error: BaseException) -> BatchResult:
     """What becomes of tasks whose call raised ``error``. Asks the probe unless that is an outcome."""
-    if isinstance(error, Failed) and isinstance(error.error, Unavailable):
-        error = error.error
+    match error:
+        case Failed(error=Unavailable() as unavailable):
+            error = unavailable
     results = BatchResult()
     if not isinstance(error, Outcome):
         results.outage = _outage_behind(flow, error)

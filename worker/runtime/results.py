@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ..backoff import LOOK_AGAIN
 from ..errors import Unavailable
-from ..flow import DeadLetter, Failed, Outcome, Reschedule, Retry, Task
+from ..flow import MAX_DELAY_MS, DeadLetter, Failed, Outcome, Reschedule, Retry, Task
 
 
 class LookAgain(Retry):
@@ -36,15 +36,16 @@ class BatchResult:
         match outcome:
             case None:
                 self.done.append(task)
-            case Retry(counted=True):
+            # With what they need: a subclass may have an __init__ of its own.
+            case Retry(delay_ms=delay_ms, counted=True) if _is_delay(delay_ms):
                 self.failed.append((task, outcome))
-            case Retry():
+            case Retry(delay_ms=delay_ms) if _is_delay(delay_ms):
                 self.retries.append((task, outcome))
-            case Reschedule():
+            case Reschedule(delay_ms=delay_ms) if _is_delay(delay_ms):
                 self.rescheduled.append((task, outcome))
-            case DeadLetter():
+            case DeadLetter(reason=str()):
                 self.dead.append((task, outcome))
-            case Failed(error=error):
+            case Failed(error=BaseException() as error):
                 self.failed.append((task, error))
             case _:
                 wrong = TypeError(
@@ -71,3 +72,7 @@ class BatchResult:
         self.failed += more.failed
         self.untouched += more.untouched
         self.outage = more.outage or self.outage
+
+
+def _is_delay(ms: object) -> bool:
+    return isinstance(ms, int | float) and abs(ms) <= MAX_DELAY_MS  # false for NaN
