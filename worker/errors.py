@@ -19,7 +19,9 @@ def described(error: BaseException) -> str:
     """An error's type and message, without a SQL statement, even if its ``__str__`` raises."""
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001  a library's __str__ may raise anything
+    except FATAL:
+        raise
+    except BaseException:  # noqa: BLE001  a library's __str__ may raise anything
         message = "(it has no readable message)"
     return f"{type(error).__name__}: {without_statements(message)}"
 

@@ -173,4 +173,5 @@ class Listeners:
             except BaseException:  # a listener must not stop the work
                 if id(listener) not in self._failed:
                     self._failed.add(id(listener))
-                    log.exception("listener fails", listener=repr(listener))
+                    name = getattr(listener, "__qualname__", type(listener).__qualname__)
+                    log.exception("listener fails", listener=name)

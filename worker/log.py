@@ -1,10 +1,11 @@
 """The engine's log, which never raises into the work."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import structlog
+
+from .errors import FATAL
 
 
 class _Log:
@@ -12,8 +13,12 @@ class _Log:
 
     def __getattr__(self, level: str) -> Callable[..., None]:
         def write(event: str, **fields: Any) -> None:
-            with suppress(Exception):
+            try:
                 getattr(structlog.get_logger("worker"), level)(event, **fields)
+            except FATAL:
+                raise
+            except BaseException:  # noqa: BLE001, S110  structlog may ask the application's objects for their repr
+                pass
 
         return write
 

@@ -54,7 +54,8 @@ worker.runtime
 worker.queue
 worker.events
 worker.flow
-worker.backoff worker.errors worker.findings worker.log worker.pauses
+worker.log
+worker.backoff worker.errors worker.findings worker.pauses
 """
 
 

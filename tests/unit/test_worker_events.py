@@ -22,14 +22,18 @@ def test_every_listener_is_told_of_each_event_in_turn() -> None:
 
 
 def test_a_listener_that_raises_harms_nobody_and_is_logged_once() -> None:
-    def broken(_event: events.Event) -> None:
-        raise ValueError("a bug")
+    class Broken:
+        def __call__(self, _event: events.Event) -> None:
+            raise ValueError("a bug")
+
+        def __repr__(self) -> str:
+            raise ValueError("another")
 
     def broken_too(_event: events.Event) -> None:
         raise asyncio.CancelledError
 
     told: list[events.Event] = []
-    listeners = events.Listeners([broken, told.append, broken_too])
+    listeners = events.Listeners([Broken(), told.append, broken_too])
     with capture_logs() as logged:
         for _ in range(3):
             listeners(EVENT)
@@ -37,7 +41,7 @@ def test_a_listener_that_raises_harms_nobody_and_is_logged_once() -> None:
     assert [(line["event"], line["exc_info"]) for line in logged] == [("listener fails", True)] * 2
     assert [
         name in line["listener"]
-        for name, line in zip(("broken", "broken_too"), logged, strict=True)
+        for name, line in zip(("Broken", "broken_too"), logged, strict=True)
     ] == [True, True]
 
 

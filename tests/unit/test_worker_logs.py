@@ -1,5 +1,6 @@
 """How a process's log looks, on a terminal and elsewhere, and what LOG_LEVEL leaves of it."""
 
+import asyncio
 import dataclasses
 import errno
 import json
@@ -391,9 +392,12 @@ def test_a_long_error_full_of_urls_is_written_in_no_time(at: str) -> None:
     assert record["error"].startswith("http://user:" + ("***" if at else "secret"))
 
 
-def test_an_error_of_the_log_itself_is_dropped() -> None:
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), asyncio.CancelledError()]
+)
+def test_an_error_of_the_log_itself_is_dropped(error: BaseException) -> None:
     def full(*_: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     events_seen: list[events.Event] = []
     before = structlog.get_config()

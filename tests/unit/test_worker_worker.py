@@ -1,5 +1,6 @@
 """Whole workers, with their threads, on a fake Redis: how they are put together, and how they end."""
 
+import asyncio
 import dataclasses
 import threading
 from collections.abc import Sequence
@@ -205,7 +206,7 @@ def test_a_stopping_worker_calls_every_finish_once(clients: Clients) -> None:
 
     def broken(seconds: float) -> None:
         left["broken"] = seconds
-        raise RuntimeError("bad luck")
+        raise asyncio.CancelledError
 
     flows = [
         _flow("broken", finish=broken),

@@ -139,7 +139,7 @@ class Worker:
             if station.flow.finish is not None:
                 try:
                     station.flow.finish(max(0.0, deadline - SETTLE_SECONDS - self._clock()))
-                except Exception:
+                except BaseException:  # the application's code may raise anything
                     log.exception("finish failed", queue=station.queue.name)
         for thread in workers:
             thread.join(max(0.0, deadline - self._clock()))
