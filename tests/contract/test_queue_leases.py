@@ -410,7 +410,9 @@ def test_a_late_ack_ends_the_task_for_its_present_holder_too(
     _assert_writes_nothing(queue, DelayQueue.ack, present)
 
 
-@pytest.mark.parametrize("since", ["put back", "an earlier attempt", "scheduled anew", "dead"])
+@pytest.mark.parametrize(
+    "since", ["put back", "an earlier attempt", "scheduled anew", "another appointment", "dead"]
+)
 def test_a_late_ack_ends_nothing_else(queue: DelayQueue, since: str) -> None:
     queue.schedule("a", 1000)
     tasks = queue.claim(1, 100, now_ms=1000).tasks
@@ -418,6 +420,9 @@ def test_a_late_ack_ends_nothing_else(queue: DelayQueue, since: str) -> None:
         queue.ack(tasks)
         queue.schedule("a", 1000, b"new")
         queue.claim(1, 100, now_ms=1000)
+    elif since == "another appointment":
+        queue.schedule("a", 2000)
+        assert [one(queue, now).attempt for now in (2000, 3000)] == [1, 2]
     else:
         present = queue.claim(1, 100, now_ms=2000).tasks
         if since == "put back":

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 import redis
 
-from tests.contract.conftest import SERVERS
+from tests.contract.conftest import REAL
 from tests.contract.state import attempts, state
 from tests.contract.steps import never_sent, one, reply_lost
 from tests.unit.engine import Clock
@@ -16,7 +16,6 @@ from worker.queue.scripted import ScriptedQueue
 from worker.queue.worker_side import MAX_LOST_CLAIMS
 
 HOUR = 3_600_000
-REAL = [name for name in SERVERS if name != "fakeredis"]
 
 
 @pytest.fixture

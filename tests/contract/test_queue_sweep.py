@@ -1,8 +1,11 @@
 """Restoring what Redis lost, who does it, clocks that were set back, and which workers live."""
 
+from typing import Any
+
 import pytest
 import redis
 
+from tests.contract.conftest import REAL
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury, one
 from tests.unit.engine import Clock
@@ -400,6 +403,24 @@ def test_a_worker_that_signs_off_is_forgotten(queue: DelayQueue) -> None:
     assert [status.id for status in queue.workers()] == ["w2"]
     queue.sign_off("w2")
     assert state(queue) == {}
+
+
+@pytest.mark.parametrize("server", REAL, indirect=True, scope="session")
+def test_a_beat_costs_the_same_however_many_workers_there_are(
+    client: redis.Redis, queue: DelayQueue
+) -> None:
+    costs: list[Any] = []
+    for workers in (1, 50):
+        for n in range(workers):
+            queue.beat(f"w{n}", {"holds": n})
+        client.config_resetstat()
+        assert queue.beat("w0", {}) == workers
+        stats: Any = client.info("commandstats")
+        costs.append(
+            {name: each["calls"] for name, each in stats.items() if name != "cmdstat_info"}
+        )
+    assert costs[0] == costs[1]
+    assert "cmdstat_hgetall" not in costs[0], "it reads no worker"
 
 
 def test_workers_silent_for_an_hour_are_forgotten(client: redis.Redis, queue: DelayQueue) -> None:
