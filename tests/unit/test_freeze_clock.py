@@ -52,3 +52,13 @@ def test_the_latest_time_moves_on_with_this_machine(watch: ClockWatch) -> None:
 def test_a_slow_look_says_too_little_to_go_by(watch: ClockWatch) -> None:
     watch.accept(look(1000, 5e6 + 500, took_ms=5000))
     assert watch.latest_ms(1000) == pytest.approx(5e6 + 1000, abs=3)
+
+
+def test_a_jump_is_noticed_however_slow_the_looks_are() -> None:
+    """As on a machine so busy that each takes seconds: the first of them is better than none."""
+    watch = ClockWatch(JUMP_MS)
+    for n in range(3):
+        watch.accept(look(5000 * n, 5e6, took_ms=3000))
+    assert watch.latest_ms(15_000) == pytest.approx(5e6 + 15_000, abs=3100)
+    assert watch.jump_ms(look(15_000, 5e6 + MINUTES_MS, took_ms=3000)) > 0
+    assert watch.jump_ms(look(15_000, 5e6 - MINUTES_MS, took_ms=3000)) < 0
