@@ -5,6 +5,7 @@ Each worker looks about once a second, whatever Redis does, and before it cancel
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,13 +58,16 @@ class Guard:
         limits: Limits,
         redis_ms: Callable[[], float | None],
         own_ms: Callable[[], float] = uptime_ms,
+        wall_ms: Callable[[], float | None] = lambda: 1000 * time.time(),
     ) -> None:
-        """``redis_ms`` is Redis's clock, None while it does not answer; ``own_ms`` is this machine's, which nobody sets."""
+        """``redis_ms`` is Redis's clock, None while it does not answer; ``own_ms`` is this machine's, which
+        nobody sets, and ``wall_ms`` its clock of day.
+        """
         self._freezes, self._signs = Freezes(engine), Signs(engine)
         self._limits = limits
-        self._redis_ms, self._own_ms = redis_ms, own_ms
+        self._redis_ms, self._own_ms, self._wall_ms = redis_ms, own_ms, wall_ms
         jump_ms = 1000 * limits.clock_seconds
-        self._sql, self._redis = ClockWatch(jump_ms), ClockWatch(jump_ms)
+        self._sql, self._redis, self._wall = (ClockWatch(jump_ms) for _ in range(3))
         #: The silence of the API for which a freeze was opened.
         self._silent_since: datetime | None = None
         self._redis_read_at = self._looked_at = float("-inf")
@@ -137,20 +141,37 @@ class Guard:
         if self._clock_freeze is not None:
             self._watch_frozen_clock(self._clock_freeze, look, agrees=not jump_ms)
         elif not jump_ms:
-            self._sql.accept(look)
+            self._accept(look)
             if look.after_ms > self._redis_read_at + REDIS_MS and (redis := self._look_at_redis()):
                 self._redis.accept(redis)
-        elif (redis := self._look_at_redis()) and self._redis.jump_ms(redis) * jump_ms > 0:
-            # Both jumped the same way, so it is this machine that slept.
+        elif (redis := self._look_at_redis()) and self._only_stood_still(redis, jump_ms):
             log.warning("this machine's clock stood still", seconds=round(jump_ms / 1000, 1))
-            self._sql.accept(look)
+            self._accept(look)
             self._redis.accept(redis)
         else:
             self._clock_freeze, self._agrees_since = self._open_for_jump(jump_ms), None
 
+    def _accept(self, look: Look) -> None:
+        self._sql.accept(look)
+        if wall := self._look_at(self._wall_ms):
+            self._wall.accept(wall)
+
+    def _only_stood_still(self, redis: Look, jump_ms: float) -> bool:
+        """Whether this machine slept: Redis's clock jumped the same way, and its own clock of day did not.
+
+        If that did, too, somebody has set it, and it may be the database's.
+        """
+        wall = self._look_at(self._wall_ms)
+        was_set = wall is not None and self._wall.jump_ms(wall) != 0
+        return self._redis.jump_ms(redis) * jump_ms > 0 and not was_set
+
     def _look_at_redis(self) -> Look | None:
-        before = self._redis_read_at = self._own_ms()
-        told = self._redis_ms()
+        self._redis_read_at = self._own_ms()
+        return self._look_at(self._redis_ms)
+
+    def _look_at(self, clock_ms: Callable[[], float | None]) -> Look | None:
+        before = self._own_ms()
+        told = clock_ms()
         return None if told is None else Look(told, before, self._own_ms())
 
     def _open_for_jump(self, jump_ms: float) -> str:
@@ -167,7 +188,7 @@ class Guard:
             is_open = False
         if not is_open:  # somebody says that this clock is right, or nobody did in time
             self._clock_freeze = None
-            self._sql.accept(look)
+            self._accept(look)
         elif not agrees:
             self._agrees_since = None
         elif self._agrees_since is None:

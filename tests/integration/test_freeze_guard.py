@@ -1,5 +1,7 @@
 """Freezes that open by themselves: for a shut door, a clock that jumped, and far more than was promised."""
 
+import itertools
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,12 +33,14 @@ class Watched:
         self.freezes, self.signs = Freezes(self.engine), Signs(self.engine)
         self.own_ms = 1e6
         self.redis_ahead_ms: float | None = 0.0
+        self.wall_ahead_ms = 0.0
         self.sql_ahead_ms = 0.0
         self.guard = Guard(
             self.engine,
             Limits(**(LIMITS | limits)),
             lambda: None if self.redis_ahead_ms is None else self.own_ms + self.redis_ahead_ms,
             lambda: self.own_ms,
+            lambda: self.own_ms + self.wall_ahead_ms,
         )
         self._sql_look = self.guard._signs.look
         self.guard._signs.look = self._look  # type: ignore[method-assign]
@@ -146,7 +150,22 @@ def test_an_api_process_that_starts_forgets_old_signs(
         end()
 
 
-def test_an_api_signs_only_while_it_is_ready(watched: Watched) -> None:
+def test_an_api_signs_only_while_it_is_ready(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orders.freezes.signs.SIGN_SECONDS", 0.001)
+    ready, asked = threading.Event(), itertools.count()
+    end = start_signing(watched.signs, lambda: next(asked) >= 0 and ready.is_set())
+    try:
+        wait_until(lambda: next(asked) > 10, "it to be asked")
+        assert watched._sql_look().signed_at is None
+        ready.set()
+        wait_until(lambda: watched._sql_look().signed_at is not None, "a sign")
+    finally:
+        end()
+
+
+def test_an_api_process_has_one_sign(watched: Watched) -> None:
     watched.signs.sign(process := new_id())
     watched.signs.sign(process)
     with autocommit(watched.engine) as connection:
@@ -213,11 +232,17 @@ def test_a_jump_while_time_is_given_back_is_another(watched: Watched) -> None:
         watched.look()
 
 
-def test_a_machine_that_slept_does_not_blame_the_database(watched: Watched) -> None:
+@pytest.mark.parametrize("is_set", [False, True])
+def test_a_machine_that_slept_is_not_one_whose_clock_is_set(
+    watched: Watched,
+    is_set: bool,  # noqa: FBT001  pytest's
+) -> None:
+    """All three may be on one machine: restored, or told a wrong time."""
     watched.look(1, ms=REDIS_MS + 1)
     watched.sql_ahead_ms += 600_000
     watched.redis_ahead_ms = 600_000.0
-    assert watched.look(3) == []
+    watched.wall_ahead_ms = 600_000.0 * is_set
+    assert watched.look(3) == [(CLOCK, FreezeState.OPEN)] * is_set
 
 
 def test_without_redis_the_database_is_not_believed(watched: Watched) -> None:
