@@ -1,6 +1,7 @@
 """Nobody is cancelled because payers cannot reach us, or because a database's clock jumped."""
 
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -81,11 +82,11 @@ def signs(site: Site) -> int:
 class JumpyServer:
     """A database server whose clock the test sets."""
 
-    def __init__(self, folder: Path) -> None:
-        self._offset = folder / "clock"
-        self._offset.write_text("+0")
-        self._offset.chmod(0o644)
+    def __init__(self) -> None:
         self.server = Postgres()
+        # In the server's own folder: another run of pytest closes all of pytest's to the server's user.
+        self._offset = self.server.folder / "clock"
+        self._write("+0")
         self.server._as["env"] |= {
             "LD_PRELOAD": str(FAKETIME),
             "FAKETIME_TIMESTAMP_FILE": str(self._offset),
@@ -94,6 +95,14 @@ class JumpyServer:
         }
 
     def jump(self, offset: str) -> None:
+        self._write(offset)
+        with self.server._connect() as connection:
+            [ahead] = connection.execute(
+                "SELECT extract(epoch FROM clock_timestamp())::float8 - %s", [time.time()]
+            ).fetchone() or [None]
+        assert ahead == pytest.approx(int(offset), abs=60), "the server's clock was to jump"
+
+    def _write(self, offset: str) -> None:
         fresh = self._offset.with_suffix(".new")
         fresh.write_text(offset)
         fresh.chmod(0o644)
@@ -101,14 +110,10 @@ class JumpyServer:
 
 
 @pytest.fixture
-def jumpy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JumpyServer]:
+def jumpy() -> Iterator[JumpyServer]:
     if not FAKETIME.exists():
         pytest.skip("apt-get install faketime: without it no server's clock can be moved")
-    folder = tmp_path_factory.mktemp("clock")
-    for each in (folder, *folder.parents):
-        if not each.stat().st_mode & 0o001:
-            each.chmod(each.stat().st_mode | 0o011)
-    jumpy = JumpyServer(folder)
+    jumpy = JumpyServer()
     try:
         jumpy.server.start()
         yield jumpy
