@@ -93,7 +93,7 @@ def http_gateways(services: Services) -> Gateways:
 
     def find(client_id: str, provider: str) -> Gateway | None:
         found = services.providers.closer(client_id, provider)
-        return None if found is None else HttpGateway(sender, found.url, found.secrets)
+        return None if found is None else HttpGateway(sender, found)
 
     return find
 

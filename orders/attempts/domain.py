@@ -82,6 +82,15 @@ class Unknown(NamedTuple):
 Reply = Closed | Paid | Unknown
 
 
+class Closer(NamedTuple):
+    """Where a client's provider is asked to close a payment attempt, and what signs the request."""
+
+    url: str
+    secrets: tuple[str, ...]
+    #: The time of its signature, by the database's clock: a worker's may be wrong.
+    at: datetime
+
+
 class Gateway(Protocol):
     """A provider that can be asked."""
 

@@ -5,8 +5,6 @@ its own, such as Stripe, is asked through a small service of the shop's: see `ex
 """
 
 import json
-import time
-from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
 from uuid import uuid4
 
@@ -20,7 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
-from orders.attempts.domain import Closed, Paid, Reply, Unknown
+from orders.attempts.domain import Closed, Closer, Paid, Reply, Unknown
 from orders.errors import GatewayUnavailable
 from orders.order.domain import as_stored
 from orders.stock.domain import MAX_MINOR
@@ -63,18 +61,18 @@ class _Reply(RootModel[Annotated[_Closed | _Paid | _Unknown, Field(discriminator
 
 
 class HttpGateway:
-    """Asks at one URL, with the secrets of the provider's endpoint."""
+    """Asks at one URL, with the secrets of the provider's endpoint. It is for one request."""
 
-    def __init__(self, sender: Sender, url: str, secrets: Sequence[str]) -> None:
+    def __init__(self, sender: Sender, closer: Closer) -> None:
         self._sender = sender
-        self._url = url
-        self._secrets = secrets
+        self._closer = closer
 
     def close(self, reference: str, /) -> Reply:
         """Ask to close an attempt. Raises GatewayUnavailable."""
         body = json.dumps({"type": CLOSE, "data": {"reference": reference}}).encode()
-        headers = signed(f"close_{uuid4().hex}", body, self._secrets, now_seconds=time.time())
-        answer = self._sender.post(self._url, headers, body)
+        url, secrets, at = self._closer
+        headers = signed(f"close_{uuid4().hex}", body, secrets, now_seconds=at.timestamp())
+        answer = self._sender.post(url, headers, body)
         if not answer.is_success:
             raise GatewayUnavailable(answer.error or f"HTTP {answer.status}")
         try:

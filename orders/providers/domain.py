@@ -14,13 +14,6 @@ class Sender(NamedTuple):
     provider: str
 
 
-class Closer(NamedTuple):
-    """Where a client's provider is asked to close a payment attempt, and what signs the request."""
-
-    url: str
-    secrets: tuple[str, ...]
-
-
 class MessageStatus(StrEnum):
     """Whether a message waits for a person, because it could not be recorded."""
 

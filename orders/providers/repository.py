@@ -44,7 +44,9 @@ _asked = (
     .cte("asked")
 )
 GET_CLOSER = sa.select(
-    sa.select(_asked.c.close_url).scalar_subquery().label("close_url"), provider_secrets.c.secret
+    sa.select(_asked.c.close_url).scalar_subquery().label("close_url"),
+    provider_secrets.c.secret,
+    now().label("at"),
 ).where(
     provider_secrets.c.endpoint_id == sa.select(_asked.c.id).scalar_subquery(), SECRETS.is_valid
 )

@@ -10,10 +10,11 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from orders.attempts.domain import Closer
 from orders.caches import Credentials
 from orders.errors import ClientNotFound, EndpointNotFound, MessageNotFound, SignatureInvalid
 from orders.providers import repository
-from orders.providers.domain import Closer, ProviderEndpoint, ProviderMessage, Sender
+from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender
 from orders.sql.errors import retried
 from orders.sql.ids import is_uuid, new_id
 from orders.sql.statements import Position, Statements
@@ -120,8 +121,11 @@ class Providers(Service):
     def closer(self, client_id: str, provider: str) -> Closer | None:
         """Where a client's provider is asked to close payment attempts; None if it cannot be."""
         values = {"for_client": client_id, "for_provider": provider}
-        found = self._all(tuple, repository.GET_CLOSER, **values)
-        return Closer(found[0][0], tuple(secret for _, secret in found)) if found else None
+        with self._reading() as sql:
+            rows = sql.run(repository.GET_CLOSER, **values).all()
+        if not rows:
+            return None
+        return Closer(rows[0].close_url, tuple(row.secret for row in rows), rows[0].at)
 
     def authenticate(
         self, endpoint_id: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float

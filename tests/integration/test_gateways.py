@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,7 +14,7 @@ import redis
 from devtools.valkey import Valkey
 from examples.gateway import Gateway, Stripe
 from orders.attempts.circuit import FIRST_SECONDS, MOST_FAILURES, MOST_SECONDS, Circuit
-from orders.attempts.domain import Closed, Paid, Reply, Unknown
+from orders.attempts.domain import Closed, Closer, Paid, Reply, Unknown
 from orders.attempts.gateway import HttpGateway
 from orders.closings import attempt_flow
 from orders.errors import GatewayUnavailable
@@ -23,6 +24,7 @@ from tests.conftest import serving
 from tests.integration.test_attempts import Till
 
 SECRET = new_secret()
+AT = datetime(2026, 11, 24, 3, tzinfo=UTC)
 CREATED = 1_767_225_599
 
 
@@ -66,7 +68,7 @@ def test_only_what_makes_sense_is_an_answer(
     status: int | None, body: str | None, reply: Reply | None
 ) -> None:
     sender = Recorder(status, body)
-    gateway = HttpGateway(sender, "https://bank.example/close", [SECRET])
+    gateway = HttpGateway(sender, Closer("https://bank.example/close", (SECRET,), AT))
     if reply is None:
         with pytest.raises(GatewayUnavailable):
             gateway.close("tx-1")
@@ -75,7 +77,7 @@ def test_only_what_makes_sense_is_an_answer(
     [(url, headers, sent)] = sender.sent
     assert url == "https://bank.example/close"
     assert json.loads(sent) == {"type": "payment.close", "data": {"reference": "tx-1"}}
-    assert verify(headers, sent, [SECRET], now_seconds=int(headers["webhook-timestamp"]))
+    assert verify(headers, sent, [SECRET], now_seconds=AT.timestamp()), "whatever this clock says"
 
 
 def test_a_circuit_opens_lets_one_try_and_closes() -> None:
