@@ -18,6 +18,9 @@ from worker.records import Records
 
 log = structlog.get_logger("orders")
 
+#: More freezes are not named.
+MOST_NAMED = 3
+
 
 def thaw_flow(services: Services) -> Flow:
     """Give back time after each freeze, a batch of orders at a time."""
@@ -46,6 +49,13 @@ def thaw_flow(services: Services) -> Flow:
         batch_size=1,
         **settings.of_each_flow,
     )
+
+
+def frozen(services: Services) -> str:
+    """What holds orders at the moment, in a sentence. Raises Unavailable."""
+    with outages():
+        found = "; ".join(map(str, services.freezes.holding(MOST_NAMED)))
+    return f"frozen: {found}" if found else ""
 
 
 def _give_back(

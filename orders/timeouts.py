@@ -22,7 +22,7 @@ from orders.queues import QUEUE
 from orders.sql.database import session_settings
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
-from orders.thaws import thaw_flow
+from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
@@ -37,12 +37,11 @@ MOST_LINES = 50
 HAS_PAYLOAD = DeadLetter("an order's check has no payload")
 
 
-def flows() -> list[Flow]:
-    """What ``python -m worker run orders.timeouts:flows`` runs. Raises SettingsInvalid."""
-    settings = Settings.from_env(os.environ)
-    services = bootstrap(settings, counting())
+def flows(services: Services | None = None) -> list[Flow]:
+    """What ``python -m worker run orders.timeouts:flows`` runs, and the page's doctor examines. Raises SettingsInvalid."""
+    services = services or bootstrap(Settings.from_env(os.environ), counting())
     traces = tracing(os.environ)
-    doctor = Doctor(services.engine, session=session_settings(settings))
+    doctor = Doctor(services.engine, session=session_settings(services.settings))
     timeouts = timeout_flow(services, doctor, traces, guard_of(services))
     webhooks, attempts = webhook_flow(services, traces=traces), attempt_flow(services)
     return [timeouts, webhooks, thaw_flow(services), attempts, retention_flow(services)]
@@ -57,7 +56,6 @@ def timeout_flow(
     """Cancel unpaid orders at their deadline, a batch at a time."""
     settings, orders = services.settings, services.orders
     per_second = settings.max_cancellations_per_second
-
     locks = LockLog(services.watching)
 
     def decide(
@@ -91,6 +89,7 @@ def timeout_flow(
         pauses=queue_pauses,
     ).flow(
         probe=outages()(orders.check_ready),
+        held=lambda: frozen(services),
         tick=tick,
         checks=None if doctor is None else doctor.examine,
         batch_size=settings.batch_size,
@@ -107,9 +106,8 @@ def _spread(left: Mapping[str, float], per_second: int) -> dict[str, float | Out
 
 
 def _report(tasks: Collection[Task], traces: Traces, began_ns: int) -> Report | None:
-    """What reports the cancelled orders of a batch; None if that would go nowhere.
-
-    Each order has a line in the log and, with tracing, a span.
+    """What reports the cancelled orders of a batch, each in a line of the log and, with tracing, a span;
+    None if that would go nowhere.
     """
     is_small = len(tasks) <= MOST_LINES
     lines = logging.getLogger("orders").isEnabledFor(logging.INFO if is_small else logging.DEBUG)

@@ -176,6 +176,8 @@ class Flow:
     probe: Probe | None = field(default=None, repr=False)
     #: Keeps a pause of the queue, so that it holds whatever happens to Redis. `Records` may have it.
     pauses: Pauses | None = field(default=None, repr=False)
+    #: Says what holds up tasks that are due, "" if nothing: for the command ``stats``. Raises `Unavailable`.
+    held: Callable[[], str] | None = field(default=None, repr=False)
     #: Called about once a second in each worker, from its start, whatever else it does.
     tick: Callable[[], object] | None = field(default=None, repr=False)
     #: Called when the worker stops, with the seconds that are left. It should end what the handler left running.

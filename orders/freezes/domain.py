@@ -57,6 +57,10 @@ class Freeze:
     given_back: int
     given_back_at: datetime | None
 
+    def __str__(self) -> str:
+        until = f"{self.ends_at:%Y-%m-%d %H:%M} UTC"
+        return f"{self.scope} until {until}, by {self.opened_by}: {self.reason}"
+
     @property
     def scope(self) -> Scope:
         return Scope(self.client, self.sku, self.provider)

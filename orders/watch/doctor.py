@@ -195,10 +195,7 @@ def _freezes(repository: DoctorRepository) -> Finding:
     found = repository.freezes()
     if not found:
         return ok("orders.freezes", "no order is frozen")
-    listed = "; ".join(
-        f"{each.scope} until {each.ends_at:%Y-%m-%d %H:%M} UTC, by {each.opened_by}: {each.reason}"
-        for each in found
-    )
+    listed = "; ".join(map(str, found))
     advice = (
         "These orders are not cancelled meanwhile. python -m orders thaw ID ends a freeze; "
         "python -m orders freezes lists them. One that has ended needs a worker to give back time."

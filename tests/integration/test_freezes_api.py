@@ -9,6 +9,7 @@ from werkzeug.test import TestResponse
 
 from orders.clients.domain import parted
 from orders.freezes.domain import Scope
+from orders.timeouts import timeout_flow
 from orders.watch.doctor import Doctor
 from tests.conftest import Api
 from tests.integration.test_orders_cli import run
@@ -126,13 +127,16 @@ def test_a_mistyped_command_freezes_nothing(api: Api, args: tuple[str, ...]) -> 
     assert api.services.freezes.holding() == []
 
 
-def test_the_doctor_says_what_is_frozen(api: Api) -> None:
+def test_doctor_and_stats_say_what_is_frozen(api: Api) -> None:
     def finding() -> Any:
         found = {each.check: each for each in Doctor(api.services.engine).examine()}
         return found["orders.freezes"]
 
-    assert finding().level == "ok"
+    held = timeout_flow(api.services).held
+    assert held is not None
+    assert (finding().level, held()) == ("ok", "")
     api.services.freezes.open(Scope("customer"), reason="a bad deploy", by="door", seconds=60)
     assert finding().level == "warning"
     assert "client customer until" in finding().summary
     assert "by door: a bad deploy" in finding().summary
+    assert held() == finding().summary

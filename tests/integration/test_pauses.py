@@ -11,7 +11,7 @@ from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
 from tests.integration.hall import Hall, made
 from tests.integration.workers import running
-from worker import DelayQueue, Flow, Worker
+from worker import DelayQueue, Flow, Unavailable, Worker
 from worker.cli import main
 from worker.doctor import examine
 from worker.records import TablePauses, pauses_table
@@ -92,6 +92,17 @@ def test_who_paused_and_why_is_shown(hall: Hall, command: Command) -> None:
     away = redis.Redis(port=free_port())
     last = {each.check: each for each in examine(away, [hall.flow])}
     assert ": a restore" in last["queue.pause"].summary
+
+
+def test_what_else_holds_tasks_up_is_shown(command: Command) -> None:
+    FLOW[:] = [Flow(name="held", handler=lambda _: None, held=lambda: "frozen: why")]
+    assert "held  frozen: why" in command("stats")
+
+    def fails() -> str:
+        raise Unavailable("no answer")
+
+    FLOW[:] = [Flow(name="held", handler=lambda _: None, held=fails)]
+    assert "frozen" not in command("stats"), "the counts are shown all the same"
 
 
 def test_a_pause_in_redis_only_warns(command: Command) -> None:

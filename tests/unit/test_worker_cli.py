@@ -287,7 +287,7 @@ def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(_options: argparse.Namespace) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arguments, "queues", interrupted)
+    monkeypatch.setattr(arguments, "flows_of_queues", interrupted)
     assert cli.main(["stats"]) == 130
 
 

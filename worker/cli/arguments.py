@@ -42,14 +42,19 @@ def queue(options: argparse.Namespace) -> DelayQueue:
 
 def queue_names(options: argparse.Namespace) -> list[str]:
     """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and NoSuchQueue."""
+    return [*flows_of_queues(options)]
+
+
+def flows_of_queues(options: argparse.Namespace) -> dict[str, Flow | None]:
+    """The names of the `queues`, with their flows if these are needed to know the names. Raises as `queue_names`."""
     if options.queue is not None and not named_flows(options):
-        return [options.queue]  # the configured flows may need settings that are missing here
+        return {options.queue: None}  # the configured flows may need settings that are missing here
     try:
         found = flows(options)
     except FlowsNotNamed as error:
         detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
         raise FlowsNotNamed(detail) from error
-    return [flow.name for flow in _selected(options, found)]
+    return {flow.name: flow for flow in _selected(options, found)}
 
 
 def named_flows(options: argparse.Namespace) -> str | None:

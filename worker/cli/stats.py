@@ -11,6 +11,8 @@ from typing import Any
 
 import redis
 
+from ..errors import Unavailable
+from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from . import arguments
 from .commands import Commands
@@ -71,7 +73,8 @@ def _stats(options: argparse.Namespace) -> None:
         return
     if options.every is not None or options.count is not None:
         raise ValueError("--every and --count need --watch")
-    rows = [_row(queue) for queue in arguments.queues(options)]
+    found, client = arguments.flows_of_queues(options), arguments.client_of(options)
+    rows = [_row(DelayQueue(client, name), flow) for name, flow in found.items()]
     if not options.json and terminal():
         _print_stats(rows)
         return
@@ -82,11 +85,13 @@ def _stats(options: argparse.Namespace) -> None:
             print("\n".join(f"{name:>18}  {shown(value)}" for name, value in row.items()))
 
 
-def _row(queue: DelayQueue) -> dict[str, Any]:
-    """A queue's counts; if it is paused, by whom and why, too."""
+def _row(queue: DelayQueue, flow: Flow | None) -> dict[str, Any]:
+    """A queue's counts; by whom and why it is paused, too, and what else holds its tasks up."""
     row = {"queue": queue.name, **dataclasses.asdict(queue.stats())}
-    pause = queue.find_pause() if row["paused"] else None
-    return row | ({"pause": str(pause)} if pause else {})
+    pause, held = queue.find_pause() if row["paused"] else None, ""
+    with suppress(Unavailable):
+        held = flow.held() if flow and flow.held else ""
+    return row | ({"pause": str(pause)} if pause else {}) | ({"held": held} if held else {})
 
 
 def _print_stats(rows: list[dict[str, Any]]) -> None:
@@ -94,7 +99,7 @@ def _print_stats(rows: list[dict[str, Any]]) -> None:
         ("queue", "scheduled", "due", "in 1 min", "leased", "dead", "next", "oldest"),
         [
             (
-                row["queue"] + (f" ({row['pause']})" if "pause" in row else ""),
+                row["queue"] + "".join(f" ({row[why]})" for why in ("pause", "held") if why in row),
                 *(
                     row[name]
                     for name in ("scheduled", "due", "due_within_minute", "leased", "dead")

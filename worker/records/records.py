@@ -55,6 +55,7 @@ class FlowSettings(CommonSettings, total=False):
 
     without_redis: Literal["wait", "handle"]
     checks: Checks | None
+    held: Callable[[], str] | None
     tick: Callable[[], object] | None
     threads: int | None
     pool: str | None
