@@ -6,11 +6,8 @@ from dataclasses import asdict
 from functools import cached_property
 
 from orders.bootstrap import Services
-from orders.deliveries import webhook_flow
 from orders.errors import DoctorBusy
-from orders.sql.database import session_settings
-from orders.timeouts import timeout_flow
-from orders.watch.doctor import Doctor
+from orders.timeouts import flows
 from worker import Flow
 from worker.doctor import examine
 
@@ -43,7 +40,4 @@ class Examination:
     @cached_property
     def _flows(self) -> list[Flow]:
         """Built on first use, because it loads TLS certificates."""
-        services = self._services
-        doctor = Doctor(services.engine, session=session_settings(services.settings))
-        orders = timeout_flow(services, doctor)
-        return [orders, webhook_flow(services)]
+        return flows(self._services)

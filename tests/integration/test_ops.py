@@ -20,7 +20,7 @@ from orders.clients.domain import parted
 from orders.config import Settings
 from orders.ops import sessions
 from orders.ops.routes import POLICY, STATIC, Tools
-from orders.queues import QUEUE, WEBHOOK_QUEUE
+from orders.queues import QUEUE, QUEUES, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
 from orders.sql.tables import ops_sessions, unpaid_orders
@@ -608,6 +608,8 @@ def test_the_doctors_lines_come_one_by_one(page: Page) -> None:
     } <= checks.keys()
     assert checks["queue.workers"]["level"] == "failure"
     assert "Start one" in checks["queue.workers"]["advice"]
+    probed = [each["queue"] for each in found if each["check"] == "flow.probe"]
+    assert probed == [*QUEUES], "as the command, whatever this deployment serves"
 
 
 def test_one_examination_runs_at_a_time(api: Api, page: Page) -> None:

@@ -60,13 +60,14 @@ function show(findings) {
   $("doctor-count").className = problems.some((finding) => finding.level === "failure") ? "count bad" : "count warn";
 }
 
-function item({ check, level, summary: text, advice }) {
+function item(finding) {
+  const { check, level, summary: text, advice } = finding;
   const state = { ok: "good", warning: "warn", failure: "bad" }[level];
   return h(
     "li",
     {},
     h("span", { class: `level ${state}` }, level),
     h("span", { class: "id" }, check),
-    h("div", {}, h("p", {}, ...withCode(text)), advice ? h("p", { class: "note" }, ...withCode(advice), " ", h("a", { href: hrefOf(check) }, "Runbook")) : null),
+    h("div", {}, h("p", {}, ...withCode(text)), advice ? h("p", { class: "note" }, ...withCode(advice), " ", h("a", { href: hrefOf(finding) }, "Runbook")) : null),
   );
 }

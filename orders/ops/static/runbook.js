@@ -2,9 +2,10 @@
 
 import { $, h, setText, withCode } from "./dom.js";
 
-/** What to read about each of the doctor's checks; by the beginning of its name. */
+/** What to read about each of the doctor's findings; by the beginning of its check and level. */
 const ENTRIES = {
   "queue.pause": "QueuePaused",
+  "queue.workers warning": "WorkerDown",
   "queue.workers": "NoWorker",
   "queue.stuck": "HandlerTooSlow",
   "queue.backlog": "QueueBacklog",
@@ -13,14 +14,16 @@ const ENTRIES = {
   "flow.overdue": "OrdersOverdue",
   "flow.tasks": "TasksRestored",
   "redis.": "RedisUnavailable",
+  "sql.": "DatabaseUnavailable",
+  "orders.locked": "OrdersOverdue",
   "orders.freezes": "OrdersFrozen",
   "orders.refunds": "RefundsWaiting",
   "orders.webhooks": "WebhooksFailing",
 };
 
-/** The address of the entry for one of the doctor's checks. */
-export function hrefOf(check) {
-  const known = Object.keys(ENTRIES).find((name) => check.startsWith(name));
+/** The address of the entry for one of the doctor's findings. */
+export function hrefOf({ check, level }) {
+  const known = Object.keys(ENTRIES).find((name) => `${check} ${level}`.startsWith(name));
   return known ? `#runbook/${ENTRIES[known]}` : "#runbook";
 }
 
