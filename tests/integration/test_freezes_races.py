@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from itertools import combinations
+
+import pytest
 
 from orders.errors import AlreadyPaid, OrderCancelled
 from orders.freezes.domain import Scope
@@ -15,6 +17,7 @@ from orders.sql.database import autocommit
 from tests.conftest import Shop
 from tests.expiring import expire_now
 from tests.integration.test_orders_races import RACES, place_overdue
+from tests.length import quick_first
 from tests.races import together
 
 SCOPE = Scope(sku="tea")
@@ -23,15 +26,17 @@ SCOPE = Scope(sku="tea")
 class Race:
     """What meets over one order."""
 
-    def __init__(self, shop: Shop, order: Order) -> None:
-        self._shop, self._order = shop, order
+    def __init__(self, shop: Shop) -> None:
+        self._shop, [self._order] = shop, place_overdue(shop, [{"tea": 1}])
         self._freezes = Freezes(shop.engine)
+        self._opened: list[str] = []
         self.actions: list[Callable[[], None]] = [
             *(self.freeze, self.thaw, self.pay, self.extend, self.expire, self.expire)
         ]
 
     def freeze(self) -> None:
-        self._freezes.open(SCOPE, reason="r", by="b", seconds=60)
+        opened = self._freezes.open(SCOPE, reason="r", by="b", seconds=60)
+        self._opened.append(opened.freeze.id)
 
     def thaw(self) -> None:
         for each in self._freezes.holding():
@@ -62,26 +67,27 @@ class Race:
             while (batch := extensions.give_back(connection, freeze_id)) and not batch.done:
                 pass
 
-    def check(self) -> None:
-        """Whatever is left got all its time back, and nothing holds it any more."""
+    def check(self) -> Order:
+        """It has ended once at most; or it got all its time back, and nothing holds it any more."""
         self.thaw()
         assert self._freezes.holding() == []
         after = self._order_now()
+        events = self._shop.events(self._order)
+        ends = [each for each in events if each in ("order.paid", "order.cancelled")]
+        assert ends == ([] if after.status is OrderStatus.UNPAID else [f"order.{after.status}"])
+        assert events.count("order.extended") == after.version - len(ends) - 1
         if after.status is OrderStatus.UNPAID:
-            opened = self._freezes.page(page_size=100)
-            due = [each.deadline for each in opened if each.opened_at >= self._order.created_at]
-            events = self._shop.events(self._order)
-            if due:
-                assert after.expires_at >= max(due)
-                assert events.count("order.extended") == after.version - 1
+            due = [self._freezes.get(each).deadline for each in self._opened]
+            assert after.expires_at >= max(due, default=after.expires_at)
             self._shop.service.cancel(self._shop.client, self._order.id)
+        return after
 
 
 def test_whatever_meets_a_freeze(shop: Shop) -> None:
     shop.stock(on_hand=10**6)
     rng = random.Random(28)
-    for order in (place_overdue(shop, [{"tea": 1}])[0] for _ in range(RACES)):
-        race = Race(shop, order)
+    for _ in range(RACES):
+        race = Race(shop)
         some = rng.sample(race.actions, rng.randint(2, len(race.actions)))
         rng.shuffle(some)
         together(*some)
@@ -89,16 +95,30 @@ def test_whatever_meets_a_freeze(shop: Shop) -> None:
     shop.check(tea=10**6)
 
 
+PAIRS = combinations(("freeze", "expire", "thaw", "pay", "extend"), 2)
+
+
+@pytest.mark.parametrize(("one", "other"), quick_first(PAIRS))
+def test_two_that_meet_while_a_freeze_opens_or_ends(shop: Shop, one: str, other: str) -> None:
+    """Unless it opens just then, an earlier statement has opened it: nobody is cancelled."""
+    shop.stock(on_hand=10**6)
+    ends = set()
+    for _ in range(RACES):
+        race = Race(shop)
+        if "freeze" not in (one, other):
+            race.freeze()
+        together(getattr(race, one), getattr(race, other))
+        ends.add(race.check().status)
+    shop.check(tea=10**6)
+    if "freeze" not in (one, other):
+        assert OrderStatus.CANCELLED not in ends
+
+
 def test_no_expiry_that_begins_in_a_freeze_cancels(shop: Shop) -> None:
     shop.stock(on_hand=10**6)
-    freezes = Freezes(shop.engine)
-    for order in (place_overdue(shop, [{"tea": 1}])[0] for _ in range(RACES)):
-        freeze = freezes.open(SCOPE, reason="r", by="b", seconds=60).freeze
-        race = Race(shop, order)
-        expire = partial(expire_now, shop.service, [order.id])
-        together(race.thaw, expire, expire, race.extend)
-        after = shop.service.order(shop.client, order.id)
-        assert after.status is OrderStatus.UNPAID
-        assert after.expires_at >= freezes.get(freeze.id).deadline
-        shop.service.cancel(shop.client, order.id)
+    for _ in range(RACES):
+        race = Race(shop)
+        race.freeze()
+        together(race.thaw, race.expire, race.expire, race.extend)
+        assert race.check().status is OrderStatus.UNPAID
     shop.check(tea=10**6)
