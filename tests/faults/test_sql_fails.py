@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,13 +14,16 @@ import sqlalchemy as sa
 from devtools import processes
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
-from orders.sql.tables import metadata
+from orders.sql.tables import metadata, unpaid_orders
+from orders.watch.locked import LONG_MS, LOOK_SECONDS
 from tests.clock import bound
 from tests.faults.checker import violations
+from tests.faults.conftest import Build
 from tests.faults.load import Load
 from tests.faults.pauses import last
 from tests.faults.site import HURRIED, PATIENT, SKUS, STOCKED, Customer, Site, small_disk
 from tests.integration.workers import frozen
+from worker.runtime.ticks import TICK_SECONDS
 
 #: Three failures in a row, at most 0.2 s apart, would be a dead letter.
 SETTINGS = {"MAX_FAILURES": "3", "RETRY_BASE_SECONDS": "0.1", "RETRY_CAP_SECONDS": "0.2"}
@@ -276,3 +280,17 @@ def test_a_standby_takes_over_and_loses_no_confirmed_order(tmp_path: Path) -> No
             primary.kill()
             standby.execute("SELECT pg_promote()")
         assert_nothing_is_broken(site, worker, load)
+
+
+@pytest.mark.slow
+def test_a_locked_row_is_named_within_five_seconds(build: Build) -> None:
+    site = build()
+    worker = site.start_worker()
+    due_at = time.monotonic() + 3
+    site.place(1, 3, 3)
+    with site.services.engine.begin() as stranger:
+        assert len(stranger.execute(sa.select(unpaid_orders).with_for_update()).all()) == 1
+        wait_until(lambda: '"row locked"' in site.log(worker), "its holder to be named")
+        assert time.monotonic() - due_at <= bound(5)
+    site.wait_until_all_are_cancelled()
+    assert LONG_MS / 1000 + LOOK_SECONDS + TICK_SECONDS < 5, "on any machine"

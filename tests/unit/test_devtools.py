@@ -202,3 +202,13 @@ def test_a_persistent_server_keeps_its_data() -> None:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+def test_make_run_finds_a_taken_port_before_it_installs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = ["make", "run", f"PORT={port}", f"VENV={tmp_path / 'venv'}"]
+        made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert made.returncode != 0
+    assert f"port {port} is taken" in made.stderr
+    assert [*tmp_path.iterdir()] == []
