@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import redis
@@ -20,9 +20,10 @@ from hypothesis.stateful import (
 )
 
 from tests.contract.state import NOBODY, State, attempts, state
-from tests.contract.steps import never_sent, reply_lost
+from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
 from tests.length import rounds
-from worker import Cancelled, DelayQueue, Due, LeaseLost, Scheduled, Task
+from worker import Cancelled, Due, LeaseLost, Scheduled, Task
+from worker.queue.environment import Environment
 from worker.queue.replies import Put, Restored
 
 IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
@@ -38,6 +39,8 @@ HOUR = 3_600_000
 TERM = 20
 #: For how long after an outage of Redis leases that have ended are left to their workers.
 SPARED = 2000
+#: An outage is longer. A claim that runs later than this after it was sent leases nothing.
+STALE = 1000
 #: A task that is later than its record says by no more than this is left where it is.
 SLACK = 100
 
@@ -75,6 +78,20 @@ class Known:
         return self.attempts
 
 
+class Said(NamedTuple):
+    """What a worker's claim tells the server, besides what it wants."""
+
+    worker: str
+    #: Whether it knows that the queue is paused, and whether it wants the newest.
+    knew: bool
+    newest: bool
+    #: For how long the server has not answered it, and when it expects the claim to run, if it can tell.
+    silence: int
+    expected: int | None
+    #: The claims whose replies it lost.
+    reported: list[str]
+
+
 #: With more due tasks than these, the newest are claimed in every second claim. The machine has fewer.
 BACKLOG = 1000
 
@@ -88,12 +105,20 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         client.flushall()
         self.client = client
-        self.queue = DelayQueue(client, "model")
+        #: The server's clock, and for how many ms the machine has run: clocks of processes are not set back.
+        self.now, self.ran = 10 * DAY, 0
+        environment = Environment(clock=lambda: self.ran / 1000, token=numbered())
+        self.queue, *queues = (QueueAt(self.time, client, environment) for _ in range(3))
         #: Each worker has a queue of its own, and lost some replies that it has not reported yet.
-        self.workers = {name: DelayQueue(client, "model") for name in ("w1", "w2")}
+        self.workers = dict(zip(("w1", "w2"), queues, strict=True))
         self.unreported: dict[str, list[str]] = {"w1": [], "w2": []}
-        self.now = 10 * DAY
+        #: Since when Redis has not answered a worker, and its clock minus this machine's as that knows it.
+        self.silent: dict[str, int] = {}
+        self.ahead: dict[str, int] = {}
         self.forget_everything()
+
+    def time(self) -> int:
+        return self.now
 
     def forget_everything(self) -> None:
         self.known: dict[str, Known] = {}
@@ -118,11 +143,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([1, 2, 3, 5, 8, 10, 15, 20, 25, 30, 2 * DAY]))
     def time_passes(self, ms: int) -> None:
-        self.now += ms
+        self.now, self.ran = self.now + ms, self.ran + ms
 
-    @rule(ms=st.sampled_from([1, 5, 10, 20, 100]))
-    def the_clock_is_set_back(self, ms: int) -> None:
-        self.now -= ms
+    @rule(ms=st.sampled_from([-1, -5, -10, -20, -100, 2 * STALE]))
+    def the_clock_is_set(self, ms: int) -> None:
+        self.now += ms
 
     @rule(
         task_id=IDS,
@@ -152,7 +177,7 @@ class Machine(RuleBasedStateMachine):
             expected = Scheduled.UNCHANGED
         else:
             expected = Scheduled.RESCHEDULED
-        when = {"delay_ms": delay, "now_ms": self.now} if relative else {"due_at_ms": due}
+        when = {"delay_ms": delay} if relative else {"due_at_ms": due}
         said = self.queue.schedule(task_id, payload=payload, only_if_absent=only_if_absent, **when)
         assert said is expected
         if expected in (Scheduled.CREATED, Scheduled.RESCHEDULED):
@@ -186,9 +211,7 @@ class Machine(RuleBasedStateMachine):
     ) -> None:
         waiting = [Due(task_id, delay, payload) for task_id in ids]
         knew = self.queue.memory.paused
-        found = self.queue.restore(
-            waiting, worker_id=worker, term_ms=TERM, look_only=look_only, now_ms=self.now
-        )
+        found = self.queue.restore(waiting, worker_id=worker, term_ms=TERM, look_only=look_only)
         turn, new_turn, turn_in_ms = self.turn(worker)
         self.renew_pause(knew=knew)
         if not turn or self.paused:
@@ -244,16 +267,17 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=claimed, worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim(self, worker: str, limit: int, lease: int) -> Any:
-        knew = self.workers[worker].memory.paused
-        newest = self.workers[worker].memory.takes_newest
-        claim = self.workers[worker].claim(limit, lease, now_ms=self.now)
-        self.renew_pause(knew=knew)
-        self.report_lost_claims(worker, self.unreported[worker], lease)
-        self.unreported[worker] = []
-        assert (claim.paused, claim.now_ms) == (self.paused, self.now)
+        said = self.said(worker)
+        claim = self.workers[worker].claim(limit, lease)
+        self.silent.pop(worker, None)
+        self.unreported[worker], self.ahead[worker] = [], self.now - self.ran
         token = claim.tasks[0].token if claim.tasks else ""
-        ids = self.take(worker, limit, lease, token, newest=newest)
+        ids = self.take(said, limit, lease, token)
         assert claim.tasks == [self.as_task(task_id) for task_id in ids]
+        if self.is_stale(said):
+            assert claim[1:] == (self.now, 0, said.knew)
+            return multiple()
+        assert (claim.paused, claim.now_ms) == (self.paused, self.now)
         spared = self.spared_until() if self.ripe("leased") else 0
         ends = [
             max(known.at, spared if known.place == "leased" else 0)
@@ -266,28 +290,45 @@ class Machine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 10), lease=LEASES)
     def claim_and_lose_the_reply(self, worker: str, limit: int, lease: int) -> None:
-        self.renew_pause(knew=self.workers[worker].memory.paused)
-        newest = self.workers[worker].memory.takes_newest
+        said = self.said(worker)
         with reply_lost(self.workers[worker]):
-            self.workers[worker].claim(limit, lease, now_ms=self.now)
-        self.report_lost_claims(worker, self.unreported[worker], lease)
-        self.unreported[worker] = [*self.workers[worker].memory.lost_claims]
-        self.take(worker, limit, lease, self.unreported[worker][-1], newest=newest)
+            self.workers[worker].claim(limit, lease)
+        self.lose(worker)
+        self.take(said, limit, lease, self.unreported[worker][-1])
 
     @rule(worker=WORKERS)
     def claim_without_a_connection(self, worker: str) -> None:
         with never_sent(self.workers[worker]):
-            self.workers[worker].claim(1, 1, now_ms=self.now)
+            self.workers[worker].claim(1, 1)
+        self.lose(worker)
+
+    def said(self, worker: str) -> Said:
+        """What the worker's next claim will say."""
+        memory = self.workers[worker].memory
+        silence = self.ran - self.silent.get(worker, self.ran)
+        expected = self.ran + self.ahead[worker] if worker in self.ahead else None
+        reported = self.unreported[worker]
+        return Said(worker, memory.paused, memory.takes_newest, silence, expected, reported)
+
+    def lose(self, worker: str) -> None:
+        """A claim got no reply."""
+        self.silent.setdefault(worker, self.ran)
         self.unreported[worker] = [*self.workers[worker].memory.lost_claims]
+
+    def is_stale(self, said: Said) -> bool:
+        """Whether it has waited out an outage in a socket."""
+        return said.expected is not None and self.now - said.expected > STALE
 
     def spared_until(self) -> int:
         """Until when an outage spares leases; a later time was set before the clock was set back."""
         return self.spared if self.now < self.spared <= self.now + SPARED else 0
 
-    def note_silence(self, ms: int) -> None:
-        """After an outage that lasted for ``ms``, leases are spared once, whoever tells of it."""
+    def note_silence(self, said: Said) -> None:
+        """After an outage leases are spared once, whoever tells of it."""
+        late = 0 if said.expected is None else self.now - said.expected
+        ms = max(late, said.silence)
         known = self.spared if self.spared <= self.now + SPARED else 0
-        if ms > 1000 and known < self.now - ms:
+        if ms > STALE and known < self.now - ms:
             self.spared = self.now + SPARED
 
     def report_lost_claims(self, worker: str, reported: list[str], lease: int) -> None:
@@ -306,19 +347,22 @@ class Machine(RuleBasedStateMachine):
                         known.place, known.at = "scheduled", known.tried.due
                         known.tried.token, known.tried.span = NOBODY, 0
 
-    def take(
-        self, worker: str, limit: int, lease: int, token: str, *, newest: bool = False
-    ) -> list[str]:
-        """What a claim leases."""
+    def take(self, said: Said, limit: int, lease: int, token: str) -> list[str]:
+        """What a claim leases, when the server executes it."""
+        self.note_silence(said)
+        self.report_lost_claims(said.worker, said.reported, lease)
+        if self.is_stale(said):
+            return []
+        self.renew_pause(knew=said.knew)
         if self.paused:
             return []
         self.shorten_leases(lease)
         ids = [] if self.spared_until() else self.take_suspects(isqrt(limit))
-        ids = ids or self.take_due(limit, newest=newest)
+        ids = ids or self.take_due(limit, newest=said.newest)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:
-            self.claims[worker] = self.now + lease
+            self.claims[said.worker] = self.now + lease
         for task_id in ids:
             known = self.known[task_id]
             assert known.at <= self.now, "early"
@@ -388,7 +432,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(task=claimed, lease=LEASES)
     def extend(self, task: Task, lease: int) -> None:
-        if self.settles(task, lambda: self.queue.extend([task], lease, now_ms=self.now)):
+        if self.settles(task, lambda: self.queue.extend([task], lease)):
             known = self.known[task.id]
             known.at, known.tried.span = self.now + lease, lease
 
@@ -407,7 +451,7 @@ class Machine(RuleBasedStateMachine):
     @rule(task=claimed, delay=DELAYS, put=st.sampled_from(Put))
     def retry(self, task: Task, delay: int, put: Put) -> None:
         if not self.settles(
-            task, lambda: self.queue.retry([(task, delay)], put, now_ms=self.now)
+            task, lambda: self.queue.retry([(task, delay)], put)
         ) or self.was_cancelled(task):
             return
         known = self.known[task.id]
@@ -434,9 +478,9 @@ class Machine(RuleBasedStateMachine):
     @rule(task=claimed)
     def dead_letter(self, task: Task) -> None:
         burial = (task, "bad", ValueError("x"))
-        if not self.settles(
-            task, lambda: self.queue.dead_letter([burial], now_ms=self.now)
-        ) or self.was_cancelled(task):
+        if not self.settles(task, lambda: self.queue.dead_letter([burial])) or self.was_cancelled(
+            task
+        ):
             return
         known = self.known[task.id]
         known.place, known.at, known.tried.token = "dead", self.now, NOBODY
@@ -460,7 +504,7 @@ class Machine(RuleBasedStateMachine):
             dead = self.known[task_id]
             again = Attempts(due=self.now, appointment=dead.tried.appointment)
             self.known[task_id] = Known("scheduled", self.now, dead.payload, again)
-        assert self.queue.requeue(ids, now_ms=self.now) == found
+        assert self.queue.requeue(ids) == found
 
     @rule(ids=SETS_OF_IDS)
     def purge(self, ids: list[str]) -> None:
@@ -504,7 +548,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_stats_count_the_same(self) -> None:
-        stats = self.queue.stats(now_ms=self.now)
+        stats = self.queue.stats()
         waiting = [known.at for known in self.known.values() if known.place == "scheduled"]
         assert stats.scheduled == len(waiting)
         assert stats.due == sum(at <= self.now for at in waiting)

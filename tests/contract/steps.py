@@ -1,15 +1,38 @@
 """What several tests of the contract do on the way to what they test."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import redis
+from redis.commands.core import Script
 
 from worker import DelayQueue, Task
+from worker.queue.environment import Environment
 from worker.queue.replies import Put
+
+
+class QueueAt(DelayQueue):
+    """A queue whose scripts run at a test's time, in ms."""
+
+    def __init__(
+        self, now: Callable[[], int], client: redis.Redis, environment: Environment
+    ) -> None:
+        super().__init__(client, "model", environment=environment)
+        self._now = now
+
+    def _run(self, name: str, now_ms: int | None, *args: Any, **options: Any) -> Any:
+        return super()._run(name, self._now() if now_ms is None else now_ms, *args, **options)
+
+
+def numbered() -> Callable[[int], str]:
+    """What makes tokens without chance: their first eight digits tell them from each other."""
+    numbers = count(1)
+    return lambda size: f"{next(numbers):08x}".ljust(2 * size, "0")
 
 
 @contextmanager
@@ -17,25 +40,28 @@ def reply_lost(
     queue: DelayQueue, error: type[redis.RedisError] = redis.TimeoutError
 ) -> Iterator[None]:
     """The server does what it is asked in here, and its client never hears of it."""
-    run = queue._run
 
-    def unheard(*args: object) -> None:
-        run(*args)  # type: ignore[arg-type]  # whatever a method passes on
+    def unheard(script: Script, **sent: Any) -> None:
+        script(**sent)
         raise error("no reply")
 
-    with patch.object(queue, "_run", unheard), pytest.raises(error, match="no reply"):
+    scripts = {
+        name: (partial(unheard, script), keys) for name, (script, keys) in queue._scripts.items()
+    }
+    with patch.object(queue, "_scripts", scripts), pytest.raises(error, match="no reply"):
         yield
 
 
 @contextmanager
 def never_sent(queue: DelayQueue) -> Iterator[Any]:
-    """There is no connection in here. Yields a mock with what should have been sent."""
-    error = redis.ConnectionError("refused")
+    """There is no connection in here. Yields a mock that is called with what should have been sent."""
+    script = Mock(side_effect=redis.ConnectionError("refused"))
+    scripts = {name: (script, keys) for name, (_, keys) in queue._scripts.items()}
     with (
-        patch.object(queue, "_run", side_effect=error) as run,
+        patch.object(queue, "_scripts", scripts),
         pytest.raises(redis.ConnectionError, match="refused"),
     ):
-        yield run
+        yield script
 
 
 def bury(queue: DelayQueue, *ids: str) -> None:

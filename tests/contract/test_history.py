@@ -43,7 +43,7 @@ def test_nothing_that_the_model_does_is_forbidden(
             super().__init__(client)
 
         # No log tells of the server's clock.
-        def the_clock_is_set_back(self, ms: int) -> None: ...
+        def the_clock_is_set(self, ms: int) -> None: ...
 
         def teardown(self) -> None:
             assert wrong(logged) == {}

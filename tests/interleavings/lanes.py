@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any
 
 import redis
+from redis.commands.core import Script
 
 from tests.contract.state import state
+from tests.contract.steps import numbered
 from tests.interleavings.moves import Move
 from tests.interleavings.queue_world import TOKEN
 from worker import Consumer, ConsumerClosed, DelayQueue, Recurring, Task
@@ -20,7 +22,7 @@ from worker.runtime.lane import Lane
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.station import Station
 
-LEASE_SECONDS, MINUTE = 20, 60_000
+LEASE_SECONDS, MINUTE, BEGIN_MS = 20, 60_000, 1_800_000_000_000
 #: How a process goes on where it has stopped.
 WAYS = ("go on", "lose", "miss", "fail", "exit")
 
@@ -86,12 +88,12 @@ class Process:
 class LaneWorld:
     """Two processes serve one queue. What cannot be copied is made again, move by move."""
 
-    begin_ms = 1_800_000_000_000 - 1_800_000_000_000 % MINUTE
-
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
         #: The processes' monotonic clocks go with the server's, but never back.
-        self.environment = Environment(clock=lambda: (self.now + self.back) / 1000)
+        self.environment = Environment(
+            clock=lambda: (self.now + self.back) / 1000, token=numbered()
+        )
         self.queue = DelayQueue(client, "lanes", environment=self.environment)
         self.processes: dict[str, Process] = {}
         self._restart()
@@ -102,7 +104,7 @@ class LaneWorld:
                 process.tell("die")
         self.client.delete(*self.queue.keys.stored())
         #: The server's clock, and how far that was set back.
-        self.now, self.back = self.begin_ms, 0
+        self.now, self.back = BEGIN_MS, 0
         self.moves: list[Move] = []
         self.stations: dict[str, Station] = {}
         self.consumers: dict[str, Consumer] = {}
@@ -119,10 +121,7 @@ class LaneWorld:
     # -- for the explorer ------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        stored: Any = (
-            state(self.queue),
-            self.client.zrange(self.queue.keys.claims, 0, -1, withscores=True),
-        )
+        claims: Any = self.client.zrange(self.queue.keys.claims, 0, -1, withscores=True)
         processes = [
             (process.at, process.at and _memory(self.stations.get(name)))
             for name, process in self.processes.items()
@@ -131,7 +130,7 @@ class LaneWorld:
         names: dict[str, str] = {}
         return TOKEN.sub(
             lambda found: names.setdefault(found[0], f"#{len(names)}"),
-            repr((stored, processes, facts)),
+            repr((state(self.queue), claims, processes, facts)),
         )
 
     def save(self) -> Any:
@@ -156,8 +155,7 @@ class LaneWorld:
             self.faults += move.verb != "go on"
             self.processes[move.actor].tell(move.verb)
         else:
-            arguments = [argument for argument in (move.actor, move.task) if argument]
-            getattr(self, "do_" + move.verb.replace(" ", "_"))(*arguments)
+            move.make(self)
         assert not self.wrong, self.wrong
         assert self.queue._run("inspect", None, 100) == [], "a task is not in one place"
 
@@ -206,9 +204,8 @@ class LaneWorld:
 
     def do_minute_passes(self, ms: int = MINUTE) -> None:
         """A lease ends if its process stops for so long."""
-        if any(
-            process.at not in ("", "begin", "idle", "claim") for process in self.processes.values()
-        ):
+        at = {process.at for process in self.processes.values()}
+        if at - {"", "begin", "idle", "claim"}:
             self.deaths += 1
             self.faults += 1
         self.now += ms
@@ -231,11 +228,13 @@ class LaneWorld:
         station.health._up, queue.memory.claimer = True, f"{name} {self.deaths}"
         self.stations[name] = station
 
-        def run(script: str, now_ms: int | None, *args: Any) -> Any:
-            now_ms = self.now if now_ms is None else now_ms
-            return process.stop(script, lambda: DelayQueue._run(queue, script, now_ms, *args))
+        def run(script: str, call: Script, *, keys: list[str], args: list[Any]) -> Any:
+            return process.stop(script, lambda: call(keys, [args[0] or self.now, *args[1:]]))
 
-        vars(queue)["_run"] = run
+        scripts = queue._scripts.items()
+        vars(queue)["_scripts"] = {
+            script: (partial(run, script, call), keys) for script, (call, keys) in scripts
+        }
 
     def _work(self, process: Process, task: Task) -> None:
         process.stop("work", lambda: None)

@@ -94,6 +94,14 @@ MISTAKES = [
     Mistake("ends > now and ", "", "restore"),
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),
+    Mistake("if late > STALE_MS then", "if false then", "claim"),
+    Mistake("until_ms <= now + SPARED_MS and until_ms or 0", "until_ms"),
+    Mistake("if leases_spared_until() < now - ms then", "do"),
+    Mistake("(score(scheduled, 0) or math.huge) < soon", "false", "glance"),
+    Mistake("(score(leased, 0) or math.huge) < soon", "false", "glance"),
+    Mistake("or (score(leased, -1) or 0) > latest", "", "glance"),
+    Mistake("or redis.call('EXISTS', paused) == 1", "", "glance"),
+    Mistake("== worker", "~= nil", "glance"),
 ]
 
 

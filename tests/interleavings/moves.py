@@ -3,7 +3,7 @@
 What stands before the semicolon happens first, in this order.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Move(NamedTuple):
@@ -15,6 +15,11 @@ class Move(NamedTuple):
 
     def __str__(self) -> str:
         return " ".join(filter(None, self))
+
+    def make(self, world: Any) -> None:
+        """Call the world's method for it."""
+        method = getattr(world, "do_" + self.verb.replace(" ", "_"))
+        method(*filter(None, (self.actor, self.task)))
 
 
 WORKERS = ("w1", "w2")

@@ -1,16 +1,13 @@
 """The queue on a real server, two workers and an operator, who act one at a time in any order."""
 
 import copy
-import math
 import re
-import secrets
-import time
 from collections.abc import Hashable
 from typing import Any
 
 import redis
 
-from tests.contract.model import Machine
+from tests.contract.model import Machine, Said
 from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
@@ -18,22 +15,26 @@ from worker.queue.environment import Memory
 from worker.queue.replies import Put
 
 LEASE, LIMIT, OUTAGE = 20, 4, 3000
+#: How soon something is near, in a glance.
+SOON = LEASE // 2
+#: What is lost with Redis.
 REDIS = (
-    "known",
-    "dead",
-    "paused",
-    "resumed",
-    "lost_claims",
-    "claims",
-    "alone",
-    "sweeper",
-    "spared",
+    *("known", "dead", "paused", "resumed", "lost_claims", "claims", "alone", "sweeper", "spared"),
+    *("not_before",),
 )
-OWN = (
-    *("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed", "unreported"),
-    *("silent", "delayed", "early", "saved"),
-)
-TOKEN = re.compile(r"\b[0-9a-f]{64}\b")
+OWN = ("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed")
+#: Of these counts what claims say.
+SAID = ("ran", "unreported", "silent", "ahead", "delayed")
+#: Of a lease, and of who claims.
+TOKEN = re.compile(r"(?<![0-9a-f])([0-9a-f]{64}|[0-9a-f]{16})(?![0-9a-f])")
+#: How a worker puts back what it holds.
+PUTS = {
+    "retry": Put.AGAIN,
+    "fail": Put.FAILED,
+    "defer": Put.NOT_DUE,
+    "look again": Put.LATER,
+    "reschedule": Put.NEW,
+}
 
 
 class QueueWorld(Machine):
@@ -54,31 +55,30 @@ class QueueWorld(Machine):
         self.asked_to_pause = False
         #: Whether Redis lost a resume: whoever knows only of the pause before it renews that.
         self.renewed = False
-        #: What Redis may have at an earlier time than the records, having lost a later one.
-        self.early: set[str] = set()
+        #: When the next claim of a task may come at the earliest.
+        self.not_before: dict[str, int] = {}
         #: Whether nobody has swept since Redis lost something.
         self.flushed = False
-        #: Since when Redis has not answered a worker.
-        self.silent: dict[str, int] = {}
-        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the arguments of
-        #: the script, and what it reports.
-        self.delayed: dict[str, tuple[tuple[Any, ...], list[str], bool]] = {}
+        #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the script's arguments.
+        self.delayed: dict[str, tuple[list[Any], Said]] = {}
         #: What Redis has written to its disk, and the model of it.
         self.saved: tuple[dict[str, bytes], dict[str, Any]] = {}, self._model()
 
     # -- for the explorer ------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        memory = [(queue.memory.paused, [*queue.memory.lost_claims]) for queue in self._queues()]
-        own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN) if name != "saved"]
+        said = [(self.said(worker), "") for worker in WORKERS]
+        said += [(said, arguments[4]) for arguments, said in self.delayed.values()]
+        words = [(each._replace(newest=False), token) for each, token in said]  # no backlog is here
+        own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN)]
         saved = [_in_order(value) for value in self.saved[1].values()]
-        names: dict[str, str] = {}  # tokens are random, so each is named after its place
-        text = repr((own, memory, saved))
+        names: dict[str, str] = {}  # each token is new, so it is named after its place
+        text = repr((own, words, self.queue.memory.paused, saved))
         return TOKEN.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), text)
 
     def save(self) -> Any:
         memories = [queue.memory for queue in self._queues()]
-        own = {name: getattr(self, name) for name in (*REDIS, *OWN)}
+        own = {name: getattr(self, name) for name in (*REDIS, *OWN, *SAID, "saved")}
         return self._dump(), copy.deepcopy((memories, own))
 
     def load(self, saved: Any) -> None:
@@ -86,9 +86,6 @@ class QueueWorld(Machine):
         self._restore(stored)
         memories, own = copy.deepcopy(rest)
         for queue, memory in zip(self._queues(), memories, strict=True):
-            # However long the search has taken, what was known of a pause still is.
-            if math.isfinite(memory.asked_at):
-                memory.asked_at = time.monotonic()
             queue.memory = memory
         vars(self).update(own)
 
@@ -116,32 +113,34 @@ class QueueWorld(Machine):
         return not (move.actor and move.task) or self._task(move) is not None
 
     def do(self, move: Move) -> None:
-        method = getattr(self, "do_" + move.verb.replace(" ", "_"), None)
-        arguments = [argument for argument in (move.actor, move.task) if argument]
-        if method is None:
-            raise ValueError(f"nobody can {move.verb!r}")
-        method(*arguments)
+        if move.verb in PUTS:
+            self.put_back(move.actor, move.task, PUTS[move.verb])
+        else:
+            move.make(self)
         self.each_task_is_where_the_model_says_and_nothing_else_is_stored()
         assert not self.paused or self.asked_to_pause or self.renewed, "nobody asked for the pause"
         assert self.flushed or self.due.keys() <= self.known.keys(), "a task is lost"
 
     def check(self) -> None:
-        """With all faults over, everybody goes on, and everything is settled. No pause comes back."""
+        """A glance tells what is near. With all faults over, everybody goes on, and everything is settled. No pause
+        comes back.
+        """
+        self.do_glance(*WORKERS)
         self.queue.resume()
         left = set(self.due)
         for round_ in range(12):
-            self.now += 10 * LEASE
+            self.time_passes(10 * LEASE)
             records = [Due(task_id, self.due[task_id] - self.now) for task_id in sorted(left)]
             for queue in self._queues() if round_ < 1 else [self.queue]:
-                queue.restore(records, now_ms=self.now)
-                claim = queue.claim(LIMIT, LEASE, now_ms=self.now)
+                queue.restore(records)
+                claim = queue.claim(LIMIT, LEASE)
                 queue.ack(claim.tasks)
                 left -= {task.id for task in claim.tasks}
-                assert not claim.paused, "the pause came back"
+                assert not claim.paused or claim.next_in_ms == 0, "the pause came back"
             if not claim.tasks and claim.next_in_ms is None:
                 break
         else:
-            raise AssertionError(f"not settled: {self.queue.stats(now_ms=self.now)}")
+            raise AssertionError(f"not settled: {self.queue.stats()}")
         assert left <= {*self.dead}, f"lost: {left}"
 
     def _queues(self) -> list[DelayQueue]:
@@ -155,9 +154,8 @@ class QueueWorld(Machine):
     def do_schedule(self, task_id: str, delay: int = 0) -> None:
         self.schedule(task_id, delay, b"", only_if_absent=False, relative=True)
         if task_id not in self.dead:
-            self.due[task_id] = self.now + delay
+            self.due[task_id] = self.not_before[task_id] = self.now + delay
             self.done.discard(task_id)
-            self.early.discard(task_id)
             self.begun[task_id] = 0
 
     def do_schedule_later(self, task_id: str) -> None:
@@ -170,7 +168,8 @@ class QueueWorld(Machine):
 
     def do_requeue(self, task_id: str) -> None:
         if task_id in self.dead:
-            self.due[task_id], self.begun[task_id] = self.now, 0
+            self.due[task_id] = self.not_before[task_id] = self.now
+            self.begun[task_id] = 0
         self.requeue([task_id])
 
     def do_purge(self, task_id: str) -> None:
@@ -189,66 +188,75 @@ class QueueWorld(Machine):
     # -- workers ---------------------------------------------------------------------------
 
     def do_claim(self, worker: str) -> None:
-        self._tell_of_silence(worker)
         claimed: Any = self.claim(worker, LIMIT, LEASE)
-        del self.silent[worker]
         for task in claimed.values:
-            assert task.id not in self.done, "what was done is claimed again"
-            assert task.id in self.early or self.due.get(task.id, 0) <= self.now, "early"
-            self._count(task.id, task.deliveries)
+            self._begin(task.id, task.deliveries)
             self.held[worker].append(task)
 
     def do_lose_claim(self, worker: str) -> None:
         """Redis executes it, and the reply is lost."""
-        self._tell_of_silence(worker)
         self.claim_and_lose_the_reply(worker, LIMIT, LEASE)
-        self._count_leased(self.unreported[worker][-1])
+        self._begin_leased(self.unreported[worker][-1])
 
     def do_delay_claim(self, worker: str) -> None:
         """Redis executes it late, if at all."""
-        queue = self.workers[worker]
-        reported, knew = [*self.unreported[worker]], queue.memory.paused
-        with never_sent(queue) as run:
-            queue.claim(LIMIT, LEASE, now_ms=self.now)
-        self.unreported[worker] = [*queue.memory.lost_claims]
-        self.delayed[worker] = run.call_args.args[2:], reported, knew
+        queue, said = self.workers[worker], self.said(worker)
+        with never_sent(queue) as script:
+            queue.claim(LIMIT, LEASE)
+        self.lose(worker)
+        self.delayed[worker] = script.call_args.kwargs["args"][1:], said
 
     def do_late_claim(self, worker: str) -> None:
-        arguments, reported, knew = self.delayed.pop(worker)
-        self.workers[worker]._run("claim", self.now, *arguments)
-        self.renew_pause(knew=knew)
-        self.report_lost_claims(worker, reported, LEASE)
+        arguments, said = self.delayed.pop(worker)
+        self.workers[worker]._run("claim", None, *arguments)
         token = arguments[4]
-        self.take(worker, LIMIT, LEASE, token)
-        self._count_leased(token)
+        self.take(said, LIMIT, LEASE, token)
+        self._begin_leased(token)
 
-    def _tell_of_silence(self, worker: str) -> None:
-        """The next claim says for how long Redis has been silent."""
-        ms = self.now - self.silent.setdefault(worker, self.now)
-        self.workers[worker].memory.silent_since = time.monotonic() - ms / 1000
-        self.note_silence(ms)
-
-    def _count_leased(self, token: str) -> None:
+    def _begin_leased(self, token: str) -> None:
         for task_id, known in self.known.items():
             if known.attempts and known.attempts.token == token:
-                self._count(task_id, known.attempts.deliveries)
+                self._begin(task_id, known.attempts.deliveries)
 
-    def _count(self, task_id: str, deliveries: int) -> None:
+    def _begin(self, task_id: str, deliveries: int) -> None:
         """No more deliveries are counted than a task was claimed before."""
+        assert task_id not in self.done, "what was done is claimed again"
+        assert self.not_before.pop(task_id, 0) <= self.now, "early"
         begun = self.begun.get(task_id, 0)
         assert deliveries <= begun, f"{deliveries} deliveries of {begun}"
         self.begun[task_id] = begun + 1
 
+    def do_glance(self, *workers: str) -> None:
+        """Nothing is near only if no claim finds anything until then, and a turn goes on only for who has it."""
+        rows = [(self.queue, LEASE, b"", worker) for worker in workers]
+        for worker, (is_near, has_turn) in zip(
+            workers, self.queue.glance(rows, within_ms=SOON), strict=True
+        ):
+            assert has_turn == (self.sweeper is not None and self.sweeper[1] == worker), (
+                "whose turn?"
+            )
+            if has_turn:
+                self.sweeper = self.now + LEASE, worker
+            assert is_near or not self.paused, "paused"
+        now, model, quiet = self.now, self._model(), Said(worker, False, False, 0, None, [])
+        self.now += SOON - 1
+        assert is_near or not self.take(quiet, LIMIT, LEASE, ""), "there is something to claim"
+        vars(self).update(model, now=now)
+
     def do_die(self, worker: str) -> None:
-        self.workers[worker].memory = Memory(secrets.token_hex(8))
+        queue = self.workers[worker]
+        queue.memory = Memory(queue.environment.token(8))
         self.held[worker], self.unreported[worker] = [], []
-        self.claims.pop(worker, None)
-        self.silent.pop(worker, None)
+        for facts in (self.claims, self.silent, self.ahead):
+            facts.pop(worker, None)
 
     def do_sweep(self, worker: str) -> None:
         """Restore what the records say, one after the other."""
         for task_id, due in sorted(self.due.items()):
             self.restore([task_id], due - self.now, b"", worker, look_only=False)
+            known = self.known.get(task_id)
+            if known and (known.place, known.at) == ("scheduled", due):
+                self.not_before[task_id] = due
         self.flushed = self.flushed and not self.due.keys() <= self.known.keys()
 
     def do_resign(self, worker: str) -> None:
@@ -272,21 +280,15 @@ class QueueWorld(Machine):
     def do_extend_long(self, worker: str, task_id: str) -> None:
         self.extend(self._let_go(worker, task_id, keep=True), 2 * LEASE)
 
-    def do_retry(self, worker: str, task_id: str, put: Put = Put.AGAIN) -> None:
+    def put_back(self, worker: str, task_id: str, put: Put) -> None:
+        """A reschedule means that it is done, and due again."""
+        place = self._place(task_id)
         self.retry(self._let_go(worker, task_id), LEASE, put)
+        if place != self._place(task_id) == "scheduled":
+            self.not_before[task_id] = self.now + LEASE
 
-    def do_fail(self, worker: str, task_id: str) -> None:
-        self.do_retry(worker, task_id, Put.FAILED)
-
-    def do_defer(self, worker: str, task_id: str) -> None:
-        self.do_retry(worker, task_id, Put.NOT_DUE)
-
-    def do_look_again(self, worker: str, task_id: str) -> None:
-        self.do_retry(worker, task_id, Put.LATER)
-
-    def do_reschedule(self, worker: str, task_id: str) -> None:
-        """It is done, and due again."""
-        self.do_retry(worker, task_id, Put.NEW)
+    def _place(self, task_id: str) -> str:
+        return self.known[task_id].place if task_id in self.known else ""
 
     def do_release(self, worker: str, task_id: str) -> None:
         self.release(self._let_go(worker, task_id))
@@ -303,10 +305,10 @@ class QueueWorld(Machine):
     # -- what happens to all ---------------------------------------------------------------
 
     def do_moment_passes(self) -> None:
-        self.now += LEASE // 2
+        self.time_passes(LEASE // 2)
 
     def do_lease_ends(self) -> None:
-        self.now += LEASE
+        self.time_passes(LEASE)
 
     def do_clock_back(self) -> None:
         self.now -= LEASE
@@ -316,14 +318,16 @@ class QueueWorld(Machine):
 
     def do_outage(self) -> None:
         """Nobody reaches Redis for a while, and everybody tries."""
-        for worker in WORKERS:
-            self.silent.setdefault(worker, self.now)
-        self.now += OUTAGE
+        for worker, queue in self.workers.items():
+            self.silent.setdefault(worker, self.ran)
+            queue.memory.silent_since = self.silent[worker] / 1000
+        self.time_passes(OUTAGE)
 
     def do_flush(self) -> None:
         self.flushed, self.renewed = True, not self.asked_to_pause
         self.client.delete(*self._keys)
         self.forget_everything()
+        self.not_before = {}
 
     def do_save(self) -> None:
         self.saved = self._dump(), self._model()
@@ -334,14 +338,18 @@ class QueueWorld(Machine):
         self._restore(stored)
         vars(self).update(copy.deepcopy(model))
         self.flushed, self.renewed = True, not self.asked_to_pause
-        self.done, self.early = self.done - self.known.keys(), {*self.known}
+        self.done -= self.known.keys()
         for task_id, known in self.known.items():
             begun = known.attempts.deliveries + 1 if known.attempts else 0
             self.begun[task_id] = max(self.begun.get(task_id, 0), begun)
 
 
 def _in_order(value: Any) -> Any:
-    """The same text for the same content; the order of what is dead counts."""
+    """The same text for the same content, whatever its tokens; the order of what is dead counts."""
+
+    def place(item: tuple[str, Any]) -> str:
+        return TOKEN.sub("", repr(item))
+
     if isinstance(value, dict):
-        return sorted((key, repr(each)) for key, each in value.items())
+        return sorted(value.items(), key=place)
     return sorted(value) if isinstance(value, set) else value

@@ -11,14 +11,16 @@ SCENARIOS = [
     "schedule a; w1 lose claim, w1 claim, w1 ack a, w2 claim, w2 ack a, lease ends",
     "schedule a; w1 claim, w1 release a, w2 claim, w2 die, cancel a, lease ends",
     "schedule a; w1 claim, w1 lose claim, w1 ack a, flush, w1 sweep, lease ends",
-    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward",
+    "schedule later a, w1 sweep; w2 sweep, w1 resign, w2 claim, clock back, clock forward, w1 glance",
     "schedule a; w1 claim, w1 extend long a, w2 claim, clock back x2, lease ends",
+    "schedule a, w1 claim; w1 retry a, clock back x2, w2 claim, lease ends",
     "schedule a, w1 claim, w1 bury a, w1 sweep, schedule later a, requeue a",
     "schedule a; w1 claim, w2 lose claim, w2 claim, cancel a, lease ends",
     "schedule a; pause, resume, w1 claim x2, w1 sweep, flush",
     "schedule a; w1 delay claim, w1 late claim, w1 claim, w1 ack a, w2 claim, lease ends x2",
     "schedule a; w1 claim, w1 ack a, save, restart, w1 sweep, lease ends",
     "schedule a, w1 claim; w1 extend a, w1 ack a, outage x2, w2 claim x2, clock back",
+    "schedule a; w1 lose claim, w1 delay claim, w1 late claim, w2 claim, outage, lease ends",
     "schedule a, w1 claim; w1 look again a, w1 reschedule a, w2 claim, w1 sweep, lease ends x2",
     (
         "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
@@ -27,6 +29,7 @@ SCENARIOS = [
 ]
 #: Likewise, but these take longer.
 LARGE = [
+    "schedule a, w1 claim; w1 retry a, clock back x2, w1 sweep, w2 claim x2, lease ends x2",
     "schedule a, schedule b, w1 claim, w1 die, w2 claim x2, w2 ack a, lease ends",
     "schedule a; w1 lose claim, w1 delay claim, w1 die, w1 claim, w2 claim, lease ends",
     "schedule a, w1 claim, w1 extend a x2, w2 claim, w1 ack a, moment passes x2, lease ends",
@@ -65,3 +68,12 @@ PAIRS, TRIPLES = (
     [", ".join((FRAME, *some)) for some in combinations_with_replacement(TRANSITIONS, count)]
     for count in (2, 3)
 )
+#: Likewise for `make explore`, which draws some of these.
+OF_LANES = [
+    *("w1 go on", "w2 go on", "w1 lose", "w1 miss", "w2 lose", "w1 fail", "w1 die", "w1 renew"),
+    *("minute passes", "clock back", "pause", "resume", "flush"),
+]
+CONSUMER_FRAME = "schedule a; w1 go on x3, w2 go on x2"
+OF_CONSUMERS = [*OF_LANES, "w1 exit", "w1 close", "schedule a", "schedule b"]
+RECURRING_FRAME = "w1 go on x4, minute passes; w1 go on x3, w2 go on x2"
+OF_RECURRING = [*OF_LANES, "extra run"]

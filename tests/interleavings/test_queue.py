@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from devtools.valkey import Valkey
 from tests.conftest import missing
-from tests.interleavings.explorer import Violation, explore
+from tests.interleavings.explorer import explore
 from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
@@ -18,9 +18,6 @@ from worker import connect
 
 #: The same triples in each run, so many steps of each; `make explore` has others.
 SEED, SAMPLE, MOST_STEPS = 1, 35, 2000
-#: Not explained yet: a retry after the clock was set back twice lets a task run early. A mistake of the model or
-#: of the scripts.
-OPEN = "schedule a, save; w1 claim, w2 claim, lease ends, w1 retry a, clock back, clock back"
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +47,6 @@ def test_no_order_of_more_moves_does(server: redis.Redis, line: str) -> None:
 def test_no_order_of_three_more_moves_is_found_that_does(server: redis.Redis) -> None:
     for line in random.Random(SEED).sample(TRIPLES, SAMPLE):
         explore(QueueWorld(server), line, MOST_STEPS)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, raises=Violation)
-def test_an_order_that_is_not_explained_yet(server: redis.Redis) -> None:
-    explore(QueueWorld(server), OPEN)
 
 
 @pytest.mark.parametrize("line", quick_first(CONSUMERS))
