@@ -94,13 +94,9 @@ def _release(step: Step, cancelled: sa.FromClause, reason: CancelReason) -> sa.F
     """The steps after a cancellation: return the stock and write the events."""
     end_attempts(step, cancelled)
     _change_stock(step, held_by(step, cancelled), lambda all_, *_: {"reserved": -all_})
-    because = {"reason": text_literal(reason)}
-    return add_events(
-        step,
-        event_of(
-            cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending_of(cancelled)
-        ),
-    )
+    because, ending = {"reason": text_literal(reason)}, ending_of(cancelled)
+    event = event_of(cancelled, EventType.CANCELLED, cancelled.c.at, because, ending=ending)
+    return add_events(step, event)
 
 
 class _Locked(NamedTuple):
@@ -225,11 +221,8 @@ def add_events(
 
 def ids_of(deliveries: sa.FromClause) -> sa.Label[Any]:
     """The ids of all deliveries in one value, to be returned beside other columns."""
-    return (
-        sa.select(sa.func.json_agg(deliveries.c.id, type_=sa.JSON))
-        .scalar_subquery()
-        .label("deliveries")
-    )
+    found = sa.select(sa.func.json_agg(deliveries.c.id, type_=sa.JSON))
+    return found.scalar_subquery().label("deliveries")
 
 
 #: The columns of an event; the last three are those of a terminal one.
@@ -481,10 +474,9 @@ def extend(step: Step) -> sa.Select[Any]:
     )
     order = step(
         "own",
-        sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at)
-        .where(
-            *OWN_UNPAID, is_of_version(unpaid_orders.c.version), within_bounds, deadline >= clock()
-        )
+        sa.select(*unpaid_orders.c["order_id", "expires_at"])
+        .where(*OWN_UNPAID, is_of_version(unpaid_orders.c.version))
+        .where(within_bounds, deadline >= clock())
         .with_for_update(),
     )
     extended, deliveries = move(step, order, deadline)
@@ -603,10 +595,7 @@ def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
     chosen = granted(step, overdue) if paced else sa.select(overdue.c.order_id)
     # One moment for all, which PostgreSQL asks for once the first is deleted: all are locked by then.
     moment = sa.select(clock()).scalar_subquery()
-    cancelled = step(
-        "cancelled",
-        end(moment).where(one_of(unpaid_orders.c.order_id, chosen)),
-    )
+    cancelled = step("cancelled", end(moment).where(one_of(unpaid_orders.c.order_id, chosen)))
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
     until = ms_until(unpaid_orders.c.expires_at)
