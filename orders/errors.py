@@ -229,6 +229,10 @@ class ServerBusy(NotAvailable, retry_after=1):
     """Too many requests are being received slowly. Nothing was changed; try again."""
 
 
+class InboxFull(NotAvailable, retry_after=3600):
+    """Too many messages of providers wait for a person."""
+
+
 class DoctorBusy(NotAvailable, retry_after=5):
     """An examination is under way."""
 
@@ -267,10 +271,6 @@ class GatewayUnavailable(OrderError):
 
 class ArchiveUnavailable(OrderError):
     """The archive cannot be written, so no order is deleted."""
-
-
-class InboxFull(OrderError):
-    """Too many messages of providers wait for a person, so no order is deleted."""
 
 
 class SettingsInvalid(OrderError, ValueError):

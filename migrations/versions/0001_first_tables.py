@@ -59,7 +59,7 @@ def _clients() -> None:
         sa.ForeignKeyConstraint(["key_id"], ["api_keys.id"], name="fk_ops_sessions_key_id"),
         sa.PrimaryKeyConstraint("id", name="pk_ops_sessions"),
     )
-    op.create_index("ix_ops_sessions_key", "ops_sessions", ["key_id", "expires_at"])
+    op.create_index("ix_ops_sessions_expires", "ops_sessions", ["expires_at"])
 
 
 def _providers() -> None:
@@ -113,6 +113,9 @@ def _providers() -> None:
     )
     op.create_index(
         "ix_provider_messages_status", "provider_messages", ["status", "created_at", "id"]
+    )
+    op.create_index(
+        "ix_provider_messages_endpoint", "provider_messages", ["endpoint_id", "status"]
     )
     op.create_index(
         "ix_provider_messages_type",

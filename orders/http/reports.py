@@ -47,7 +47,7 @@ def receive(services: Services, sender: Sender, webhook_id: str, body: bytes) ->
 
     What cannot be recorded waits. Keeps the message, then raises, where a retry may succeed: OrderNotFound
     and PaymentNotFound, as a refund may overtake its payment, and unexpected errors. Raises
-    StorageUnavailable without keeping it.
+    StorageUnavailable, and InboxFull if it would have to wait, without keeping it.
     """
     keep = services.providers.keep
     try:

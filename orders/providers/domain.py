@@ -5,6 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+#: How many messages of an endpoint may wait for a person. Of all of them, no more are counted.
+MOST_WAITING = 10_000
+
 
 class Sender(NamedTuple):
     """A provider that signed a message, and the client whose payments it reports."""
@@ -42,6 +45,13 @@ class ProviderMessage:
     @property
     def sender(self) -> Sender:
         return Sender(self.endpoint_id, self.client_id, self.provider)
+
+
+class Waiting(NamedTuple):
+    """How many messages wait for a person, counted up to a number, and how long the oldest has."""
+
+    messages: int
+    oldest_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,30 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from orders.providers.domain import MessageStatus, ProviderEndpoint, ProviderMessage
-from orders.sql.expressions import later, ms_until, now, one_of, text_literal, unindexed
+from orders.providers.domain import (
+    MOST_WAITING,
+    MessageStatus,
+    ProviderEndpoint,
+    ProviderMessage,
+)
+from orders.sql.expressions import (
+    Instant,
+    later,
+    ms_until,
+    now,
+    one_of,
+    text_literal,
+    unindexed,
+)
 from orders.sql.secrets import Secrets
-from orders.sql.statements import made_of, oldest_first
+from orders.sql.statements import FIRST, made_of, oldest_first
 from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import api_clients, provider_endpoints, provider_secrets
 from orders.sql.tables import provider_messages as messages
 
 p = sa.bindparam
 SECRETS = Secrets(provider_secrets)
+IS_WAITING = messages.c.status == text_literal(MessageStatus.WAITING)
 ENDPOINT, MESSAGE = made_of(ProviderEndpoint), made_of(ProviderMessage, status=MessageStatus)
 _IS_ONE = provider_endpoints.c.id == p("for_id", type_=provider_endpoints.c.id.type)
 _IS_VALID = (_IS_ONE, unindexed(provider_endpoints.c.revoked_at.is_(None)))
@@ -62,7 +76,8 @@ REVOKE = sa.update(provider_endpoints).where(*_IS_VALID).values(revoked_at=now()
 def keep(step: Step) -> sa.Select[Any]:
     """Insert a message, or note what became of one that waits; deletes two that settled long ago.
 
-    It waits if it should, but of an unknown type only the first one does. Returns how many it deleted.
+    It waits if it should, but of an unknown type only the first one does. Returns whether there was room:
+    nothing is inserted that would wait beside too many of its endpoint.
     """
     settled, for_id = text_literal(MessageStatus.SETTLED), p("for_id", type_=messages.c.id.type)
     is_old = messages.c.created_at < later(now(), "old_ms")
@@ -81,28 +96,35 @@ def keep(step: Step) -> sa.Select[Any]:
         messages.c.id != for_id,
     )
     waits = p("waits", type_=sa.Boolean) & ~sa.exists(seen)
+    last = (
+        sa.select(messages.c.id)
+        .where(messages.c.endpoint_id == p("for_endpoint"), IS_WAITING)
+        .offset(sa.literal_column(str(MOST_WAITING - 1)))
+    )
+    is_known = sa.exists().where(messages.c.id == for_id)
+    has_room = sa.case((~waits | is_known, sa.true()), else_=~sa.exists(last))
+    room = step("room", sa.select(has_room.label("is_there"), waits.label("waits")))
     row = {
         "id": for_id,
         "endpoint_id": "for_endpoint",
         "webhook_id": "for_webhook_id",
         "body": "for_body",
         "created_at": now(),
-        "status": sa.case((waits, text_literal(MessageStatus.WAITING)), else_=settled),
+        "status": sa.case((room.c.waits, text_literal(MessageStatus.WAITING)), else_=settled),
         "note": "for_note",
         "unknown_type": "for_type",
     }
-    new = insertion(messages, row)
+    new = insertion(messages, row, room.c.is_there, source=room)
     changed = {name: new.excluded[name] for name in ("status", "note", "unknown_type")}
     step(
         "message",
         new.on_conflict_do_update(
             index_elements=["id"],
             set_=changed,
-            where=(messages.c.status == text_literal(MessageStatus.WAITING))
-            & new.excluded.unknown_type.is_(None),
+            where=IS_WAITING & new.excluded.unknown_type.is_(None),
         ),
     )
-    return sa.select(sa.func.count()).select_from(old)
+    return sa.select(room.c.is_there)
 
 
 # The secrets of one endpoint that are valid, with the milliseconds until each expires.
@@ -164,9 +186,20 @@ GET_MESSAGE = _messages.where(messages.c.id == p("for_id"))
 LIST_MESSAGES = oldest_first(
     _messages.where(messages.c.status == p("for_status")), messages.c.created_at, messages.c.id
 )
+_waiting = (
+    sa.select(messages.c.created_at)
+    .where(IS_WAITING, messages.c.created_at > sa.literal(FIRST.at, Instant))
+    .order_by(messages.c.created_at)
+    .limit(sa.literal_column(str(MOST_WAITING)))
+    .subquery()
+)
+# How many messages wait, up to a number, and the oldest.
+COUNT_WAITING = sa.select(
+    sa.func.count().label("messages"), ms_until(sa.func.min(_waiting.c.created_at)).label("ms")
+)
 # Settle a message by hand.
 DISMISS_MESSAGE = (
     sa.update(messages)
-    .where(messages.c.id == p("for_id"), messages.c.status == text_literal(MessageStatus.WAITING))
+    .where(messages.c.id == p("for_id"), IS_WAITING)
     .values(status=MessageStatus.SETTLED, note="dismissed")
 )

@@ -8,13 +8,18 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-import sqlalchemy as sa
-
 from orders.attempts.domain import Closer
 from orders.caches import Credentials
-from orders.errors import ClientNotFound, EndpointNotFound, MessageNotFound, SignatureInvalid
+from orders.errors import (
+    ClientNotFound,
+    EndpointNotFound,
+    InboxFull,
+    MessageNotFound,
+    SignatureInvalid,
+)
 from orders.providers import repository
-from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender
+from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender, Waiting
+from orders.sql.database import Bind
 from orders.sql.errors import retried
 from orders.sql.ids import is_uuid, new_id
 from orders.sql.statements import Position, Statements
@@ -45,8 +50,8 @@ class Providers(Service):
     accordingly.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        super().__init__(engine)
+    def __init__(self, bind: Bind) -> None:
+        super().__init__(bind)
         self._cached = Credentials[ValidEndpoint]()
         #: Nobody knows its secret, so no message to it is valid.
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
@@ -166,10 +171,12 @@ class Providers(Service):
 
         If it ``waits`` for a person, it is kept until one settles it; otherwise for `KEPT`. Of an
         unknown type only the first message waits: providers add new ones at any time.
+
+        Raises InboxFull, with nothing kept, if too many of its endpoint's wait already.
         """
         digest = hashlib.sha256(f"{sender.endpoint_id} {webhook_id} ".encode() + body)
         with self._autocommit() as sql:
-            sql.do(
+            [room] = sql.do(
                 repository.keep,
                 for_id=str(UUID(bytes=digest.digest()[:16])),
                 for_endpoint=sender.endpoint_id,
@@ -180,6 +187,13 @@ class Providers(Service):
                 waits=waits,
                 old_ms=-KEPT // timedelta(milliseconds=1),
             )
+        if not room.is_there:
+            raise InboxFull("This one was not kept: send it again.")
+
+    def waiting(self) -> Waiting:
+        """How many messages wait for a person, up to `MOST_WAITING`, and how long the oldest has."""
+        [row] = self._all(tuple, repository.COUNT_WAITING)
+        return Waiting(row[0], -(row[1] or 0))
 
     def messages(
         self, status: str, *, page_size: int, after: Position | None = None

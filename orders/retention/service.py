@@ -64,7 +64,7 @@ class Retention(Service):
         with self._writing() as sql:
             waiting = sql.run(repository.LIST_WAITING).scalars().all()
             if len(waiting) > MOST_WAITING:
-                raise InboxFull
+                raise InboxFull("No order is deleted.")
             values = {
                 "mentioned": [*frozenset().union(*map(named_in, waiting))],
                 "kept_ms": -DAY_MS * self._days,

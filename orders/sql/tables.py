@@ -57,7 +57,7 @@ ops_sessions = sa.Table(
     sa.Column("secret_hash", sa.String(64), nullable=False),  # as in api_keys
     sa.Column("expires_at", Instant, nullable=False),
 )
-sa.Index("ix_ops_sessions_key", ops_sessions.c.key_id, ops_sessions.c.expires_at)
+sa.Index("ix_ops_sessions_expires", ops_sessions.c.expires_at)
 
 # Where a payment provider sends its webhooks, for one client.
 provider_endpoints = sa.Table(
@@ -102,6 +102,10 @@ sa.Index(
     provider_messages.c.status,
     provider_messages.c.created_at,
     provider_messages.c.id,
+)
+# How many of an endpoint's wait.
+sa.Index(
+    "ix_provider_messages_endpoint", provider_messages.c.endpoint_id, provider_messages.c.status
 )
 # Whether there has been such a type.
 sa.Index(

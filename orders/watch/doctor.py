@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from orders.errors import SchemaOutdated, StorageUnavailable
+from orders.providers.domain import MOST_WAITING
 from orders.sql.database import reading, writing
 from orders.sql.schema import Schema, check_schema
 from orders.sql.tables import SCHEMA_VERSION
@@ -221,12 +222,19 @@ def _webhooks(repository: DoctorRepository) -> Finding:
 
 
 def _inbox(repository: DoctorRepository) -> Finding:
-    rows = repository.waiting_messages()
-    if not rows:
-        return ok("orders.inbox", "no provider's message waits for a person")
-    listed = "; ".join(f"{row.id}: {row.note}" for row in rows)
+    name = "orders.inbox"
+    waiting, oldest = repository.inbox()
+    if not oldest:
+        return ok(name, "no provider's message waits for a person")
+    listed = "; ".join(f"{each.id} of {each.client}: {each.note}" for each in oldest)
+    since = f"since {oldest[0].created_at:%Y-%m-%d %H:%M} UTC"
     advice = (
         "They may report money that the service does not know of: flask --app orders.app providers inbox "
         "shows them. Record what they report, then replay or dismiss them."
     )
-    return warning("orders.inbox", f"providers' messages wait: {listed}", advice)
+    if waiting.messages < MOST_WAITING:
+        summary = f"{waiting.messages} of providers' messages wait, {since}: {listed}"
+        return warning(name, summary, advice)
+    summary = f"{MOST_WAITING:,} or more of providers' messages wait, {since}: {listed}"
+    advice += " An endpoint that has so many gets 503 for what cannot be recorded."
+    return failure(name, summary, advice)

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 
 from orders.freezes.domain import Freeze
 from orders.freezes.service import Freezes
+from orders.providers.domain import MessageStatus, ProviderMessage, Waiting
+from orders.providers.service import Providers
 from orders.sql.expressions import Instant, one_of, unindexed
 from orders.sql.statements import FIRST, Statements
 from orders.sql.tables import (
@@ -21,7 +23,6 @@ from orders.sql.tables import (
     order_items,
     orders,
     payments,
-    provider_messages,
     unpaid_orders,
 )
 from orders.sql.tables import stock_items as stock
@@ -196,18 +197,6 @@ GET_FAILING_WEBHOOKS = (
 )
 
 
-# Providers' messages that wait for a person, those that have waited longest.
-LIST_WAITING_MESSAGES = (
-    sa.select(provider_messages.c.id, provider_messages.c.note)
-    .where(
-        provider_messages.c.status == "waiting",
-        provider_messages.c.created_at > sa.literal(FIRST.at, Instant),
-    )
-    .order_by(provider_messages.c.created_at, provider_messages.c.id)
-    .limit(NAMED)
-)
-
-
 class DoctorRepository(Statements):
     """The statements, on one connection."""
 
@@ -244,6 +233,7 @@ class DoctorRepository(Statements):
         """Subscriptions whose endpoint keeps failing, for longest first."""
         return self.run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
 
-    def waiting_messages(self) -> Sequence[sa.Row[Any]]:
-        """Providers' messages that wait for a person."""
-        return self.run(LIST_WAITING_MESSAGES).all()
+    def inbox(self) -> tuple[Waiting, list[ProviderMessage]]:
+        """Providers' messages that wait for a person, and those that have waited longest."""
+        providers = Providers(self.connection)
+        return providers.waiting(), providers.messages(MessageStatus.WAITING, page_size=NAMED)

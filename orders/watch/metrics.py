@@ -25,6 +25,8 @@ from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
+from orders.providers.domain import MOST_WAITING, Waiting
+from orders.providers.service import Providers
 from orders.sql.database import reading
 
 #: Other methods, which a client may make up, are counted as one.
@@ -76,7 +78,7 @@ class Figures(Collector):
         if found is not None:
             yield from _figures(*found)
 
-    def _look(self) -> tuple[int, Counter[str], list[RefundsDue]] | None:
+    def _look(self) -> tuple[int, Counter[str], list[RefundsDue], Waiting] | None:
         try:
             with reading(self._engine) as connection:
                 repository = OrderRepository(connection)
@@ -85,13 +87,14 @@ class Figures(Collector):
                     for freeze in Freezes(connection).holding()
                 )
                 refunds = repository.refunds_due(MOST_PAYMENTS)
-                return repository.oldest_overdue_ms(), holding, refunds
+                waiting = Providers(connection).waiting()
+                return repository.oldest_overdue_ms(), holding, refunds, waiting
         except (StorageUnavailable, sa.exc.DBAPIError):  # no schema yet
             return None
 
 
 def _figures(
-    oldest_overdue_ms: int, holding: Counter[str], refunds: list[RefundsDue]
+    oldest_overdue_ms: int, holding: Counter[str], refunds: list[RefundsDue], waiting: Waiting
 ) -> Iterator[Metric]:
     overdue = GaugeMetricFamily(
         "orders_oldest_overdue_age_seconds",
@@ -123,7 +126,17 @@ def _figures(
         payments.add_metric([due.currency], due.payments)
         amount.add_metric([due.currency], due.amount_minor)
         oldest.add_metric([due.currency], due.oldest_ms / 1000)
-    yield from (overdue, freezes, payments, amount, oldest)
+    inbox = GaugeMetricFamily(
+        "orders_waiting_messages",
+        f"Messages of payment providers that wait for a person, up to {MOST_WAITING:,}.",
+    )
+    inbox.add_metric([], waiting.messages)
+    unread = GaugeMetricFamily(
+        "orders_oldest_waiting_message_age_seconds",
+        "How long the oldest of them has waited; 0 when none does.",
+    )
+    unread.add_metric([], waiting.oldest_ms / 1000)
+    yield from (overdue, freezes, payments, amount, oldest, inbox, unread)
 
 
 # -- the API -------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from orders.sql.tables import IS_EXPIRED, order_events, payments, stock_items, u
 from orders.watch.doctor import Doctor
 from tests.conftest import Shop, opened, upgrade
 from tests.expiring import expire_now
+from tests.integration.test_providers import fill_inbox
 from worker import DelayQueue, Finding
 
 NOWHERE = "postgresql+psycopg://shop:s3cret@127.0.0.1:1/shop"
@@ -241,7 +242,12 @@ def test_messages_of_providers_that_wait(busy: Shop) -> None:
     providers.keep(sender, "m-2", b"{", "The body is not JSON.", waits=True)
     finding = found(busy.engine)["orders.inbox"]
     assert finding.level == "warning"
-    assert "The body is not JSON." in finding.summary
+    assert finding.summary.startswith("1 of providers' messages wait, since 2")
+    assert "of customer: The body is not JSON." in finding.summary
+    fill_inbox(busy.engine, endpoint.id)
+    finding = found(busy.engine)["orders.inbox"]
+    assert finding.level == "failure"
+    assert finding.summary.startswith("10,000 or more of providers' messages wait")
 
 
 def test_a_statement_that_takes_too_long(busy: Shop) -> None:

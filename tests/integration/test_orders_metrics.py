@@ -9,12 +9,15 @@ from prometheus_client import CollectorRegistry
 from orders.errors import AlreadyPaid, OutOfStock
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
+from orders.providers.domain import MOST_WAITING
+from orders.providers.service import Providers
 from orders.sql.database import reading
 from orders.sql.ids import new_id
 from orders.sql.tables import payments
 from orders.watch.metrics import Figures
 from tests.conftest import Shop
 from tests.expiring import expire_now
+from tests.integration.test_providers import fill_inbox
 
 Counted = list[tuple[str, str, int]]
 
@@ -168,10 +171,11 @@ def test_scrapes_do_not_load_the_database(
     order = shop.place()
     shop.expire_in(-60_000, order)
     add_refunds_due(shop, shop.other, "USD", 7, 8)
+    fill_inbox(shop.engine, Providers(shop.engine).add("other", "bank")[0].id)
     sent.clear()
     for _ in range(100):
         assert registry.get_sample_value("orders_database_readable") == 1
-    assert len([statement for statement in sent if "SELECT" in statement]) == 3
+    assert len([statement for statement in sent if "SELECT" in statement]) == 4
     age = registry.get_sample_value("orders_oldest_overdue_age_seconds")
     assert age is not None
     assert age >= 60
@@ -179,6 +183,9 @@ def test_scrapes_do_not_load_the_database(
     assert registry.get_sample_value("orders_refunds_due", usd) == 2
     assert registry.get_sample_value("orders_refunds_due_minor_units", usd) == 15
     assert registry.get_sample_value("orders_oldest_refund_due_age_seconds", usd) is not None
+    assert registry.get_sample_value("orders_waiting_messages") == MOST_WAITING - 1
+    waited = registry.get_sample_value("orders_oldest_waiting_message_age_seconds")
+    assert waited == pytest.approx(7200, abs=60)
 
 
 def test_without_the_database_a_scrape_says_so_and_no_more(database_url: str) -> None:

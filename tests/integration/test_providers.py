@@ -19,6 +19,7 @@ from orders.app import MAX_BODY_BYTES
 from orders.caches import CACHE_SECONDS
 from orders.clients.rate_limits import WRONG_KEYS_BURST
 from orders.errors import ClientNotFound, EndpointNotFound, SignatureInvalid
+from orders.providers.domain import MOST_WAITING
 from orders.providers.service import KEPT, Providers
 from orders.sql.tables import metadata, provider_messages, provider_secrets
 from orders.webhooks.signatures import TOLERANCE_SECONDS, new_secret, signed
@@ -408,6 +409,33 @@ def test_messages_that_are_settled_are_deleted_in_time(
     assert outcome(provider.refunded("tx-1")) == "refunded"
     assert [each["note"] for each in inbox(api, "settled")] == ["refunded"]
     assert len(inbox(api)) == 1, "what waits is never deleted"
+
+
+def fill_inbox(engine: sa.Engine, endpoint_id: str) -> None:
+    """As many messages of an endpoint as may wait, but for one."""
+    rows = sa.text(
+        "INSERT INTO provider_messages (id, endpoint_id, webhook_id, body, created_at, status, note)"
+        " SELECT gen_random_uuid(), :endpoint, 'm', '', now() - interval '2 h', 'waiting', 'odd'"
+        " FROM generate_series(1, :most)"
+    )
+    with engine.begin() as connection:
+        connection.execute(rows, {"endpoint": endpoint_id, "most": MOST_WAITING - 1})
+
+
+def test_a_full_inbox_leaves_the_rest_with_its_provider(
+    api: Api, provider: Provider, order_id: str
+) -> None:
+    fill_inbox(api.services.engine, provider.endpoint.id)
+    assert waits(provider.deliver(b"{"))
+    for body in (b"[", message(str(uuid4())), b'{"type": "odd", "data": {}}'):
+        refused = provider.deliver(body)
+        assert problem(refused) == (503, "inbox_full")
+        assert refused.headers["Retry-After"] == "3600"
+    assert waits(provider.deliver(b"{")), "it is kept already"
+    assert outcome(provider.paid(order_id)) == "applied"
+    assert waits(Provider(api).deliver(b"[")), "another endpoint's inbox"
+    assert settle(api, "dismiss", inbox(api)[0]["id"]) == ("settled", "dismissed")
+    assert waits(provider.deliver(b"["))
 
 
 def test_a_body_over_the_limit_is_refused(provider: Provider) -> None:

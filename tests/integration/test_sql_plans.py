@@ -456,7 +456,8 @@ def test_providers_are_managed_without_statistics(pair: Pair) -> None:
                 page = providers.messages(status, page_size=PAGE, after=after)
         providers.dismiss(page[0].id)
         with reading(shop.engine) as connection:
-            assert len(DoctorRepository(connection).waiting_messages()) == 2
+            waiting, oldest = DoctorRepository(connection).inbox()
+        assert (waiting.messages, len(oldest)) == (2, 2)
         with pytest.raises(SignatureInvalid):
             providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
 

@@ -69,7 +69,7 @@ def signed(endpoint_id: str) -> dict[str, Any]:
     },
 )
 @raises(
-    *(errors.OrderNotFound, errors.PaymentNotFound, errors.SignatureInvalid),
+    *(errors.InboxFull, errors.OrderNotFound, errors.PaymentNotFound, errors.SignatureInvalid),
     *(errors.StorageUnavailable, errors.TooManyRequests),
 )
 @sends("Idempotent-Replayed")

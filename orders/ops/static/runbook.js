@@ -17,6 +17,7 @@ const ENTRIES = {
   "sql.": "DatabaseUnavailable",
   "orders.locked": "OrdersOverdue",
   "orders.freezes": "OrdersFrozen",
+  "orders.inbox": "InboxWaiting",
   "orders.refunds": "RefundsWaiting",
   "orders.webhooks": "WebhooksFailing",
 };
