@@ -243,9 +243,16 @@ ADD_SESSION = (
     )
     .returning(ops_sessions.c.id)
 )
-# Delete a key's sessions that have expired.
+# Delete sessions that have expired, whoever's they were: more at a time than one login adds.
 PRUNE_SESSIONS = sa.delete(ops_sessions).where(
-    ops_sessions.c.key_id == p("for_key"), ops_sessions.c.expires_at <= now()
+    one_of(
+        ops_sessions.c.id,
+        sa.select(ops_sessions.c.id)
+        .where(ops_sessions.c.expires_at <= now())
+        .order_by(ops_sessions.c.expires_at)
+        .limit(sa.literal_column("100"))
+        .with_for_update(skip_locked=True),
+    )
 )
 # One session, if it has not ended, with the milliseconds until it does.
 GET_SESSION = sa.select(ops_sessions, ms_until(ops_sessions.c.expires_at).label("valid_ms")).where(
@@ -266,8 +273,8 @@ class SessionRepository(Statements):
     """Sessions of the page."""
 
     def add(self, key_id: str, secret_hash: str, for_ms: int) -> str | None:
-        """Insert a session of a key, and delete its expired ones; None if the key is not valid."""
-        self.run(PRUNE_SESSIONS, for_key=key_id)
+        """Insert a session of a key, and delete expired ones; None if the key is not valid."""
+        self.run(PRUNE_SESSIONS)
         values = {"session_id": new_id(), "for_key": key_id, "hash": secret_hash, "for_ms": for_ms}
         return self.run(ADD_SESSION, **values).scalar_one_or_none()
 
