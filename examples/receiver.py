@@ -28,7 +28,8 @@ class Receiver(BaseHTTPRequestHandler):
             return
         message = json.loads(body)
         # A message may come twice: a real receiver stores the ids it has processed.
-        print(message["type"], message["data"]["order"]["id"], message_id, flush=True)
+        order = message["data"].get("order", {})  # a ping is about none
+        print(message["type"], order.get("id", "-"), message_id, flush=True)
         self.send_response(204)
         self.end_headers()
 
