@@ -114,9 +114,7 @@ def _providers() -> None:
     op.create_index(
         "ix_provider_messages_status", "provider_messages", ["status", "created_at", "id"]
     )
-    op.create_index(
-        "ix_provider_messages_endpoint", "provider_messages", ["endpoint_id", "status"]
-    )
+    op.create_index("ix_provider_messages_endpoint", "provider_messages", ["endpoint_id", "status"])
     op.create_index(
         "ix_provider_messages_type",
         "provider_messages",

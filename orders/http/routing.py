@@ -6,7 +6,7 @@ from inspect import get_annotations
 from typing import Any
 
 from flask import Blueprint, Request, current_app, request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from orders.http.auth import authenticate
 from orders.http.contract import Contract, View
@@ -93,8 +93,11 @@ def _read(name: str, schema: type[BaseModel]) -> BaseModel:
         return schema.model_validate(read(request))
     except ValidationError as error:
         wrong: dict[str, list[str]] = {}
+        # The place of what is wrong begins with the tag of a union, which is in no body.
+        tags = int(issubclass(schema, RootModel))
         for each in error.errors():
-            wrong.setdefault(".".join(map(str, each["loc"])) or "_schema", []).append(each["msg"])
+            place = ".".join(map(str, each["loc"][tags:]))
+            wrong.setdefault(place or "_schema", []).append(each["msg"])
         raise InvalidInput(status, wrong) from error
 
 

@@ -87,6 +87,8 @@ def test_whose_order_which_version_and_what_body_is_checked(api: Api) -> None:
         ("customer", "*", {"expires_at": "2030-01-31T12:30:00Z", **ERASED}, 422),
     ):
         assert patch(api, order_id, body, tag, key)[0] == status, body
+    for body, wrong in (({}, "_schema"), ({"client_reference": ""}, "client_reference")):
+        assert [*patch(api, order_id, body)[1]["errors"]] == [wrong]
 
 
 @pytest.mark.parametrize("how", ["pay", "cancel"])

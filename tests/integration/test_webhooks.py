@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import redis
@@ -532,10 +533,11 @@ def test_a_paused_subscription_keeps_its_deliveries_for_later(hooked: Hooked) ->
     hooked.api.pay(first["id"])
     hooked.place()
     for _ in range(3):
-        hooked.send_due()
+        hooked.wake(hooked.id, *(each["id"] for each in hooked.deliveries()))
         hooked.move(1000)
+    # Nor by a worker that is about to send.
+    assert hooked.api.services.webhooks.claim(hooked.id, lambda _: "") == (None, False)
     assert hooked.receiver.messages == []
-    assert hooked.send_due() == 0
     hooked.change(paused=False)
     assert sorted(hooked.drain()) == ["order.created", "order.created", "order.paid"]
 
@@ -790,11 +792,11 @@ def test_slow_endpoints_together_get_half_of_the_threads() -> None:
 
 def test_clients_take_turns_and_then_their_subscriptions() -> None:
     threads = Threads()
-    names = ["a1", "a2", "a3", "b1", "c1"]
+    names = ["a2", "a3", "a1", "b1", "c1"]
     threads.learn(0.01, *names)
     for name in names:
         threads.turns.add(name[0], name)
-    assert threads.send() == ["a1", "b1", "c1", "a2", "a3"]
+    assert threads.send() == ["a2", "b1", "c1", "a3", "a1"]
     threads = Threads()
     threads.learn(0.01, "a1", "b1")
     assert [threads.send("a1") for _ in range(7)] == [["a1"]] * 6 + [[]], "the last are for others"
@@ -1071,6 +1073,25 @@ def test_a_ping_is_sent_like_any_message(hooked: Hooked) -> None:
     assert message.json == {"type": "webhook.ping", "timestamp": at, "data": {}}
     shown = hooked.ask("GET", pinged.headers["Location"])
     assert (shown["id"], shown["status"], shown["last_body"]) == (made["id"], "delivered", "thanks")
+
+
+def test_redis_is_told_at_once_what_is_to_be_sent_when(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = Mock()
+    monkeypatch.setattr(hooked.api.services.webhooks, "_scheduler", Mock(schedule=schedule))
+    made = hooked.ask("POST", f"/v1/webhooks/{hooked.id}/ping")["id"]
+    hooked.receiver.status = 500
+    hooked.send_due()
+    hooked.api.send("POST", f"/v1/webhooks/deliveries/{made}/redeliver")
+    for paused in (True, False):
+        hooked.change(paused=paused)
+    assert schedule.mock_calls == [
+        call(made, delay_ms=0),
+        call(made, delay_ms=1000 * RETRY_SECONDS[0]),
+        call(made, delay_ms=0, even_if_dead=True),
+        call(hooked.id, delay_ms=0),
+    ]
 
 
 def test_a_key_for_payments_alone_may_not_subscribe(hooked: Hooked) -> None:
