@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from http.server import ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 from unittest.mock import Mock, call
 
@@ -17,6 +19,7 @@ from werkzeug.test import TestResponse
 
 from devtools.processes import wait_until
 from devtools.valkey import Valkey
+from examples import receiver as receiver_example
 from orders import deliveries
 from orders.deliveries import Deliverer, webhook_flow
 from orders.http.routes.webhooks import ROLES
@@ -1073,6 +1076,22 @@ def test_a_ping_is_sent_like_any_message(hooked: Hooked) -> None:
     assert message.json == {"type": "webhook.ping", "timestamp": at, "data": {}}
     shown = hooked.ask("GET", pinged.headers["Location"])
     assert (shown["id"], shown["status"], shown["last_body"]) == (made["id"], "delivered", "thanks")
+
+
+def test_the_example_receiver_takes_pings_and_orders(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(receiver_example.Receiver, "secret", hooked.secret)
+    with ThreadingHTTPServer(("127.0.0.1", 0), receiver_example.Receiver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        hooked.change(url=f"http://127.0.0.1:{server.server_port}/")
+        hooked.ask("POST", f"/v1/webhooks/{hooked.id}/ping")
+        order = hooked.place()
+        hooked.send_due()
+        server.shutdown()
+    assert {each["status"] for each in hooked.deliveries()} == {"delivered"}
+    printed = {tuple(line.split()[:2]) for line in capsys.readouterr().out.splitlines()}
+    assert printed == {("webhook.ping", "-"), ("order.created", order["id"])}
 
 
 def test_redis_is_told_at_once_what_is_to_be_sent_when(
