@@ -97,21 +97,13 @@ provider_messages = sa.Table(
     sa.Column("unknown_type", sa.String(100)),
 )
 # Those that wait, or are old, oldest first.
-sa.Index(
-    "ix_provider_messages_status",
-    provider_messages.c.status,
-    provider_messages.c.created_at,
-    provider_messages.c.id,
-)
+sa.Index("ix_provider_messages_status", *provider_messages.c["status", "created_at", "id"])
 # How many of an endpoint's wait.
-sa.Index(
-    "ix_provider_messages_endpoint", provider_messages.c.endpoint_id, provider_messages.c.status
-)
+sa.Index("ix_provider_messages_endpoint", *provider_messages.c["endpoint_id", "status"])
 # Whether there has been such a type.
 sa.Index(
     "ix_provider_messages_type",
-    provider_messages.c.endpoint_id,
-    provider_messages.c.unknown_type,
+    *provider_messages.c["endpoint_id", "unknown_type"],
     postgresql_where=provider_messages.c.unknown_type.is_not(None),
 )
 
