@@ -131,13 +131,14 @@ UNSUBSCRIBE = change(deleted_at=now(), paused_at=None)
 DELETE_INTERESTS = sa.delete(interests).where(
     interests.c.client_id == p("for_client"), interests.c.subscription_id == p("for_id")
 )
-# Pause a subscription whose endpoint is gone, unless it has another one by now.
+# Pause a subscription whose endpoint is gone, unless it has another one by now, or is deleted.
 PAUSE_GONE = (
     sa.update(subscriptions)
     .where(
         subscriptions.c.id == p("for_id"),
         subscriptions.c.url == p("gone_url"),
         subscriptions.c.paused_at.is_(None),
+        subscriptions.c.deleted_at.is_(None),
     )
     .values(paused_at=now(), pause_reason="gone")
 )

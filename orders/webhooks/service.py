@@ -344,23 +344,24 @@ class Webhooks(Service):
 
     @retried
     def record(self, message: Message, answer: Answer) -> bool:
-        """Record what came of sending a message; return whether another one waited for it.
+        """Record what came of sending a message; return whether to look at its line again at once.
 
         An endpoint that is gone (410) pauses its subscription. Whoever lost the lease records nothing.
         """
         status, delay_ms = _next(message.attempts + 1, answer)
         with self._writing() as sql:
-            has_successor = _recorded(sql, message, answer, status, delay_ms)
-            if answer.status == HTTPStatus.GONE and has_successor is not None:
+            more = _recorded(sql, message, answer, status, delay_ms)
+            if answer.status == HTTPStatus.GONE and more is not None:
                 gone = {"for_id": message.subscription_id, "gone_url": message.url}
-                sql.run(repository.PAUSE_GONE, **gone)
+                # If it is not paused, it has another URL by now, or is to be cleared.
+                more = not sql.run(repository.PAUSE_GONE, **gone).rowcount
         is_pending = status is DeliveryStatus.PENDING
-        if has_successor is None:
+        if more is None:
             return False
         self._observe("webhook.failed" if is_pending else f"webhook.{status}")
         if delay_ms:
             self._scheduler.schedule(message.id, delay_ms=delay_ms)
-        return has_successor
+        return more
 
     @retried
     def prune(self) -> bool:
