@@ -167,7 +167,11 @@ _failed = {
     "asks": sa.false(),
 }
 # Insert an attempt that has failed before it was known, so that it is not opened later.
-ADD_FAILED = insertion(payment_attempts, _failed, *_OF_CLIENT).on_conflict_do_nothing()
+ADD_FAILED = (
+    insertion(payment_attempts, _failed, *_OF_CLIENT)
+    .on_conflict_do_nothing()
+    .returning(attempts.id)
+)
 HAS_ORDER = sa.select(sa.exists(sa.select(orders.c.id).where(*_OF_CLIENT)))
 # An order's attempts, oldest first, from a page's end on.
 LIST_OF_ORDER = oldest_first(

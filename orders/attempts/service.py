@@ -105,15 +105,17 @@ class Attempts(Service):
         """
         names = {"for_order": order_id, **_names(client_id, provider, reference)}
         with self._writing() as sql:
-            locked = sql.run(repository.LOCK_NAMED, **names).one_or_none()
+            # Twice, if it was opened after the first look.
+            for _ in range(2):
+                locked = sql.run(repository.LOCK_NAMED, **names).one_or_none()
+                if locked or sql.run(repository.ADD_FAILED, attempt_id=new_id(), **names).first():
+                    break
             if locked is not None:
                 if locked.order_id != order_id:
                     raise ReferenceReused
                 _settle(sql, [locked.id], outcome=AttemptOutcome.FAILED)
-            else:
-                sql.run(repository.ADD_FAILED, attempt_id=new_id(), **names)
-                if not sql.run(repository.HAS_ORDER, **names).scalar_one():
-                    raise OrderNotFound
+            elif not sql.run(repository.HAS_ORDER, **names).scalar_one():
+                raise OrderNotFound
         if locked is None:
             return False
         self.settled([order_id])

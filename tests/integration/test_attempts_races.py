@@ -1,10 +1,13 @@
 """Attempts meet expiry, payment, cancellation and each other: who is told that they may pay is not cancelled."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 
+from devtools.processes import wait_until
 from orders.attempts.service import Attempts
 from orders.errors import AlreadyPaid, OrderCancelled
 from orders.order.domain import Order
@@ -70,6 +73,28 @@ def test_an_attempt_that_opens_while_another_fails_still_counts(shop: Shop) -> N
     duels(fails, opens(shop, "second"), placed, step_us=200)
     for order in placed:
         assert expire_now(shop.service, [order.id])
+
+
+def test_a_failure_is_not_lost_to_the_attempt_that_opens(shop: Shop) -> None:
+    shop.stock("tea", on_hand=1)
+    [order] = place_overdue(shop, [{"tea": 1}])
+    names = {"provider": "bank", "reference": "tx"}
+
+    def waits() -> bool:
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        with shop.engine.connect() as connection:
+            return bool(connection.scalar(sa.text(waiting)))
+
+    with ThreadPoolExecutor(1) as pool:
+        with shop.engine.begin() as connection:
+            opening: Any = connection  # is committed once the other one waits for it
+            attempts = Attempts(opening, shop.scheduler, shop.scheduler, 1800)
+            attempts.open(shop.client, order.id, **names, seconds=900)
+            failing = pool.submit(service(shop).fail, shop.client, order.id, **names)
+            wait_until(lambda: failing.done() or waits(), "the failure to wait")
+        assert failing.result(60)
+    [attempt] = service(shop).of_order(order.id, page_size=9)
+    assert attempt.outcome == "failed"
 
 
 def test_all_that_can_end_an_order_meets_an_attempt_at_it(shop: Shop) -> None:
