@@ -66,9 +66,9 @@ class Settings:
     #: How many reverse proxies add a client's address to X-Forwarded-For. Without one, a client
     #: could choose its address.
     trusted_proxies: Annotated[int, Field(ge=0)] = 0
-    #: How long sending a webhook may take in all, and how many a worker sends at a time.
+    #: How long sending a webhook may take in all, and how many a worker sends at a time; half of them may hang.
     webhook_timeout_seconds: Annotated[float, Field(ge=0.1)] = 5.0
-    webhook_threads: Annotated[int, Field(ge=1)] = 8
+    webhook_threads: Annotated[int, Field(ge=2)] = 8
     #: How long before an order's deadline `order.expiring` is sent; 0: never.
     webhook_expiring_minutes: Annotated[float, Field(ge=0)] = 0.0
     #: How long delivered and dead webhooks are kept; 0: forever.

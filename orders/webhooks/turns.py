@@ -51,7 +51,7 @@ class _Ring:
 
 
 class Turns:
-    """Divides the threads of a process.
+    """Divides the threads of a process, of which there are two or more.
 
     Slow endpoints together get at most half of them. Of these, and of all, some are kept for clients
     that have none: so many messages of one client may begin to hang at once, and others are sent.
@@ -77,7 +77,7 @@ class Turns:
         with self._lock:
             slow = [turn for turn in self._busy if self._is_slow(turn.subscription_id)]
             may = self._may(self._threads, self._busy)
-            may_be_slow = self._may(self._threads // 2 or 1, slow)
+            may_be_slow = self._may(self._threads // 2, slow)
             # Slow ones come first if none has a turn, so that others do not shut them out.
             found = None if slow else self._slow.next(may)
             while found is None and (fast := self._fast.next(may)) is not None:

@@ -94,6 +94,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ("BATCH_SIZE", str(MAX_BATCH_SIZE + 1)),
         ("METRICS_PORT", "65536"),
         ("DATABASE_POOL_SIZE", "0"),
+        ("WEBHOOK_THREADS", "1"),
         ("MAX_UNPAID_ORDERS", "-1"),
         ("MAX_HELD_PIECES", "1e3"),
         ("MAX_DELIVERIES", "2"),
