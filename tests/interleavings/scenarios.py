@@ -55,6 +55,26 @@ RECURRING = [
     "w1 go on x4, w2 go on x4, minute passes; w1 go on x4, flush, w2 go on x4",
     "w1 go on x2; minute passes, w1 go on x3, w1 lose, w1 die, w2 go on",
 ]
+#: Of two senders of one subscription, each stopped before every statement.
+SENDINGS = [
+    "event, w1 step x3; delete, w1 gone, time passes",
+    "event; event, w1 step x3, w1 fail, w2 step x3",
+    "event, event; w1 step x3, w1 die, w2 step x3, w2 sent, time passes",
+    "event, w1 step x3; pause, resume, w1 gone, change url, w2 step x3, w2 sent",
+    "event, w1 step x3; redeliver x2, w1 sent, w2 step x3, w2 fail, time passes",
+    "event, event; delete, w1 step x4, w2 step x3, w1 gone, w2 sent",
+    "event; narrow, widen, event x2, w1 step x3, w1 sent",
+    "event, event; w1 step x6, w1 fail, w1 sent, redeliver, w2 step x3, w2 sent",
+    "event, ping; w1 step x3, w2 step x3, w1 gone, change url, resume",
+    "event; pause, delete, ping, w1 step x4, w1 gone, event",
+    "event; w1 step x3, w1 die, w2 step x3, event, delete, time passes",
+    "event, w1 step x3, w1 fail; event, redeliver, time passes, w1 step x3, w2 step x3, w2 sent",
+]
+#: Of three subscriptions, two of them one client's, that take turns.
+TURNS = [
+    "add a x3, take x3, answer a, time passes",
+    "add a x2, add b, add c, take x3, answer a, hang a, time passes",
+]
 #: What happens beside these is combined with each of `TRANSITIONS`, and with two or three of them.
 FRAME = "schedule a, save; w1 claim, w2 claim, lease ends"
 TRANSITIONS = [
