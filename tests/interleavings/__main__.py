@@ -9,7 +9,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.mistakes import (
     IN_PYTHON,
     IN_SQL,
+    IN_WEBHOOKS,
     MISTAKES,
     Mistake,
     PythonMistake,
@@ -40,9 +41,13 @@ from tests.interleavings.scenarios import (
     LARGE,
     RECURRING,
     SCENARIOS,
+    SENDINGS,
     TRANSITIONS,
+    TURNS,
 )
 from tests.interleavings.test_statements import search, with_a_provider
+from tests.interleavings.turns_world import TurnsWorld
+from tests.interleavings.webhook_world import webhook_world
 from worker import connect
 
 #: Of one random scenario: about a minute.
@@ -94,7 +99,9 @@ def _plant(client: redis.Redis) -> int:
     with capture_logs():
         planned: list[Mistake | PythonMistake] = [*MISTAKES, *IN_PYTHON]
         found = [(each.describe(), _first_trace(client, each)) for each in planned]
-        found += [(each.describe(), _pair(shop, each)) for shop in _shops() for each in IN_SQL]
+        for shop in _shops():
+            found += [(each.describe(), _meeting(shop, each)) for each in IN_SQL]
+            found += [(each.describe(), _first_sending(shop, each)) for each in IN_WEBHOOKS]
     for described, trace in found:
         print(f"{'missed' if trace is None else 'caught'}  {described}\n        {trace}")
     missed = sum(trace is None for _, trace in found)
@@ -104,10 +111,12 @@ def _plant(client: redis.Redis) -> int:
 
 def _first_trace(client: redis.Redis, mistake: Mistake | PythonMistake) -> str | None:
     """The order of moves that finds a mistake, in the first scenario that does."""
-    kinds: list[tuple[type[QueueWorld | LaneWorld], list[str]]]
+    kinds: list[tuple[Callable[[redis.Redis], QueueWorld | LaneWorld | TurnsWorld], list[str]]]
     kinds = [(QueueWorld, [*SCENARIOS, *LARGE])]
-    if isinstance(mistake, PythonMistake) and mistake.is_in_lanes:
+    if isinstance(mistake, PythonMistake) and mistake.is_in("worker.runtime"):
         kinds = [(ConsumerWorld, CONSUMERS), (RecurringWorld, RECURRING)]
+    if isinstance(mistake, PythonMistake) and mistake.is_in("orders.webhooks"):
+        kinds = [(lambda _: TurnsWorld(2), TURNS), (lambda _: TurnsWorld(4), TURNS)]
     for kind, line in ((kind, line) for kind, lines in kinds for line in lines):
         world = kind(client)
         with ExitStack() as stack:
@@ -136,14 +145,25 @@ def _shops() -> Iterator[Shop]:
         postgres.remove()
 
 
-def _pair(shop: Shop, mistake: SqlMistake) -> str | None:
+def _first_sending(shop: Shop, mistake: SqlMistake) -> str | None:
+    """The order of statements that finds a mistake in those of webhooks."""
+    for line in SENDINGS:
+        with webhook_world(shop) as world, planted_in_sql(shop.engine, mistake):
+            try:
+                explore(world, line)
+            except Violation as violation:
+                return " ".join(str(violation).split())
+    return None
+
+
+def _meeting(shop: Shop, mistake: SqlMistake) -> str | None:
     """Which operations find a mistake."""
-    begin, gate, first, second = mistake.where
-    search(shop, begin, gate, [(first, second)])
+    begin, gate, *names = mistake.where
+    search(shop, begin, gate, [names])
     trace = None
     with planted_in_sql(shop.engine, mistake) as changed:
         try:
-            search(shop, begin, gate, [(first, second)])
+            search(shop, begin, gate, [names])
         except Exception as error:  # noqa: BLE001  whatever it is, it was found
             trace = " ".join(str(error).split())[:150]
     assert changed, f"no statement has {mistake.right!r}"

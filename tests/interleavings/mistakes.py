@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from redis.commands.core import Script
 
+from orders.webhooks.turns import Turns, _Ring
 from tests.interleavings.queue_world import QueueWorld
 from worker import DelayQueue
 from worker.runtime.recurring import Recurrence
@@ -112,9 +113,8 @@ class PythonMistake(NamedTuple):
     right: str
     wrong: str
 
-    @property
-    def is_in_lanes(self) -> bool:
-        return str(self.function.__module__).startswith("worker.runtime")
+    def is_in(self, package: str) -> bool:
+        return str(self.function.__module__).startswith(package)
 
     def describe(self) -> str:
         return f"{self.function.__qualname__}: {self.wrong!r} for {self.right!r}"
@@ -130,17 +130,22 @@ IN_PYTHON: list[PythonMistake] = [
     PythonMistake(Settler._send, "self._unconfirmed.append(call)", "pass"),
     PythonMistake(Station._seeded, "self.settler.settle(BatchResult(untouched=claim.tasks))", ""),
     PythonMistake(Recurrence.seed, "if claim.paused or self._is_next(claim):", "if True:"),
+    PythonMistake(Turns.take, "None if slow else self._slow.next(may)", "None"),
+    PythonMistake(Turns.take, "self._threads // 2", "self._threads"),
+    PythonMistake(Turns.take, "self._slow.add(*fast)", "pass"),
+    PythonMistake(Turns.end, "self._fast.add(client_id, name)", "pass"),
+    PythonMistake(_Ring.next, "if waiting:", "if False:"),
 ]
 
 
 class SqlMistake(NamedTuple):
     """A piece of the statements that have it, and where it is found: what a scene begins with, what is locked, and
-    who meets.
+    who meets; in those of webhooks, in any of their scenarios.
     """
 
     right: str
     wrong: str
-    where: tuple[str, str, str, str]
+    where: tuple[str, ...] = ()
     #: Only in statements with this.
     only: str = ""
 
@@ -148,9 +153,8 @@ class SqlMistake(NamedTuple):
         return f"SQL: {self.wrong!r} for {self.right!r}"
 
 
-def _at(begin: str, gate: str, pair: str) -> tuple[str, str, str, str]:
-    first, second = pair.split(", ")
-    return begin, f"the {gate}", first, second
+def _at(begin: str, gate: str, meeting: str) -> tuple[str, ...]:
+    return begin, f"the {gate}", *meeting.split(", ")
 
 
 _EXPIRE = "'reason', 'expired'"
@@ -226,6 +230,31 @@ IN_SQL: list[SqlMistake] = [
         "NOT (EXISTS (SELECT found.order_id FROM found))",
         "true",
         _at("frozen", "unpaid row", "thaw, describe"),
+    ),
+    SqlMistake(
+        "FOR UPDATE), order_", "), order_", _at("overdue", "attempt's name", "attempt, expire")
+    ),
+    SqlMistake("FOR UPDATE), held", "), held", _at("overdue", "stock", "pay, replace")),
+]
+
+_OR_NOT = "due_at IS NOT NULL OR now() = "
+IN_WEBHOOKS = [
+    SqlMistake("webhook_deliveries.due_at = ", f"webhook_deliveries.{_OR_NOT}", only="attempts=("),
+    SqlMistake("webhook_deliveries.due_at = ", f"webhook_deliveries.{_OR_NOT}", only="EXISTS"),
+    SqlMistake("webhook_deliveries.due_at <= ", "'-infinity'::timestamptz <= "),
+    SqlMistake("attempts=(webhook_deliveries.attempts + ", "attempts=(0 + "),
+    SqlMistake("earlier.status = 'pending'", "earlier.status = 'dead'"),
+    SqlMistake("earlier.subscription_id = ", "earlier.subscription_id != "),
+    SqlMistake("earlier.event_id < ", "earlier.event_id > "),
+    SqlMistake("earlier.last_attempt_at IS NULL", "true"),
+    SqlMistake("next.event_id >= ", "next.event_id < "),
+    SqlMistake("next.due_at <= ", "next.due_at > "),
+    SqlMistake("webhook_subscriptions.url = ", "webhook_subscriptions.url != "),
+    SqlMistake("AND webhook_subscriptions.deleted_at IS NULL", "", only="url = "),
+    SqlMistake("AND webhook_subscriptions.paused_at IS NULL", "", only="heads"),
+    SqlMistake("ORDER BY webhook_deliveries.status, ", "ORDER BY webhook_deliveries.status DESC, "),
+    SqlMistake(
+        "DELETE FROM webhook_interests WHERE", "DELETE FROM webhook_interests WHERE false AND"
     ),
 ]
 

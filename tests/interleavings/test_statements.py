@@ -3,13 +3,15 @@
 However they meet, what comes of it is what would have come of one after the other.
 """
 
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import permutations, product
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -83,14 +85,14 @@ class Scene:
             freezes=self.freezes,
         )
         self.closing = attempt_flow(services, lambda *_: self, spacing_seconds=0)
-        #: Set when the order was skipped, because it is locked.
-        self.skipped = threading.Event()
+        #: The threads that have skipped the order, because it is locked, and look again.
+        self.skipping: set[int] = set()
 
     def until_done(self, is_done: Callable[[], bool]) -> None:
         """Like the worker, which looks again at what was locked."""
         until = time.monotonic() + 60
         while not is_done():
-            self.skipped.set()
+            self.skipping.add(threading.get_ident())
             assert time.monotonic() < until
 
     def named(self, reference: str) -> dict[str, Any]:
@@ -215,12 +217,8 @@ class Scene:
             events = connection.execute(
                 sa.select(order_events).filter_by(**of_order).order_by(order_events.c.id)
             ).all()
-            # One that is opened meanwhile holds from its commit on, and not from when it says.
             frozen_at = connection.scalars(
-                sa.select(freezes.c.opened_at).filter(
-                    sa.cast(freezes.c.id, sa.String) == self.freeze_id,
-                    freezes.c.given_back_at.is_(None),
-                )
+                sa.select(freezes.c.opened_at).filter_by(sku=self.sku, given_back_at=None)
             ).all()
             until = connection.scalar(
                 sa.select(unpaid_orders.c.under_way_until).filter_by(**of_order)
@@ -291,11 +289,28 @@ OPERATIONS: dict[str, Operation] = {
 }
 #: Several transactions each: others may come between them, and only what they leave must be right.
 OF_SEVERAL = ("close", "close_as_paid")
-#: What another session has locked when both come.
-GATES = {
-    "the unpaid row": lambda scene: sa.select(unpaid_orders).filter_by(order_id=scene.order.id),
-    "the stock": lambda scene: sa.select(stock_items).filter_by(sku=scene.sku),
-    "the attempts": lambda scene: sa.select(payment_attempts).filter_by(order_id=scene.order.id),
+
+
+def _name_taken(scene: Scene) -> sa.Insert:
+    """The attempt that the scene's next one has the name of."""
+    named = scene.named("second" if scene.is_second else "first")
+    row = {**named, "id": str(uuid4()), "order_id": str(uuid4()), "client_id": scene.shop.client}
+    times = dict.fromkeys(("opened_at", "ends_at"), now())
+    return sa.insert(payment_attempts).values(**row, **times, asks=False)
+
+
+#: What another session has locked, as the service does, when all come; or has inserted, and takes back.
+GATES: dict[str, Callable[[Scene], sa.Executable]] = {
+    "the unpaid row": lambda scene: (
+        sa.select(unpaid_orders).filter_by(order_id=scene.order.id).with_for_update()
+    ),
+    "the stock": lambda scene: (
+        sa.select(stock_items).filter_by(sku=scene.sku).with_for_update(key_share=True)
+    ),
+    "the attempts": lambda scene: (
+        sa.select(payment_attempts).filter_by(order_id=scene.order.id).with_for_update()
+    ),
+    "the attempt's name": _name_taken,
 }
 
 
@@ -308,59 +323,75 @@ def run(scene: Scene, name: str) -> str:
 
 @contextmanager
 def locked(scene: Scene, gate: str) -> Iterator[None]:
-    with scene.shop.engine.connect() as connection, connection.begin():
-        connection.execute(GATES[gate](scene).with_for_update())
+    with scene.shop.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(GATES[gate](scene))
         yield
+        transaction.rollback()
 
 
-def waiting(scene: Scene) -> int:
-    """How many sessions wait for a lock."""
+def stuck(scene: Scene) -> int:
+    """How many sessions wait for a lock, or look again and again."""
     count = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     with scene.shop.engine.connect() as connection:
-        return int(connection.scalar(count) or 0)
+        return int(connection.scalar(count) or 0) + len(scene.skipping)
 
 
-def met(scene: Scene, first: str, second: str, gate: str) -> tuple[Any, ...]:
-    """Both begin while the gate is closed, one after the other, and go on when it opens."""
+def begun(pool: ThreadPoolExecutor, scene: Scene, name: str) -> Future[str]:
+    """An operation that has come to where it cannot go on, or to its end."""
+    before, running = stuck(scene), pool.submit(run, scene, name)
+    wait_until(lambda: running.done() or stuck(scene) > before, f"{name} to wait")
+    return running
 
-    def is_stuck(running: Future[str], before: int) -> bool:
-        return running.done() or scene.skipped.is_set() or waiting(scene) > before
 
-    with ThreadPoolExecutor(2) as pool:
+def met(scene: Scene, names: Sequence[str], gate: str) -> tuple[Any, ...]:
+    """All begin while the gate is closed, one after the other, and go on when it opens."""
+    with ThreadPoolExecutor(len(names)) as pool:
         with locked(scene, gate):
-            one = pool.submit(run, scene, first)
-            wait_until(lambda: is_stuck(one, 0), f"{first} to wait")
-            before = waiting(scene)
-            scene.skipped.clear()
-            two = pool.submit(run, scene, second)
-            wait_until(lambda: is_stuck(two, before), f"{second} to wait")
-        results = one.result(60), two.result(60)
+            running = [begun(pool, scene, name) for name in names]
+        results = [each.result(60) for each in running]
     outcome = scene.outcome()
     scene.settle()
     return (*results, outcome)
 
 
-def in_turn(scene: Scene, first: str, second: str) -> tuple[Any, ...]:
-    results = run(scene, first), run(scene, second)
+def in_turn(scene: Scene, names: Sequence[str]) -> tuple[Any, ...]:
+    results = [run(scene, name) for name in names]
     return (*results, scene.outcome())
 
 
 NAMES = [*OPERATIONS][: rounds(7, len(OPERATIONS))]
-PAIRS = [(first, second) for first in NAMES for second in NAMES]
+PAIRS = [*product(NAMES, repeat=2)]
+#: Of those that change the deadline, the stock or the attempts: the same ones in each run, so many in each case.
+TRIPLES, SEED, SAMPLE = [*product([*OPERATIONS][:12], repeat=3)], 1, 30
 CASES = [
     ("overdue", "the unpaid row"),
     ("overdue", "the stock"),
     ("being paid", "the unpaid row"),
     ("being paid", "the attempts"),
     ("frozen", "the unpaid row"),
+    ("overdue", "the attempt's name"),
+    ("being paid", "the attempt's name"),
 ]
+
+
+def at(gate: str, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Those of which one waits there."""
+    return [each for each in groups if gate != "the attempt's name" or "attempt" in each]
 
 
 @pytest.mark.parametrize(("begin", "gate"), quick_first(CASES))
 def test_two_operations_do_what_they_would_in_turn(shop: Shop, begin: str, gate: str) -> None:
     with_a_provider(shop)
     with capture_logs():
-        search(shop, begin, gate, PAIRS)
+        search(shop, begin, gate, at(gate, PAIRS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("begin", "gate"), CASES)
+def test_three_operations_do_what_they_would_in_turn(shop: Shop, begin: str, gate: str) -> None:
+    with_a_provider(shop)
+    with capture_logs():
+        search(shop, begin, gate, random.Random(SEED).sample(at(gate, TRIPLES), SAMPLE))
 
 
 def with_a_provider(shop: Shop) -> None:
@@ -370,15 +401,19 @@ def with_a_provider(shop: Shop) -> None:
     providers.set_close_url(endpoint.id, "https://bank.example/close")
 
 
-def search(shop: Shop, begin: str, gate: str, pairs: Iterable[tuple[str, str]]) -> None:
-    """Raises AssertionError, naming two operations that do what they should not."""
-    in_turn_once = cache(lambda first, second: in_turn(Scene(shop, begin), first, second))
-    for first, second in pairs:
+def search(shop: Shop, begin: str, gate: str, groups: Iterable[Sequence[str]]) -> None:
+    """Raises AssertionError, naming the operations that do what they should not."""
+    in_turn_once = cache(lambda *names: in_turn(Scene(shop, begin), names))
+    for names in groups:
         try:
-            one, other, outcome = in_turn_once(second, first)
-            expected = [in_turn_once(first, second), (other, one, outcome)]
-            found = met(Scene(shop, begin), first, second, gate)
-            is_one = not {first, second} & {*OF_SEVERAL}
-            assert not is_one or found in expected, f"{found} is none of {expected}"
+            found = met(Scene(shop, begin), names, gate)
+            if {*names} & {*OF_SEVERAL}:
+                continue
+            expected = []
+            for order in permutations(range(len(names))):
+                *results, outcome = in_turn_once(*(names[number] for number in order))
+                of_each = dict(zip(order, results, strict=True))
+                expected.append((*(of_each[number] for number in range(len(names))), outcome))
+            assert found in expected, f"{found} is none of {expected}"
         except AssertionError as error:
-            raise AssertionError(f"{begin}, {gate}: {first}, {second}: {error}") from error
+            raise AssertionError(f"{begin}, {gate}: {', '.join(names)}: {error}") from error
