@@ -60,7 +60,7 @@ Guides: [by example](/docs?guide=http-api), [payments](/docs?guide=payments),
 | 415 | `unsupported_media_type` | send `application/json` |
 | 429 | `too_many_requests` | wait for `Retry-After` |
 | 500 | `internal_error` | our fault; report the `X-Request-ID` |
-| 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `queue_unavailable` | wait for `Retry-After`, and repeat |
+| 503 | `storage_unavailable`, `server_busy`, `stock_busy`, `queue_unavailable`, `inbox_full` | wait for `Retry-After`, and repeat |
 
 **Repeating** a request is safe: `POST /v1/orders` by its `Idempotency-Key`, a payment and a refund by
 the provider's reference; a cancellation changes nothing the second time. A repeated response says
