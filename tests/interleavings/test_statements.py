@@ -1,4 +1,4 @@
-"""Each two of the orders' operations on one order, stepped at their locks, in every order.
+"""Two or three of the orders' operations on one order, stepped at their locks.
 
 However they meet, what comes of it is what would have come of one after the other.
 """
@@ -292,7 +292,7 @@ OF_SEVERAL = ("close", "close_as_paid")
 
 
 def _name_taken(scene: Scene) -> sa.Insert:
-    """The attempt that the scene's next one has the name of."""
+    """An attempt with the name that the scene's next one has."""
     named = scene.named("second" if scene.is_second else "first")
     row = {**named, "id": str(uuid4()), "order_id": str(uuid4()), "client_id": scene.shop.client}
     times = dict.fromkeys(("opened_at", "ends_at"), now())

@@ -11,7 +11,7 @@ from tests.interleavings.moves import Move
 OWN = ("_fast", "_slow", "_busy", "_seconds")
 CLIENTS = {"a": "x", "b": "x", "c": "y"}
 FAST, SLOW = 0.01, 5.0
-#: So many turns of others pass at most before one's own.
+#: After so many answers at most it is one's turn.
 PATIENCE = 12
 
 

@@ -88,6 +88,7 @@ def webhook_world(shop: Shop) -> Iterator["WebhookWorld"]:
             text = text.replace(each, "current_setting('world.now')::timestamptz")
         return text, parameters
 
+    shop.engine.dispose()  # a single connection knows the world's clock
     with shop.engine.begin() as connection:
         connection.exec_driver_sql(f"SET world.now = '{datetime.now(UTC)}'")
     sa.event.listen(shop.engine, "before_cursor_execute", stop_clock, retval=True)
@@ -110,6 +111,7 @@ class WebhookWorld:
         self.webhooks, self.sender = Webhooks(*own), Sender(*own)
         self.engine, self.client = shop.engine, shop.client
         self.orders = OrderService(shop.engine, self, Timeouts(1800, 1, 86_400), webhooks=self)
+        shop.stock()
         self.order_id = shop.place().id
         #: The number of the latest event of all: events are not undone, only their deliveries.
         self.latest = self._event_after(0)
