@@ -107,6 +107,7 @@ class Deliverer:
         self, after_seconds: float | None, before_seconds: float
     ) -> Iterator[Sequence[Due]]:
         """The sweep: subscriptions whose first delivery is late, unless this process is about to send it."""
+        self._start()  # those that still wait because no thread could be started
         with outages():
             found = [
                 Due(line.id, line.due_in_ms)

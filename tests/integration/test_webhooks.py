@@ -3,6 +3,7 @@
 The flow is run by hand and time is moved in the database, so nothing here waits.
 """
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -726,6 +727,24 @@ def test_the_sweep_names_a_line_once_however_long(hooked: Hooked) -> None:
     assert seen == [[]] * 6
     assert hooked.receiver.types() == ["order.created"] * 6
     assert hooked.wake(hooked.id) == {}
+
+
+def test_the_sweep_sends_what_waits_for_want_of_a_thread(
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    hooked.subscribe()
+    hooked.place()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        hooked.flow.handler([Task(each) for each in hooked.due()])
+    assert not hooked.is_idle(), "one has lost its turn, and the other one waits"
+    assert hooked.flow.sweep is not None
+    list(hooked.flow.sweep(None, 0))
+    wait_until(hooked.is_idle, "the other one to be sent")
+    assert hooked.receiver.types() == ["order.created"]
 
 
 def test_a_bug_counts_as_an_attempt_and_makes_no_dead_letter(
