@@ -219,15 +219,24 @@ HOUR = 3_600_000
 
 
 @pytest.mark.parametrize("fate", ["waiting", "done"])
+@pytest.mark.parametrize("renewed", [False, True])
 def test_a_new_schedule_prevails_although_the_clock_was_set_back(
-    queue: DelayQueue, fate: str
+    queue: DelayQueue, fate: str, *, renewed: bool
 ) -> None:
     queue.seed("daily", HOUR + 500, ("old", HOUR + 1000), now_ms=HOUR + 500)
     if fate == "done":
         queue.ack([one(queue, HOUR + 1000)])
+    if renewed:  # by the right clock
+        assert queue.seed("daily", HOUR + 500, ("old", HOUR + 1000), now_ms=650) == NOTHING
 
     assert queue.seed("weekly", 600, ("new", 5000), now_ms=700) == seeded("new")
     assert queue.seed("daily", HOUR + 500, A, now_ms=800) == QUIET
     assert scheduled(queue) == {"new": 5000}
     again = queue.seed("weekly", 600, ("old", HOUR + 1000), now_ms=HOUR)
     assert again == (NOTHING if fate == "done" else seeded("old"))
+
+
+def test_a_schedule_renewed_by_a_fast_clock_gives_way_at_once(queue: DelayQueue) -> None:
+    for now in (700, HOUR):
+        queue.seed("yearly", 700, ("year", 2 * HOUR), now_ms=now)
+    assert queue.seed("daily", 500, A, now_ms=800) == seeded("a")
