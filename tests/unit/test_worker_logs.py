@@ -26,7 +26,7 @@ from orders.errors import SettingsInvalid
 from tests.clock import bound
 from tests.unit.engine import EVENT_KINDS
 from worker import Task, cli, events
-from worker.log import log
+from worker.log import MOST_CHARACTERS, log
 from worker.runtime.event_log import EVENTS, log_event
 from worker.watch.logs import LEVELS, configure_logging
 
@@ -408,6 +408,19 @@ def test_an_error_of_the_log_itself_is_dropped(error: BaseException) -> None:
     finally:
         structlog.configure(**before)
     assert events_seen == [events.Restored("q", 1)]
+
+
+@pytest.mark.parametrize("level", ["warning", "exception"])
+def test_a_long_traceback_is_passed_on_as_text(level: str) -> None:
+    """Whoever has not configured structlog would wait for minutes."""
+    with capture_logs() as lines:
+        try:
+            dict[str, int]().pop("x" * MOST_CHARACTERS)
+        except KeyError as error:
+            getattr(log, level)("failed", **({"exc_info": error} if level == "warning" else {}))
+    [line] = lines
+    assert line["exc_info"] is None
+    assert line["exception"].startswith("Traceback")
 
 
 # -- LOG_LEVEL -----------------------------------------------------------------------------
