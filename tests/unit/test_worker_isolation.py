@@ -307,6 +307,7 @@ def _bare(kind: type[Exception], **parts: Any) -> Any:
 
 WRONG = ["done", 0, True, ValueError("returned"), Retry, Unreadable()]
 BARE = [_bare(kind) for kind in (Retry, Reschedule, DeadLetter, Failed)]
+BARE += [_bare(Failed, error=404), _bare(DeadLetter, reason=404)]
 BARE += [_bare(Retry, delay_ms=delay_ms) for delay_ms in (None, inf, nan, "5", 10**400)]
 
 
