@@ -202,7 +202,7 @@ class Guard:
     def _brake(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
         step = max(1, len(order_ids) // SAMPLE)
         sample, signs = order_ids[::step][:SAMPLE], Signs(connection)
-        if 2 * signs.count_moved(sample) < len(sample):
+        if 2 * signs.count_moved(sample) < len(sample) or signs.is_braked():
             return
         due, moved = signs.count_overdue()
         foreseen = due - moved

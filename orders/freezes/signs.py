@@ -49,6 +49,10 @@ LOOK = sa.select(
     sa.select(sa.func.max(api_signs.c.at)).scalar_subquery().label("signed_at"),
     _is_open(DOOR).label("is_shut"),
 )
+# Whether a brake still holds: a thawed one does until everybody has got time back.
+IS_BRAKED = sa.select(
+    sa.exists(sa.select(freezes.c.id).where(HOLDS, freezes.c.opened_by == text_literal(BRAKE)))
+)
 _extended_to = order_events.c.data.op("->>", return_type=sa.String())(text_literal("expires_at"))
 # What each order was promised: when it was placed, or by the last event that moved its deadline.
 _promised = sa.case(
@@ -119,6 +123,10 @@ class Signs(Service):
     def look(self) -> Looked:
         [looked] = self._all(LOOKED, LOOK)
         return looked
+
+    def is_braked(self) -> bool:
+        """Whether the brake holds orders."""
+        return bool(self._value(IS_BRAKED))
 
     def count_moved(self, order_ids: Sequence[str]) -> int:
         """How many of these orders expire before what they were promised."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.errors import StorageUnavailable
 from orders.freezes.domain import FreezeState
-from orders.freezes.guard import AGREES_MS, LEAST_BRAKED, REDIS_MS, Guard, Limits
+from orders.freezes.guard import REDIS_MS, Guard, Limits
 from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs, start_signing
 from orders.sql.database import autocommit
@@ -22,6 +22,8 @@ from orders.sql.ids import new_id
 from orders.sql.tables import order_events, orders, unpaid_orders
 from tests.conftest import Shop
 
+#: Fewer overdue orders are never braked.
+LEAST_BRAKED = 1000
 LIMITS = {"door_seconds": 15, "clock_seconds": 2, "brake_factor": 20, "at_most_seconds": 3600}
 
 
@@ -108,6 +110,14 @@ def test_a_silence_is_frozen_once(watched: Watched, shop: Shop) -> None:
     assert watched.look() == [(DOOR, FreezeState.OPEN)], "another silence"
 
 
+def test_a_freeze_that_opens_by_itself_is_bounded(shop: Shop) -> None:
+    watched = Watched(shop, at_most_seconds=600)
+    watched.sign(seconds_ago=20)
+    watched.look()
+    [freeze] = watched.freezes.holding()
+    assert freeze.ends_at - freeze.opened_at == timedelta(seconds=600)
+
+
 def test_each_rule_can_be_switched_off(shop: Shop) -> None:
     watched = Watched(shop, door_seconds=0, clock_seconds=0, brake_factor=0)
     watched.sign(seconds_ago=20)
@@ -185,8 +195,11 @@ def test_a_clock_that_jumps_freezes_until_it_agrees_again(watched: Watched, jump
     watched.sql_ahead_ms += jump_ms
     assert watched.look(3) == [(CLOCK, FreezeState.OPEN)]
     watched.sql_ahead_ms -= jump_ms
-    agreeing = round(AGREES_MS / 1000)
-    assert watched.look(agreeing) == [(CLOCK, FreezeState.OPEN)]
+    assert watched.look(30) == [(CLOCK, FreezeState.OPEN)]
+    watched.sql_ahead_ms += jump_ms
+    assert watched.look() == [(CLOCK, FreezeState.OPEN)]
+    watched.sql_ahead_ms -= jump_ms
+    assert watched.look(60) == [(CLOCK, FreezeState.OPEN)], "not a minute since it agreed again"
     assert watched.look() == [(CLOCK, FreezeState.THAWING)]
 
 
@@ -365,6 +378,9 @@ def test_a_brake_is_pulled_once_until_somebody_consents(
         monkeypatch.setattr("orders.freezes.guard._text", lambda _, minute=minute: minute)
         assert braked(watched, ids[:500]), "one freeze"
     watched.freezes.thaw(watched.freezes.holding()[0].id, by="a person")
+    assert braked(watched, ids[:500])
+    [thawed] = watched.freezes.holding()
+    assert thawed.state is FreezeState.THAWING, "nobody brakes what a person has just let go"
     watched.give_back()
     assert braked(watched, ids[:500]), "what else is moved in the same minute"
 
