@@ -67,13 +67,14 @@ function tile({ name, value, note, state }) {
 function tilesOfSql(sql) {
   if (!sql.answers) return ["Unpaid", "Overdue", "Refunds due"].map((name) => ({ name, value: "–", note: "no database" }));
   const { overdue } = sql;
+  const isFrozen = Boolean(sql.freezes?.length);
   const tiles = [
     { name: "Unpaid", value: sql.unpaid ? upTo(sql.unpaid.count, sql.unpaid.most) : "–", note: "orders" },
     {
       name: "Overdue",
       value: upTo(overdue.count, overdue.most),
-      note: overdue.count ? `oldest by ${duration(overdue.oldest_ms)}` : "none",
-      state: overdue.oldest_ms > LATE_MS ? "bad" : null,
+      note: overdue.count ? `${isFrozen ? "some frozen, " : ""}oldest by ${duration(overdue.oldest_ms)}` : "none",
+      state: overdue.oldest_ms > LATE_MS && !isFrozen ? "bad" : null,
     },
   ];
   if (sql.refunds) {
