@@ -1,7 +1,9 @@
 """Payments under way: while one is, its order is not cancelled at its deadline, within bounds."""
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +16,7 @@ from devtools.processes import wait_until
 from devtools.valkey import Valkey
 from orders.attempts.domain import Closed, Gateway, Paid, Reply, Unknown
 from orders.attempts.repository import MOST_OPEN
-from orders.closings import attempt_flow
+from orders.closings import MOST_AT_ONE, attempt_flow
 from orders.errors import GatewayUnavailable
 from orders.queues import ATTEMPT_QUEUE, QUEUE
 from orders.sql.expressions import Instant
@@ -35,9 +37,12 @@ class Scripted:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.answers: Answers = [Closed()]
+        self.hangs: threading.Event | None = None
 
     def close(self, reference: str, /) -> Reply:
         self.asked.append(reference)
+        if self.hangs is not None:
+            self.hangs.wait(60)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -367,6 +372,33 @@ def test_a_provider_that_does_not_answer_is_left_alone(till: Till) -> None:
     assert len(till.settle()) == 8
     assert len(till.gateway.asked) == 5
     assert {*map(till.status, ids)} == {"unpaid"}
+
+
+def test_a_provider_is_asked_at_a_bounded_rate(till: Till) -> None:
+    till.asks()
+    till.flow = attempt_flow(till.services, till._find, spacing_seconds=60)
+    for number in range(2):
+        till.open(till.place(timeout_seconds=600), f"tx-{number}")
+    till.pass_(1000)
+    [retry] = till.settle().values()
+    assert isinstance(retry, Retry)
+    assert (retry.counted, len(till.gateway.asked)) == (False, 1)
+
+
+def test_a_few_attempts_at_a_time_are_closed_at_one_provider(till: Till) -> None:
+    till.asks()
+    attempts = [content(till.open(till.place(), f"tx-{n}"))["id"] for n in range(MOST_AT_ONE + 1)]
+    till.pass_(1000)
+    hangs = till.gateway.hangs = threading.Event()
+    with ThreadPoolExecutor(MOST_AT_ONE) as pool:
+        asking = [pool.submit(till.flow.handler, [Task(each)]) for each in attempts[1:]]
+        try:
+            wait_until(lambda: len(till.gateway.asked) == MOST_AT_ONE, "them to be asked")
+            [retry] = (till.flow.handler([Task(attempts[0])]) or {}).values()
+        finally:
+            hangs.set()
+    assert isinstance(retry, Retry)
+    assert [each.result() for each in asking] == [{}] * MOST_AT_ONE
 
 
 def test_orders_at_a_provider_that_is_down_are_frozen(till: Till) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 import sqlalchemy as sa
+from structlog.testing import capture_logs
 
 from devtools.valkey import Valkey
 from orders.bootstrap import Services, bootstrap
@@ -334,7 +335,12 @@ def test_a_flushed_redis_changes_nothing(
 def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     overdue(shop, 3)
     service = Freezes(shop.engine)
-    held = freeze(shop, Scope(sku="tea"), minutes=10)
+    with capture_logs() as lines:
+        held = freeze(shop, Scope(sku="tea"), minutes=10)
+    [line] = lines
+    assert (line["event"], line["scope"], line["reason"], line["opened_by"]) == (
+        *("freeze opened", "sku tea", held.reason, held.opened_by),
+    )
     assert (held.state, held.give_back_seconds) == (FreezeState.OPEN, 300)
     assert held.ends_at == held.opened_at + timedelta(minutes=10)
     assert service.count(held.scope, held.deadline) == 3
@@ -343,7 +349,9 @@ def test_a_freeze_is_opened_prolonged_and_thawed(shop: Shop) -> None:
     longer = service.prolong(held.id, by="key k", seconds=7200)
     assert longer.ends_at > held.ends_at + timedelta(minutes=100)
     assert service.holding() == [longer]
-    thawed = service.thaw(held.id, by="key k")
+    with capture_logs() as lines:
+        thawed = service.thaw(held.id, by="key k")
+    assert [(line["event"], line["by"]) for line in lines] == [("freeze thawed", "key k")]
     assert (thawed.state, thawed.thawed_by) == (FreezeState.THAWING, "key k")
     assert service.thaw(held.id, by="somebody else") == thawed
     with pytest.raises(FreezeEnded):

@@ -88,6 +88,17 @@ def test_what_cannot_be_frozen_is_refused(api: Api, body: Any, refusal: tuple[in
     assert code(send(api, "GET", missing)) == (404, "freeze_not_found")
 
 
+def test_freezes_are_for_operators(api: Api) -> None:
+    one = f"/{uuid4()}"
+    for method, path in (
+        ("POST", ""),
+        ("GET", ""),
+        *((m, one) for m in ("GET", "PATCH", "DELETE")),
+    ):
+        refused = api.send(method, f"/v1/freezes{path}", WHY, key="customer")
+        assert code(refused) == (403, "forbidden"), method
+
+
 def test_the_command_line_freezes_and_thaws(api: Api) -> None:
     api.place()
     said = run(api, "freeze", "--reason", "a bad deploy", "--for", "1h", "--sku", "tea")

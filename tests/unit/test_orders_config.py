@@ -1,10 +1,12 @@
 """The environment is read once, checked as a whole, and kept to itself."""
 
+import re
 from dataclasses import FrozenInstanceError, fields
 from traceback import format_exception
 
 import pytest
 
+from devtools.processes import ROOT
 from orders.config import MAX_BATCH_SIZE, Settings
 from orders.errors import SettingsInvalid
 
@@ -173,3 +175,15 @@ def test_no_secret_is_shown() -> None:
     with pytest.raises(SettingsInvalid) as error:
         Settings.from_env({"REDIS_URL": URLS["REDIS_URL"]})
     assert "s3cret" not in "".join(format_exception(error.value)), "nor in a traceback"
+
+
+def test_the_pages_defaults_are_those_of_the_settings() -> None:
+    """Among them what freezes by itself, and for how long."""
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    written = dict(re.findall(r"^\| `([A-Z_]+)` \| (\d[\d,]*) \|", page, re.MULTILINE))
+    defaults = {field.name.upper(): field.default for field in fields(Settings)}
+    known = {
+        name: float(text.replace(",", "")) for name, text in written.items() if name in defaults
+    }
+    assert len(known) > 20
+    assert known == {name: defaults[name] for name in known}
