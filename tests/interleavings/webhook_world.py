@@ -289,7 +289,8 @@ class WebhookWorld:
     def do_time_passes(self) -> None:
         self.forgotten |= bool(self.leased)
         self.leased.clear()
-        self.woken, self.later = self.woken or self.later, False
+        self.woken |= self.later
+        self.later = False
 
     def do_event(self) -> None:
         """A payment of too little, of which an order may have any number."""
