@@ -67,13 +67,15 @@ def test_a_hundred_idle_flows_share_their_commands_and_threads(
         Flow(name=f"flow-{n}", handler=lambda _: None, sweep=lambda *_: [])
         for n in range(MANY_FLOWS)
     ]
+    others = redis_client.info("clients")["connected_clients"]
     with running(Worker(flows, valkey.url)):
         last(LEFT_OUT_SECONDS / 6)  # two looks
         before, began = commands(redis_client), time.monotonic()
         last(LEFT_OUT_SECONDS + 2)
         sent, seconds = commands(redis_client) - before, time.monotonic() - began
-        assert threading.active_count() <= 2 * MANY_FLOWS
-        assert redis_client.info("clients")["connected_clients"] <= MANY_FLOWS
+        connections = redis_client.info("clients")["connected_clients"] - others
+        # All of them may have claimed in one moment.
+        assert connections <= threading.active_count() <= 2 * MANY_FLOWS
     assert sent <= MOST_OF_MANY * MANY_FLOWS * seconds
 
 
