@@ -10,6 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from devtools.processes import wait_until
+from orders.app import create_app
+from orders.bootstrap import bootstrap
+from orders.config import Settings
 from orders.errors import StorageUnavailable
 from orders.freezes.domain import FreezeState
 from orders.freezes.guard import REDIS_MS, Guard, Limits
@@ -20,7 +23,9 @@ from orders.sql.expressions import later, now
 from orders.sql.guards import api_signs
 from orders.sql.ids import new_id
 from orders.sql.tables import order_events, orders, unpaid_orders
+from orders.timeouts import flows
 from tests.conftest import Shop
+from worker import Task
 
 #: Fewer overdue orders are never braked.
 LEAST_BRAKED = 1000
@@ -184,6 +189,36 @@ def test_an_api_process_has_one_sign(watched: Watched) -> None:
     watched.signs.forget()
     assert watched.look() == []
     assert watched._sql_look().signed_at is None
+
+
+@pytest.mark.parametrize(("is_command", "signs"), [("true", 0), ("", 1)])
+def test_a_command_does_not_sign_as_an_api_does(
+    monkeypatch: pytest.MonkeyPatch, is_command: str, signs: int
+) -> None:
+    settings = Settings(database_url="postgresql+psycopg://db/x", redis_url="redis://127.0.0.1:1")
+    signed: list[object] = []
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", is_command)
+    monkeypatch.setattr("orders.app.process_settings", lambda _: settings)
+    monkeypatch.setattr("orders.app.start_signing", lambda *who: signed.append(who))
+    create_app().extensions["orders"].close()
+    assert len(signed) == signs
+
+
+def test_the_flow_that_workers_run_has_a_guard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, asked = Watched(shop), list[Sequence[str]]()
+    watched.sign(seconds_ago=20)
+    monkeypatch.setattr(Guard, "before_cancelling", lambda _, __, ids: asked.append(ids))
+    url = shop.engine.url.render_as_string(hide_password=False)
+    services = bootstrap(Settings(database_url=url, redis_url="redis://127.0.0.1:1"))
+    try:
+        timeouts = flows(services)[0]
+        assert timeouts.tick is not None
+        timeouts.tick()
+        timeouts.handler([Task(order_id := new_id())])
+    finally:
+        services.close()
+    assert [freeze.opened_by for freeze in watched.freezes.holding()] == [DOOR]
+    assert asked == [[order_id]]
 
 
 # -- the clock -------------------------------------------------------------------------------
