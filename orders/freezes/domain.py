@@ -59,7 +59,7 @@ class Freeze:
 
     def __str__(self) -> str:
         until = f"{self.ends_at:%Y-%m-%d %H:%M} UTC"
-        return f"{self.scope} until {until}, by {self.opened_by}: {self.reason}"
+        return f"{self.scope} until {until}, by {self.opened_by}: {self.reason.rstrip('.')}"
 
     @property
     def scope(self) -> Scope:

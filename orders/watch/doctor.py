@@ -198,8 +198,8 @@ def _freezes(repository: DoctorRepository) -> Finding:
         return ok("orders.freezes", "no order is frozen")
     listed = "; ".join(map(str, found))
     advice = (
-        "These orders are not cancelled meanwhile. python -m orders thaw ID ends a freeze; "
-        "python -m orders freezes lists them. One that has ended needs a worker to give back time."
+        "These orders are not cancelled meanwhile. `python -m orders thaw ID` ends a freeze; "
+        "`python -m orders freezes` lists them. One that has ended needs a worker to give back time."
     )
     return warning("orders.freezes", f"frozen: {listed}", advice)
 

@@ -73,7 +73,7 @@ function tilesOfSql(sql) {
     {
       name: "Overdue",
       value: upTo(overdue.count, overdue.most),
-      note: overdue.count ? `${isFrozen ? "some frozen, " : ""}oldest by ${duration(overdue.oldest_ms)}` : "none",
+      note: overdue.count ? (isFrozen ? "some are frozen" : `oldest by ${duration(overdue.oldest_ms)}`) : "none",
       state: overdue.oldest_ms > LATE_MS && !isFrozen ? "bad" : null,
     },
   ];

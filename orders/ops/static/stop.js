@@ -7,6 +7,7 @@ import { countdown, dateTime, plural, upTo } from "./format.js";
 
 const DURATIONS = [[900, "15 minutes"], [3600, "1 hour"], [14_400, "4 hours"], [86_400, "1 day"]];
 const EVERYTHING = "everything";
+const ORDERS = "order-timeout";
 const RULES = { door: "by itself, because payers cannot reach the service", clock: "by itself, because the database's clock jumped", brake: "by itself, because far more orders are due than were promised", provider: "by itself, because a payment provider does not answer" };
 
 /** By freeze id: when it ends on this page's clock. */
@@ -18,22 +19,24 @@ export function prepare(refreshState) {
   $("stop-button").addEventListener("click", stop);
 }
 
-export function show({ sql }) {
+export function show({ sql, redis }) {
   const freezes = sql.freezes ?? [];
   ends = new Map(freezes.map((freeze) => [freeze.id, performance.now() + freeze.left_ms]));
   const isStopped = freezes.some((freeze) => freeze.scope === EVERYTHING && freeze.state === "open");
   setHidden($("stop-button"), isStopped || !sql.answers);
   setHidden($("stop-note"), freezes.length > 0);
-  setText($("stop-note"), note(sql));
+  setText($("stop-note"), note(sql, redis));
   $("stop").className = freezes.length ? "stop held" : "stop";
   setItems($("freezes"), () => freezes.map(item), freezes.map(({ left_ms: _, ...rest }) => rest));
   tick();
 }
 
-function note(sql) {
+function note(sql, redis) {
   if (!sql.answers) return "The database does not answer.";
   const orders = sql.unpaid && `${upTo(sql.unpaid.count, sql.unpaid.most)} ${sql.unpaid.count === 1 ? "order waits" : "orders wait"} to be paid.`;
-  return `${orders || ""} Each is cancelled at its deadline.`.trim();
+  const isPaused = redis.answers && redis.queues.some((queue) => queue.name === ORDERS && queue.paused);
+  const then = isPaused ? "None is cancelled during the pause; when it ends, all that are overdue are." : "Each is cancelled at its deadline.";
+  return `${orders || ""} ${then}`.trim();
 }
 
 /** Continue the countdowns between two polls. */
