@@ -190,6 +190,7 @@ def test_orders_are_filtered_by_status_and_time(api: Api) -> None:
     assert ids("status=unpaid") == [unpaid["id"]]
     assert ids("status=cancelled") == []
     assert ids(f"created_after={unpaid['created_at']}") == []
+    assert ids(f"created_before={paid['created_at']}") == []
     assert ids("created_after=2000-01-01T00:00:00%2B02:00") == [unpaid["id"], paid["id"]]
     assert ids(f"expires_before={paid['expires_at']}") == [unpaid["id"]]
     assert ids("expires_before=0001-01-01T00:00:00%2B14:00") == []
