@@ -203,7 +203,8 @@ IdempotencyKey = Annotated[
     Field(
         description="Your own name for this request: repeating it with the same key returns "
         "the original response and does nothing a second time; another body gets 422 `key_reused`. "
-        "It never expires, so do not use a counter that may restart: add a date or a random part. "
+        "It lasts as long as what it made, so do not use a counter that may restart: add a date or a "
+        "random part. "
         "Printable ASCII, no comma.",
         examples=["cart-4711"],
     ),
