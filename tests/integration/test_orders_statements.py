@@ -279,7 +279,7 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
     with waiting(shop, lambda: shop.pay(order, "r-3")) as (other, _):
         OrderRepository(other).enter(Entry("re-1"), first.id, shop.client)
     refund = partial(shop.service.refund, shop.client, second.id, reference="re-2")
-    with waiting(shop, refund) as (other, _):
+    with waiting(shop, refund) as (other, found):
         pay(other, shop, order, "r-4")
     told: list[Any] = shop.service.events(shop.client, order.id, after_id=0, page_size=9)[2:]
     assert [(event.type, event.data["reference"]) for event in told] == [
@@ -291,6 +291,7 @@ def test_late_events_of_one_order_are_in_commit_order(shop: Shop, end: str) -> N
         ("payment.refunded", "r-2"),
     ]
     assert [event.at for event in told] == sorted(event.at for event in told)
+    assert told[-1].at >= found[1], "a refund too is dated when the order is locked"
 
 
 @pytest.mark.parametrize("name", ["cancel", "expire", "expire_in_detail"])
