@@ -39,6 +39,7 @@ from worker import (
     UnsafeServer,
     events,
 )
+from worker.flow import MAX_BATCH_SIZE
 from worker.queue.replies import Place
 from worker.runtime.lane import Batch
 
@@ -483,6 +484,12 @@ def test_an_outcome_that_was_told_before_the_block_raised_holds(
         fail()
     assert [letter.id for letter in queue.dead()] == ["a"]
     assert [*state(queue)["leased"]] == ["b"]
+
+
+def test_as_many_are_taken_as_a_claim_can_hold(queue: DelayQueue, consumer: Consumer) -> None:
+    queue.schedule_many((str(n), 1, b"") for n in range(MAX_BATCH_SIZE))
+    with consumer.take_many(MAX_BATCH_SIZE) as tasks:
+        assert len(tasks) == MAX_BATCH_SIZE
 
 
 def test_claims_that_timed_out_are_smaller_for_a_while(
