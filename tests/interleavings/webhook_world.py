@@ -23,7 +23,7 @@ from tests.interleavings.moves import WORKERS, Move
 
 TABLES = ("subscriptions", "secrets", "interests", "deliveries")
 DUMP = "SELECT json_build_object({})::text".format(
-    ", ".join(f"'{each}', (SELECT json_agg(t) FROM webhook_{each} t)" for each in TABLES)  # noqa: S608
+    ", ".join(f"'{each}', (SELECT json_agg(t ORDER BY t) FROM webhook_{each} t)" for each in TABLES)  # noqa: S608
 )
 CLEAR = "; ".join(f"DELETE FROM webhook_{each}" for each in reversed(TABLES))  # noqa: S608
 FILL = "INSERT INTO webhook_{0} SELECT * FROM json_populate_recordset(NULL::webhook_{0}, '{1}')"
@@ -111,7 +111,7 @@ class WebhookWorld:
         self.webhooks, self.sender = Webhooks(*own), Sender(*own)
         self.engine, self.client = shop.engine, shop.client
         self.orders = OrderService(shop.engine, self, Timeouts(1800, 1, 86_400), webhooks=self)
-        shop.stock()
+        shop.stock(on_hand=10_000)
         self.order_id = shop.place().id
         #: The number of the latest event of all: events are not undone, only their deliveries.
         self.latest = self._event_after(0)
