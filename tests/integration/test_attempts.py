@@ -322,8 +322,9 @@ def test_what_the_provider_cannot_tell_is_asked_up_to_the_bound(till: Till) -> N
     assert till.settle()
     assert till.expire(order_id)
     till.pass_(2)
+    assert till.settle() == {}
     assert till.expire(order_id) == {}
-    assert till.status(order_id) == "cancelled"
+    assert (till.status(order_id), till.outcomes(order_id)) == ("cancelled", ["unknown"])
 
 
 @pytest.mark.parametrize("how", ["cancelled", "paid elsewhere"])
