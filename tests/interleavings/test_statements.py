@@ -362,7 +362,7 @@ def in_turn(scene: Scene, names: Sequence[str]) -> tuple[Any, ...]:
 NAMES = [*OPERATIONS][: rounds(7, len(OPERATIONS))]
 PAIRS = [*product(NAMES, repeat=2)]
 #: Of those that change the deadline, the stock or the attempts: the same ones in each run, so many in each case.
-TRIPLES, SEED, SAMPLE = [*product([*OPERATIONS][:12], repeat=3)], 1, 30
+TRIPLES, SEED, SAMPLE = [*product([*OPERATIONS][:12], repeat=3)], 1, 80
 CASES = [
     ("overdue", "the unpaid row"),
     ("overdue", "the stock"),
