@@ -207,18 +207,22 @@ def test_a_command_does_not_sign_as_an_api_does(
 def test_the_flow_that_workers_run_has_a_guard(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, asked = Watched(shop), list[Sequence[str]]()
     watched.sign(seconds_ago=20)
+    shop.expire_in(-1, order := shop.place())
+    long_ago = datetime(2000, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(Guard, "before_cancelling", lambda _, __, ids: asked.append(ids))
+    monkeypatch.setattr(Guard, "not_after", lambda _: long_ago)
     url = shop.engine.url.render_as_string(hide_password=False)
     services = bootstrap(Settings(database_url=url, redis_url="redis://127.0.0.1:1"))
     try:
         timeouts = flows(services)[0]
+        timeouts.handler([Task(order.id)])
+        assert shop.statuses() == {order.id: "unpaid"}, "it is not due by the worker's reckoning"
         assert timeouts.tick is not None
         timeouts.tick()
-        timeouts.handler([Task(order_id := new_id())])
     finally:
         services.close()
     assert [freeze.opened_by for freeze in watched.freezes.holding()] == [DOOR]
-    assert asked == [[order_id]]
+    assert asked == [[order.id]]
 
 
 # -- the clock -------------------------------------------------------------------------------
