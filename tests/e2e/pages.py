@@ -41,6 +41,8 @@ NOT_RUN = {
     "docker compose --profile monitoring": "needs Docker; unit/test_monitoring.py tests the files",
     "promtool check rules": "unit/test_monitoring.py runs promtool, if there is one",
     "SITE_ADDRESS=": "needs a domain",
+    "systemctl enable --now ": "needs systemd; unit/test_deploy.py verifies the units",
+    "kubectl apply -k deploy/kubernetes": "needs a cluster; unit/test_deploy.py checks the manifests",
     "ssh -L 8001:": "needs another machine",
     "def release(connection": "integration/test_records.py finds it in the example, and runs that",
     "pip install 'order-timeout[tracing]'": "needs a collector, and packages beyond the lock files'",
