@@ -1,17 +1,19 @@
 """What `worker replay` says of logs: nothing of what the model allows, and the first line of what it does not."""
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 from structlog.testing import capture_logs
 
+from tests.contract.conftest import every_producer
 from tests.contract.model import Machine, play
-from tests.contract.steps import one
-from worker import DelayQueue
+from tests.contract.steps import one, reply_lost
+from worker import AsyncDelayQueue, DelayQueue, Due, Task, connect_async
 from worker.queue.replies import Put
 from worker.queue.scripted import LOGGER
 from worker.watch.history import histories, read
@@ -51,6 +53,7 @@ def test_nothing_that_the_model_does_is_forbidden(
     play(Logged, 10, 60)
 
 
+@every_producer
 def test_what_comes_from_an_iterator_is_named_too(
     queue: DelayQueue, logged: list[dict[str, Any]]
 ) -> None:
@@ -106,6 +109,44 @@ def test_what_must_not_have_happened_is_told(
         line["by"] = names[line["by"]]
     lines[number] |= said
     assert wrong(lines)["a"].startswith(reason)
+
+
+#: What is done to a task that was claimed at 1000, and then a call whose reply is lost.
+LOST: list[tuple[Callable[[DelayQueue, Task], object], Callable[[DelayQueue], object]]] = [
+    (lambda queue, task: queue.ack([task]), lambda queue: queue.schedule("a", 1000)),
+    (lambda queue, _: queue.cancel("a"), lambda queue: queue.schedule("a", 1000)),
+    (
+        lambda queue, task: queue.dead_letter([(task, "bad", None)]),
+        lambda queue: queue.requeue(["a"], now_ms=1000),
+    ),
+    (lambda queue, _: queue.destroy(), lambda queue: queue.restore([Due("a", 0)], now_ms=1000)),
+]
+
+
+@pytest.mark.parametrize(("before", "lost"), LOST)
+def test_a_call_without_a_reply_may_have_been_made(
+    queue: DelayQueue,
+    logged: list[dict[str, Any]],
+    before: Callable[[DelayQueue, Task], object],
+    lost: Callable[[DelayQueue], object],
+) -> None:
+    queue.schedule("a", 1000)
+    before(queue, one(queue, 1000, 5000))
+    with reply_lost(queue):
+        lost(queue)
+    assert one(queue, 1000).id == "a"
+    assert wrong(logged) == {}
+
+
+def test_a_call_of_asyncio_without_a_reply_is_named_too(logged: list[dict[str, Any]]) -> None:
+    async def produce() -> None:
+        async with connect_async("redis://127.0.0.1:1/0") as nowhere:
+            await AsyncDelayQueue(nowhere, "contract").schedule("a", 1000)
+
+    with pytest.raises(redis.ConnectionError):
+        asyncio.run(produce())
+    [line] = logged
+    assert (line["event"], line["each"], line["unanswered"]) == ("schedule", [["a"]], True)
 
 
 def test_an_extended_lease_may_be_claimed_from_once_it_has_ended(

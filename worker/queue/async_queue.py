@@ -17,11 +17,11 @@ from .formats import (
 )
 from .keys import Keys
 from .replies import Cancelled, Scheduled, Stats
-from .scripted import refuse_decoding
+from .scripted import Noting, refuse_decoding
 from .scripts import scripts
 
 
-class AsyncDelayQueue:
+class AsyncDelayQueue(Noting):
     """The queue ``name`` on ``client``, for producers in asyncio::
 
         async with connect_async("redis://localhost:6379/0") as client:
@@ -89,9 +89,12 @@ class AsyncDelayQueue:
 
         Raises ValueError for an id, a due time or a delay that cannot be stored; then nothing is sent.
         """
-        answers: list[Scheduled] = []
-        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-            answers += scheduled_in(await self._run("schedule", now_ms, *args))
+        began, tasks, answers = self.environment.clock(), self._kept(tasks), list[Scheduled]()
+        ids = (task[0] for task in tasks)
+        with self._noted_if_lost("schedule", began, ids):
+            for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+                answers += scheduled_in(await self._run("schedule", now_ms, *args))
+        self._note("schedule", began, zip(ids, answers, strict=True))
         return answers
 
     async def cancel(self, task_id: str) -> Cancelled:
@@ -104,9 +107,11 @@ class AsyncDelayQueue:
 
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
-        answers: list[Cancelled] = []
-        for args in cancel_args(ids):
-            answers += cancelled_in(await self._run("cancel", None, *args))
+        began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
+        with self._noted_if_lost("cancel", began, ids):
+            for args in cancel_args(ids):
+                answers += cancelled_in(await self._run("cancel", None, *args))
+        self._note("cancel", began, zip(ids, answers, strict=True))
         return answers
 
     async def stats(self, *, now_ms: int | None = None) -> Stats:

@@ -52,9 +52,11 @@ class ProducerSide(ScriptedQueue):
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
         began, tasks, answers = self.environment.clock(), self._kept(tasks), list[Scheduled]()
-        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-            answers += scheduled_in(self._run("schedule", now_ms, *args))
-        self._note("schedule", began, zip((task[0] for task in tasks), answers, strict=True))
+        ids = (task[0] for task in tasks)
+        with self._noted_if_lost("schedule", began, ids):
+            for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+                answers += scheduled_in(self._run("schedule", now_ms, *args))
+        self._note("schedule", began, zip(ids, answers, strict=True))
         return answers
 
     def cancel(self, task_id: str) -> Cancelled:
@@ -67,7 +69,8 @@ class ProducerSide(ScriptedQueue):
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
         began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
-        for args in cancel_args(ids):
-            answers += cancelled_in(self._run("cancel", None, *args))
+        with self._noted_if_lost("cancel", began, ids):
+            for args in cancel_args(ids):
+                answers += cancelled_in(self._run("cancel", None, *args))
         self._note("cancel", began, zip(ids, answers, strict=True))
         return answers

@@ -1,7 +1,9 @@
 """A queue's client, keys and scripts."""
 
+import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import redis
@@ -21,7 +23,43 @@ LOGGER = logging.getLogger("worker")
 PAUSE_KNOWN_SECONDS = 60.0
 
 
-class ScriptedQueue:
+class Noting:
+    """Logs what calls do to each task, for the command ``replay``."""
+
+    name: str
+    environment: Environment = REAL
+
+    @property
+    def _by(self) -> str:
+        """Who calls, if that is one who claims."""
+        return ""
+
+    def _kept(self, rows: Iterable[T]) -> Iterable[T]:
+        """These rows, so that `_note` can name them after a call has used them up."""
+        if isinstance(rows, Sequence) or not LOGGER.isEnabledFor(logging.DEBUG):
+            return rows
+        return [*rows]
+
+    def _note(self, call: str, began: float, rows: Iterable[Any], **facts: Any) -> None:
+        """Log what a call did to each task, for the command ``replay``."""
+        if not LOGGER.isEnabledFor(logging.DEBUG):
+            return
+        # A claim without a reply may have leased any task.
+        if (each := [*map(_shown, rows)]) or (call == "claim" and "unanswered" in facts):
+            ms = round(1000 * (self.environment.clock() - began), 3)
+            log.debug(call, queue=self.name, by=self._by, took_ms=ms, each=each, **facts)
+
+    @contextmanager
+    def _noted_if_lost(self, call: str, began: float, rows: Iterable[Any]) -> Iterator[None]:
+        """Log a call that got no reply, and may have been executed all the same."""
+        try:
+            yield
+        except (redis.RedisError, asyncio.CancelledError):
+            self._note(call, began, rows, unanswered=True)
+            raise
+
+
+class ScriptedQueue(Noting):
     """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
 
     def __init__(self, client: redis.Redis, name: str, *, environment: Environment = REAL) -> None:
@@ -37,6 +75,10 @@ class ScriptedQueue:
             for file in scripts()
         }
 
+    @property
+    def _by(self) -> str:
+        return self.memory.claimer
+
     def _pause_to_renew(self) -> str:
         """For a claim or a sweep, which asks now: '1' if it was paused a moment ago, otherwise ''."""
         memory, asked_at = self.memory, self.memory.asked_at
@@ -49,21 +91,6 @@ class ScriptedQueue:
     ) -> Any:
         script, own = self._scripts[name]
         return script(keys=keys or own, args=["" if now_ms is None else now_ms, *args])
-
-    def _kept(self, rows: Iterable[T]) -> Iterable[T]:
-        """These rows, so that `_note` can name them after a call has used them up."""
-        if isinstance(rows, Sequence) or not LOGGER.isEnabledFor(logging.DEBUG):
-            return rows
-        return [*rows]
-
-    def _note(self, call: str, began: float, rows: Iterable[Any], **facts: Any) -> None:
-        """Log what a call did to each task, for the command ``replay``."""
-        if not LOGGER.isEnabledFor(logging.DEBUG):
-            return
-        if (each := [*map(_shown, rows)]) or "unanswered" in facts:
-            ms = round(1000 * (self.environment.clock() - began), 3)
-            by = self.memory.claimer
-            log.debug(call, queue=self.name, by=by, took_ms=ms, each=each, **facts)
 
 
 def _shown(row: Any) -> list[Any]:

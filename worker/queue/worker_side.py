@@ -232,27 +232,29 @@ class WorkerSide(ScriptedQueue):
             (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
             for due in waiting
         ]
-        for part in slices_by_size(rows) if rows else [[]]:
-            turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
-                "restore",
-                now_ms,
-                self.keys.wake,
-                worker_id,
-                term_ms,
-                "" if look_only else "1",
-                self._pause_to_renew(),
-                *chain.from_iterable(part),
-            )
-            found = Restored(
-                found.lost + tuple(map(id_to_text, lost)),
-                found.due + overdue,
-                found.parked + (parked if found.parked == seen else 0),
-                bool(paused),
-                turn > 0,
-                found.new_turn or turn == 2,  # noqa: PLR2004  see the script
-                turn_in_ms,
-            )
-            seen += len(part)
+        ids = (due.id for due in waiting if not look_only)
+        with self._noted_if_lost("restore", began, ids):
+            for part in slices_by_size(rows) if rows else [[]]:
+                turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
+                    "restore",
+                    now_ms,
+                    self.keys.wake,
+                    worker_id,
+                    term_ms,
+                    "" if look_only else "1",
+                    self._pause_to_renew(),
+                    *chain.from_iterable(part),
+                )
+                found = Restored(
+                    found.lost + tuple(map(id_to_text, lost)),
+                    found.due + overdue,
+                    found.parked + (parked if found.parked == seen else 0),
+                    bool(paused),
+                    turn > 0,
+                    found.new_turn or turn == 2,  # noqa: PLR2004  see the script
+                    turn_in_ms,
+                )
+                seen += len(part)
         self.memory.paused = found.paused
         if not look_only:
             self._note("restore", began, found.lost)
@@ -279,7 +281,8 @@ class WorkerSide(ScriptedQueue):
         """
         rows = [*upcoming, *(expected or ())]
         began = self.environment.clock()
-        in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
+        with self._noted_if_lost("seed", began, rows[::2]):
+            in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
         seeded = Seeded(bool(in_force), tuple(map(id_to_text, ids)))
         self._note("seed", began, seeded.ids)
         return seeded
