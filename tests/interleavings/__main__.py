@@ -9,10 +9,10 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from itertools import chain, count, takewhile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import redis
 from structlog.testing import capture_logs
@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from devtools.postgres import Postgres
 from devtools.valkey import Valkey
 from tests.conftest import Shop, empty_database, opened, upgrade
-from tests.interleavings.explorer import Violation, explore
+from tests.interleavings.explorer import Violation, World, explore
 from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.mistakes import (
     IN_PYTHON,
@@ -36,16 +36,22 @@ from tests.interleavings.mistakes import (
 )
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import (
+    CONSUMER_FRAME,
     CONSUMERS,
     FRAME,
     LARGE,
+    OF_CONSUMERS,
+    OF_RECURRING,
+    OF_SENDINGS,
     RECURRING,
+    RECURRING_FRAME,
     SCENARIOS,
+    SENDING_FRAME,
     SENDINGS,
     TRANSITIONS,
     TURNS,
 )
-from tests.interleavings.test_statements import search, with_a_provider
+from tests.interleavings.test_statements import CASES, OPERATIONS, at, search, with_a_provider
 from tests.interleavings.turns_world import TurnsWorld
 from tests.interleavings.webhook_world import webhook_world
 from worker import connect
@@ -55,7 +61,7 @@ MOST_STEPS = 20_000
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Search all orders of the queue's steps.")
+    parser = argparse.ArgumentParser(description="Search all orders of random steps.")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--self", action="store_true", help="plant mistakes instead")
@@ -63,7 +69,8 @@ def main() -> int:
     server = Valkey(Path(tempfile.mkdtemp()))
     server.start()
     try:
-        with connect(server.url, timeout_seconds=5) as client:
+        # To write logs would take longer than all the rest.
+        with connect(server.url, timeout_seconds=5) as client, capture_logs():
             if options.self:
                 return _plant(client)
             return _search(client, options.minutes, options.seed)
@@ -71,42 +78,78 @@ def main() -> int:
         server.stop()
 
 
+class Draw(NamedTuple):
+    """A world, and what chance adds to the beginning of a scenario in it."""
+
+    world: Callable[[redis.Redis, Shop], AbstractContextManager[World]]
+    frame: str
+    transitions: Sequence[str]
+
+
+DRAWS = [
+    Draw(lambda client, _: nullcontext(QueueWorld(client)), FRAME, TRANSITIONS),
+    Draw(lambda client, _: nullcontext(ConsumerWorld(client)), CONSUMER_FRAME, OF_CONSUMERS),
+    Draw(lambda client, _: nullcontext(RecurringWorld(client)), RECURRING_FRAME, OF_RECURRING),
+    Draw(lambda _, shop: webhook_world(shop), SENDING_FRAME, OF_SENDINGS),
+]
+
+
 def _search(client: redis.Redis, minutes: float, seed: int) -> int:
-    """Search the scenarios of the tests, then the frame with three to five random transitions, again and again."""
+    """Search frames with random transitions, and meetings of random operations, again and again."""
     chance, ends = random.Random(seed), time.monotonic() + 60 * minutes
-    drawn = (
-        ", ".join((FRAME, *chance.choices(TRANSITIONS, k=chance.randint(3, 5)))) for _ in count()
-    )
-    states = steps = complete = number = 0
-    for number, line in enumerate(
-        chain(SCENARIOS, LARGE, takewhile(lambda _: time.monotonic() < ends, drawn)), 1
-    ):
-        try:
-            found = explore(QueueWorld(client), line, MOST_STEPS)
-        except Violation as violation:
-            print(f"seed {seed}, scenario {number}: {line}\n{violation}")
-            return 1
-        states, steps = states + found.states, steps + found.steps
-        complete += found.complete
-        print(f"{'complete' if found.complete else 'sampled '} {found.states:7,} states  {line}")
+    states = steps = complete = number = meetings = 0
+    for shop in _shops():
+        while time.monotonic() < ends:
+            number += 1
+            draw = chance.choices(DRAWS, weights=(3, 1, 1, 1))[0]
+            most = 5 if draw is DRAWS[0] else 2
+            line = ", ".join(
+                (draw.frame, *chance.choices(draw.transitions, k=chance.randint(2, most)))
+            )
+            case, names = (
+                chance.choice(CASES),
+                chance.choices([*OPERATIONS], k=chance.randint(3, 4)),
+            )
+            try:
+                with draw.world(client, shop) as world:
+                    found = explore(world, line, MOST_STEPS)
+                if at(case[1], [(*names,)]):
+                    search(shop, *case, [names])
+                    meetings += 1
+            except AssertionError as violation:
+                print(f"seed {seed}, scenario {number}: {line}\n{violation}")
+                return 1
+            states, steps = states + found.states, steps + found.steps
+            complete += found.complete
+            print(
+                f"{'complete' if found.complete else 'sampled '} {found.states:7,} states  {line}"
+            )
     print(
-        f"{number} scenarios, {complete} complete, {states:,} states, {steps:,} steps, seed {seed}"
+        f"{number} scenarios, {complete} complete, {states:,} states, {steps:,} steps,"
+        f" {meetings} meetings, seed {seed}"
     )
     return 0
 
 
 def _plant(client: redis.Redis) -> int:
-    with capture_logs():
-        planned: list[Mistake | PythonMistake] = [*MISTAKES, *IN_PYTHON]
-        found = [(each.describe(), _first_trace(client, each)) for each in planned]
-        for shop in _shops():
-            found += [(each.describe(), _meeting(shop, each)) for each in IN_SQL]
-            found += [(each.describe(), _first_sending(shop, each)) for each in IN_WEBHOOKS]
-    for described, trace in found:
+    found, missed = 0, 0
+    for described, trace in _planted(client):
+        found, missed = found + (trace is not None), missed + (trace is None)
         print(f"{'missed' if trace is None else 'caught'}  {described}\n        {trace}")
-    missed = sum(trace is None for _, trace in found)
-    print(f"{len(found) - missed} of {len(found)} mistakes were found")
+    print(f"{found} of {found + missed} mistakes were found")
     return 1 if missed else 0
+
+
+def _planted(client: redis.Redis) -> Iterator[tuple[str, str | None]]:
+    """Each mistake, and what finds it."""
+    mistakes: list[Mistake | PythonMistake] = [*MISTAKES, *IN_PYTHON]
+    for each in mistakes:
+        yield each.describe(), _first_trace(client, each)
+    for shop in _shops():
+        for mistake in IN_SQL:
+            yield mistake.describe(), _meeting(shop, mistake)
+        for mistake in IN_WEBHOOKS:
+            yield mistake.describe(), _first_sending(shop, mistake)
 
 
 def _first_trace(client: redis.Redis, mistake: Mistake | PythonMistake) -> str | None:

@@ -203,9 +203,10 @@ class LaneWorld:
         self.client.delete(*self.queue.keys.stored())
 
     def do_minute_passes(self, ms: int = MINUTE) -> None:
-        """A lease ends if its process stops for so long."""
+        """A lease ends if its process stops for so long, or does not tell in time that a claim's reply was lost."""
         at = {process.at for process in self.processes.values()}
-        if at - {"", "begin", "idle", "claim"}:
+        untold = any(each.queue.memory.lost_claims for each in self.stations.values())
+        if untold or at - {"", "begin", "idle", "claim"}:
             self.deaths += 1
             self.faults += 1
         self.now += ms

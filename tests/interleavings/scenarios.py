@@ -88,7 +88,7 @@ PAIRS, TRIPLES = (
     [", ".join((FRAME, *some)) for some in combinations_with_replacement(TRANSITIONS, count)]
     for count in (2, 3)
 )
-#: Likewise for `make explore`, which draws some of these.
+#: Of these `make explore` draws some, and of `TRANSITIONS`.
 OF_LANES = [
     *("w1 go on", "w2 go on", "w1 lose", "w1 miss", "w2 lose", "w1 fail", "w1 die", "w1 renew"),
     *("minute passes", "clock back", "pause", "resume", "flush"),
@@ -97,3 +97,8 @@ CONSUMER_FRAME = "schedule a; w1 go on x3, w2 go on x2"
 OF_CONSUMERS = [*OF_LANES, "w1 exit", "w1 close", "schedule a", "schedule b"]
 RECURRING_FRAME = "w1 go on x4, minute passes; w1 go on x3, w2 go on x2"
 OF_RECURRING = [*OF_LANES, "extra run"]
+SENDING_FRAME = "event, event; w1 step x3, w2 step x3"
+OF_SENDINGS = [
+    *("event", "w1 step", "w1 sent", "w1 fail", "w1 gone", "w1 die", "w2 sent", "w2 fail", "pause"),
+    *("resume", "delete", "change url", "narrow", "widen", "ping", "redeliver", "time passes"),
+]
