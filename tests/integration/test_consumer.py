@@ -319,10 +319,10 @@ def test_outages_are_in_a_row_until_a_block_ends_well(
     for _ in range(2):
         with consumer.take(LONG):
             raise Unavailable("the mail server")
-    assert station.health._outages == 2
+    assert station.gate._outages == 2
     with consumer.take(LONG):
         pass
-    assert station.health._outages == 0
+    assert station.gate._outages == 0
 
 
 def test_an_error_that_is_no_exception_fails_the_task(

@@ -262,7 +262,7 @@ def test_a_redis_that_is_back_unsafe_is_unused_until_safe(tmp_path: Path) -> Non
         worker = Worker([Flow(name="moved", handler=lambda _: None)], server.url)
         with running(worker):
             [station] = worker._stations
-            wait_until(lambda: station.health.up, "the worker to begin")
+            wait_until(lambda: station.gate.up, "the worker to begin")
             server.kill()
             worker._lanes[0].alarm.set()  # rather than after a slow poll
             wait_until(lambda: station.failing, "claims to fail")

@@ -16,6 +16,7 @@ from tests.contract.state import state
 from tests.contract.steps import numbered
 from tests.interleavings.moves import Move
 from tests.interleavings.queue_world import TOKEN
+from tests.unit.engine import shared_by
 from worker import Consumer, ConsumerClosed, DelayQueue, Recurring, Task
 from worker.queue.environment import Environment
 from worker.runtime.lane import Lane
@@ -226,7 +227,7 @@ class LaneWorld:
     def _opened(self, name: str, process: Process, station: Station) -> None:
         """Have it stop before each script, which runs at the world's time."""
         queue = station.queue
-        station.health._up, queue.memory.claimer = True, f"{name} {self.deaths}"
+        station.gate._up, queue.memory.claimer = True, f"{name} {self.deaths}"
         self.stations[name] = station
 
         def run(script: str, call: Script, *, keys: list[str], args: list[Any]) -> Any:
@@ -290,9 +291,8 @@ class RecurringWorld(LaneWorld):
             handler=lambda task: self._work(process, task),
             lease_seconds=LEASE_SECONDS,
         )
-        lane = Lane(self.environment, emit=lambda _: None, stopping=threading.Event())
-        check = ServerCheck(self.queue)
-        lane.add(flow, self.client, server=check, counts=Counter(), start=lambda *_: None)
+        lane = Lane(shared_by(self.environment))
+        lane.add(flow, self.client, ServerCheck(self.queue))
         self._opened(name, process, lane.stations[0])
         while True:
             if (batch := lane.next(until=self.environment.clock())) is not None:

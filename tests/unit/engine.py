@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,8 +10,9 @@ import redis
 
 from worker import DelayQueue, Flow, events
 from worker.queue.environment import REAL, Environment
-from worker.runtime.outages import Health
+from worker.runtime.outages import Gate
 from worker.runtime.server_check import ServerCheck
+from worker.runtime.shared import Shared
 from worker.runtime.station import Station
 from worker.runtime.waker import Alarm
 
@@ -155,25 +155,21 @@ def station_of(
     flow: Flow,
     queue: DelayQueue,
     *,
-    emit: events.Listener = lambda _: None,
-    counts: Counter[str] | None = None,
+    shared: Shared | None = None,
     up: bool = True,
 ) -> Station:
     """A flow at work, which is up unless told otherwise and never probes by itself."""
-    health = Health(
-        flow,
-        clock=queue.environment.clock,
-        emit=emit,
-        on_up=lambda: None,
-        stopping=threading.Event(),
-        start=lambda _name, _run: None,
-    )
-    health._up = up
-    return Station(
-        flow,
-        queue,
-        health=health,
-        server=ServerCheck(queue),
-        counts=Counter() if counts is None else counts,
-        emit=emit,
-    )
+    shared = shared or shared_by(queue.environment)
+    gate = Gate(flow, shared, on_up=lambda: None)
+    gate._up = up
+    return Station(flow, queue, shared, gate=gate, server=ServerCheck(queue))
+
+
+def shared_by(
+    environment: Environment,
+    emit: events.Listener = lambda _: None,
+    stopping: threading.Event | None = None,
+) -> Shared:
+    """What the parts of a worker share that starts no threads."""
+    stopping = threading.Event() if stopping is None else stopping
+    return Shared(emit, environment, stopping, start=lambda _name, _run: None)

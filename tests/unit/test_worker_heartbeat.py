@@ -6,7 +6,7 @@ import socket
 import pytest
 import redis
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, station_of
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, shared_by, station_of
 from worker import Flow, Task, events
 from worker.queue.environment import REAL
 from worker.runtime.heartbeat import BEAT_SECONDS, LISTED, Heartbeat, new_worker_id
@@ -25,7 +25,7 @@ class Patient:
             for queue in self.queues
         ]
         self.heard = Heard()
-        self.detector = HangDetector("a", "sweep", self.heard, clock)
+        self.detector = HangDetector("a", "sweep", shared_by(clock.environment, self.heard))
         self.tally = Tally()
         self.ends_at = clock.now + seconds
         self.known: list[int] = []
@@ -81,7 +81,7 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
 
 def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:
     patient = Patient(clock)
-    patient.stations[0].health._up = False
+    patient.stations[0].gate._up = False
     patient.heartbeat._beat(patient.stations[0], clock.now)
     [status] = patient.queues[0].workers()
     assert (status.details["up"], status.details["holds"]) == (False, 0)
@@ -93,7 +93,7 @@ def test_a_flow_that_goes_down_is_told_at_once(clock: Clock) -> None:
     down_at = clock.now + 2
 
     def watch(now: float) -> None:
-        patient.stations[0].health._up = now < down_at
+        patient.stations[0].gate._up = now < down_at
 
     patient.detector.report = watch  # type: ignore[method-assign]  # called every second
     patient.heartbeat.run()

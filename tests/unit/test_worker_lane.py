@@ -1,7 +1,6 @@
 """How a lane waits, what it claims next, and what it does with a batch, without its threads."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.unit.engine import (
     Refusing,
     Wait,
     repeat,
+    shared_by,
     station_of,
 )
 from worker import (
@@ -78,14 +78,13 @@ class Line:
     def __init__(self, clock: Clock, *stations: tuple[Flow, DelayQueue], waits: int = 1) -> None:
         self.heard = Heard()
         self.stopping = threading.Event()
-        self.counts: Counter[str] = Counter()
-        self.lane = Lane(clock.environment, emit=self.heard, stopping=self.stopping)
+        shared = shared_by(clock.environment, self.heard, self.stopping)
+        self.counts = shared.counts
+        self.lane = Lane(shared)
         self.alarm = self.lane.alarm = LaneWait(clock, after=self._count)
         for _, queue in stations:
             queue.environment = clock.environment
-        self.lane.stations = [
-            station_of(flow, queue, emit=self.heard, counts=self.counts) for flow, queue in stations
-        ]
+        self.lane.stations = [station_of(flow, queue, shared=shared) for flow, queue in stations]
         self._left = waits
 
     def _count(self) -> None:
@@ -291,7 +290,7 @@ def test_the_second_queue_is_asked_only_when_the_first_is_empty(clock: Clock) ->
 def test_a_queue_whose_flow_is_down_is_not_claimed_from(clock: Clock) -> None:
     high, low = Scripted("high", _claim("h")), Scripted("low", _claim("l"))
     line = _scripted(clock, high, low)
-    line.station.health._up = False
+    line.station.gate._up = False
     assert line.next_ids() == ["l"]
     assert high.claims == 0
 
@@ -299,7 +298,7 @@ def test_a_queue_whose_flow_is_down_is_not_claimed_from(clock: Clock) -> None:
 def test_a_lane_whose_flows_are_all_down_asks_redis_nothing(clock: Clock) -> None:
     queue = Scripted("a", _claim("x"))
     line = _scripted(clock, queue, waits=3)
-    line.station.health._up = False
+    line.station.gate._up = False
     assert line.next_ids() is None
     assert queue.claims == 0
     assert line.alarm.waits == [SLOW_POLL_SECONDS] * 3
@@ -486,19 +485,19 @@ def test_an_outage_takes_the_flow_down_and_releases_the_batch(clock: Clock) -> N
     shop.work()
     assert shop.line.heard.of(events.FlowDown) == [events.FlowDown("a", down)]
     assert shop.line.heard.of(events.Handled) == []
-    assert not shop.line.station.health.up
+    assert not shop.line.station.gate.up
     assert set(shop.queue.scheduled()) == {"a", "b"}
     assert shop.line.counts == {"released": 2}
     assert shop.line.station.limit == 50
-    assert shop.line.station.health._outages == 1
+    assert shop.line.station.gate._outages == 1
 
 
 def test_a_batch_that_is_handled_ends_a_row_of_outages(clock: Clock) -> None:
     shop = Shop(clock, lambda _: None)
-    shop.line.station.health._outages = 3
+    shop.line.station.gate._outages = 3
     shop.schedule("a")
     shop.work()
-    assert shop.line.station.health._outages == 0
+    assert shop.line.station.gate._outages == 0
 
 
 @pytest.mark.parametrize("what", ["others", "alone"])
@@ -557,7 +556,7 @@ def test_what_redis_did_not_take_is_settled_with_the_flow_down(clock: Clock) -> 
     def once(name: str) -> None:
         if name == "ack":
             shop.queue.before = lambda _: None
-            shop.line.station.health._up = False
+            shop.line.station.gate._up = False
             raise redis.TimeoutError("silent")
 
     shop.queue.before = once

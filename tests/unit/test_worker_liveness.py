@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.engine import Clock, ClockedQueue, station_of
+from tests.unit.engine import Clock, ClockedQueue, shared_by, station_of
 from worker import Flow, Task
 from worker.runtime.lane import STALLED_SECONDS, Lane
 from worker.runtime.liveness import GRACE_SECONDS, Liveness, Watched, WorkerHealth
@@ -30,8 +30,9 @@ class Patient:
             max_runtime_seconds=MAX_RUNTIME_SECONDS,
         )
         self.queue = ClockedQueue("a", clock)
-        self.station: Station = station_of(flow, self.queue)
-        self.lane = Lane(clock.environment, emit=lambda _: None, stopping=self.stopping)
+        shared = shared_by(clock.environment, stopping=self.stopping)
+        self.station: Station = station_of(flow, self.queue, shared=shared)
+        self.lane = Lane(shared)
         self.lane.stations.append(self.station)
         self.sweeper = Sweeper(
             self.station,
@@ -39,9 +40,6 @@ class Patient:
             queue=self.queue,
             worker_id="w",
             alarm=self.lane.alarm,
-            stopping=self.stopping,
-            counts=self.station.settler._counts,
-            emit=lambda _: None,
         )
         watched = Watched(self.station, self.lane, self.sweeper)
         self.liveness = Liveness("w", [watched], self.stopping)
@@ -127,7 +125,7 @@ def test_a_handler_may_run_as_long_as_its_flow_allows(patient: Patient) -> None:
 @pytest.mark.parametrize("what", ["probe", "sweep"])
 def test_a_probe_or_a_sweep_that_hangs_is_a_failure(patient: Patient, what: str) -> None:
     detector = {
-        "probe": patient.station.health.hang_detector,
+        "probe": patient.station.gate.hang_detector,
         "sweep": patient.sweeper.hang_detector,
     }[what]
     with detector:
@@ -192,7 +190,7 @@ def test_an_outage_is_told_and_is_no_failure(patient: Patient) -> None:
     [flow] = patient.report().flows
     assert (flow.status, flow.outages) == ("degraded", ("its records cannot be read",))
 
-    patient.station.health._up = False
+    patient.station.gate._up = False
     [flow] = patient.report().flows
     assert flow.outages == ("something its handler needs is unavailable",)
     assert patient.report().alive

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from tests.unit.engine import Clock, ClockedQueue, LaneWait, Refusing, station_of
+from tests.unit.engine import Clock, ClockedQueue, LaneWait, Refusing, shared_by, station_of
 from tests.unit.test_worker_sweep import Place
 from worker import Flow
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
@@ -23,7 +23,7 @@ class Idle:
         self.ends_at = clock.now + seconds
         self.queue = ClockedQueue("idle", clock)
         self.stopping = threading.Event()
-        self.lane = Lane(clock.environment, emit=lambda _: None, stopping=self.stopping)
+        self.lane = Lane(shared_by(clock.environment, stopping=self.stopping))
         self.lane.alarm = LaneWait(clock, after=self._look)
         self.lane.stations = [station_of(Flow(name="idle", handler=lambda _: None), self.queue)]
         self._lookout = Lookout([Watched(self.lane.stations[0], self.lane, None)])
@@ -86,7 +86,7 @@ def test_the_lookout_extends_the_turn_of_a_sweep_that_goes_on() -> None:
     place = Place(Clock())
     follower = place.join("w2")
     peer = place.peer
-    lane = Lane(place.clock.environment, emit=lambda _: None, stopping=threading.Event())
+    lane = Lane(shared_by(place.clock.environment))
     lookout = Lookout([Watched(peer.station, lane, peer.sweeper)])
     place.rounds(1)
     peer.restores()

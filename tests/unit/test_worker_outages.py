@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.unit.engine import Clock, Heard, Wait
+from tests.unit.engine import Clock, Heard, Wait, shared_by
 from worker import Flow, Unavailable, events
-from worker.runtime.outages import HANGS_SECONDS, PROBE, HangDetector, Health
+from worker.runtime.outages import HANGS_SECONDS, PROBE, Gate, HangDetector
 
 DOWN = Unavailable("no answer")
 
 
 class Outage:
-    """The health of a flow, whose probe threads the test runs itself."""
+    """The gate of a flow, whose probe threads the test runs itself."""
 
     def __init__(self, clock: Clock, *, probed: bool = True) -> None:
         #: What the next probes raise; then they pass.
@@ -24,14 +25,9 @@ class Outage:
         self.stopping = Wait(clock)
         self.started: list[tuple[str, Callable[[], None]]] = []
         flow = Flow(name="a", handler=lambda _: None, probe=self.probe if probed else None)
-        self.health = Health(
-            flow,
-            clock=clock,
-            emit=self.heard,
-            on_up=lambda: self.ups.append(self.health.up),
-            stopping=self.stopping,
-            start=lambda name, run: self.started.append((name, run)),
-        )
+        shared = shared_by(clock.environment, self.heard, self.stopping)
+        shared = replace(shared, start=lambda name, run: self.started.append((name, run)))
+        self.gate = Gate(flow, shared, on_up=lambda: self.ups.append(self.gate.up))
 
     def probe(self) -> None:
         self.probes += 1
@@ -47,7 +43,7 @@ class Outage:
 
     def start(self) -> None:
         """Come up for the first time."""
-        self.health.check()
+        self.gate.check()
         self.run()
         self.heard.clear()
         self.ups.clear()
@@ -79,11 +75,11 @@ def _between_half_and_all(waits: list[float], attempts: list[int]) -> bool:
 
 
 def test_a_flow_is_down_until_its_first_probe_has_passed(outage: Outage) -> None:
-    assert not outage.health.up
-    outage.health.check()
-    assert not outage.health.up
+    assert not outage.gate.up
+    outage.gate.check()
+    assert not outage.gate.up
     outage.run()
-    assert outage.health.up
+    assert outage.gate.up
     assert outage.ups == [True]  # the claims are woken, and find it up
     assert outage.stopping.waits == []
     assert outage.heard == [events.FlowUp("a", 0.0)]
@@ -91,8 +87,8 @@ def test_a_flow_is_down_until_its_first_probe_has_passed(outage: Outage) -> None
 
 def test_a_flow_without_a_probe_is_up_at_once(clock: Clock) -> None:
     outage = Outage(clock, probed=False)
-    outage.health.check()
-    assert outage.health.up
+    outage.gate.check()
+    assert outage.gate.up
     assert outage.started == []
 
 
@@ -103,7 +99,7 @@ def test_a_flow_whose_first_probe_fails_is_down_until_one_passes(
     outage: Outage, error: BaseException
 ) -> None:
     outage.errors = [error] * 6
-    outage.health.check()
+    outage.gate.check()
     outage.run()
     assert outage.probes == 7
     assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4, 5, 6])
@@ -113,9 +109,9 @@ def test_a_flow_whose_first_probe_fails_is_down_until_one_passes(
 def test_a_flow_that_goes_down_is_reported_once_then_probed(outage: Outage, clock: Clock) -> None:
     outage.start()
     clock.move(100)
-    outage.health.take_down(DOWN)
-    outage.health.take_down(DOWN)  # as its other threads do
-    assert not outage.health.up
+    outage.gate.take_down(DOWN)
+    outage.gate.take_down(DOWN)  # as its other threads do
+    assert not outage.gate.up
     assert outage.heard == [events.FlowDown("a", DOWN)]
     outage.errors = [DOWN, DOWN]
     outage.run()
@@ -129,14 +125,15 @@ def test_a_flow_whose_probe_gets_no_thread_is_not_down_for_good(outage: Outage) 
     def no_thread(_name: str, _run: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
-    start, outage.health._start = outage.health._start, no_thread
+    shared = outage.gate._shared
+    outage.gate._shared = replace(shared, start=no_thread)
     with pytest.raises(RuntimeError):
-        outage.health.take_down(DOWN)
-    assert outage.health.up
-    outage.health._start = start
-    outage.health.take_down(DOWN)
+        outage.gate.take_down(DOWN)
+    assert outage.gate.up
+    outage.gate._shared = shared
+    outage.gate.take_down(DOWN)
     outage.run()
-    assert outage.health.up
+    assert outage.gate.up
 
 
 def test_outages_without_a_batch_between_delay_the_next_probe(
@@ -144,28 +141,28 @@ def test_outages_without_a_batch_between_delay_the_next_probe(
 ) -> None:
     outage.start()
     for _ in range(4):
-        outage.health.take_down(DOWN)
+        outage.gate.take_down(DOWN)
         outage.run()
     assert _between_half_and_all(outage.stopping.waits, [1, 2, 3, 4])
     outage.stopping.waits.clear()
-    outage.health.handled()
-    outage.health.take_down(DOWN)
+    outage.gate.handled()
+    outage.gate.take_down(DOWN)
     outage.run()
     assert _between_half_and_all(outage.stopping.waits, [1])
 
 
 def test_a_stopping_worker_probes_no_more(outage: Outage) -> None:
     outage.start()
-    outage.health.take_down(DOWN)
+    outage.gate.take_down(DOWN)
     outage.stopping.set()
     outage.run()
     assert outage.probes == 1
-    assert not outage.health.up
+    assert not outage.gate.up
 
 
 def test_a_probe_that_exits_ends_its_thread(outage: Outage) -> None:
     outage.errors = [SystemExit("bad luck")]
-    outage.health.check()
+    outage.gate.check()
     with pytest.raises(SystemExit):
         outage.run()
 
@@ -173,7 +170,7 @@ def test_a_probe_that_exits_ends_its_thread(outage: Outage) -> None:
 def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock) -> None:
     def hang() -> None:
         for _ in range(8):
-            outage.health.hang_detector.report(clock.now)
+            outage.gate.hang_detector.report(clock.now)
             clock.move(HANGS_SECONDS / 4)
 
     outage.errors = [DOWN]
@@ -183,8 +180,8 @@ def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock)
         hang()
         answer()
 
-    object.__setattr__(outage.health._flow, "probe", hang_then_answer)
-    outage.health.check()
+    object.__setattr__(outage.gate._flow, "probe", hang_then_answer)
+    outage.gate.check()
     outage.run()
     hang()  # it is over
     told = events.Hangs("a", "probe", 1.25 * HANGS_SECONDS)
@@ -196,7 +193,7 @@ def test_a_probe_that_hangs_is_told_once_each_time(outage: Outage, clock: Clock)
 
 def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None:
     heard = Heard()
-    detector = HangDetector("a", "sweep", heard, clock)
+    detector = HangDetector("a", "sweep", shared_by(clock.environment, heard))
     detector.report(clock.now + 1000)
     with detector:
         detector.report(clock.now + HANGS_SECONDS)
@@ -209,7 +206,7 @@ def test_a_call_hangs_once_it_has_taken_longer_than_it_may(clock: Clock) -> None
 
 def test_a_call_that_raises_is_over(clock: Clock) -> None:
     heard = Heard()
-    detector = HangDetector("a", "sweep", heard, clock)
+    detector = HangDetector("a", "sweep", shared_by(clock.environment, heard))
     with pytest.raises(KeyError), detector:
         raise KeyError
     detector.report(clock.now + 1000)
@@ -218,7 +215,7 @@ def test_a_call_that_raises_is_over(clock: Clock) -> None:
 
 def test_a_probe_whose_coroutine_was_cancelled_has_failed(outage: Outage) -> None:
     outage.errors = [asyncio.CancelledError()]
-    outage.health.check()
+    outage.gate.check()
     outage.run()
     assert outage.probes == 2
-    assert outage.health.up
+    assert outage.gate.up

@@ -1,6 +1,5 @@
 """What a recurring flow is, and when its worker seeds."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import fakeredis
 import pytest
 import redis
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, LaneWait, Refusing, station_of
+from tests.unit.engine import Clock, ClockedQueue, Heard, LaneWait, Refusing, shared_by, station_of
 from worker import (
     DeadLetter,
     Failed,
@@ -66,7 +65,8 @@ class Redis:
         self, flow: Recurring | None = None, emit: events.Listener = lambda _: None
     ) -> Station:
         """A worker's, which has not claimed yet."""
-        return station_of(flow or report(), self.open(), emit=emit)
+        queue = self.open()
+        return station_of(flow or report(), queue, shared=shared_by(queue.environment, emit))
 
     def ids(self) -> set[str]:
         return {*self.queue.scheduled()}
@@ -229,7 +229,7 @@ def test_whoever_gets_nothing_at_the_time_learns_what_is_next(server: Redis, clo
 
 def test_the_next_one_is_there_before_the_present_one_runs(server: Redis, clock: Clock) -> None:
     there: list[set[str]] = []
-    lane = Lane(clock.environment, emit=Heard(), stopping=threading.Event())
+    lane = Lane(shared_by(clock.environment))
     lane.alarm = LaneWait(clock, after=lane._stopping.set)
     flow = report(lambda _: there.append(server.ids()))
     lane.stations = [server.station(flow)]
@@ -482,7 +482,7 @@ def test_old_workers_wait_three_minutes_for_a_busy_new_one(server: Redis, clock:
 
 
 def _waits(clock: Clock, *stations: Station, count: int = 5) -> list[float]:
-    lane = Lane(clock.environment, emit=Heard(), stopping=threading.Event())
+    lane = Lane(shared_by(clock.environment))
     waits: list[float] = []
 
     def note() -> None:
@@ -519,7 +519,7 @@ def _nothing(_tasks: Sequence[Task]) -> None:
 
 def test_what_redis_did_not_take_is_resent_with_the_flow_down(server: Redis, clock: Clock) -> None:
     station = server.station()
-    station.health._up = False
+    station.gate._up = False
     assert _waits(clock, station) == [SLOW_POLL_SECONDS] * 5
     assert calls(station) == []
 

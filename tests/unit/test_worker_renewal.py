@@ -6,7 +6,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat, shared_by
 from worker import Flow, Task, events, one_at_a_time
 from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
 from worker.runtime.results import BatchResult
@@ -24,7 +24,7 @@ class Desk:
         self.clock = clock
         self.queue = ClockedQueue(flow.name, clock)
         self.heard = Heard()
-        self.renewer = Renewer(flow, self.queue, self.heard)
+        self.renewer = Renewer(flow, self.queue, shared_by(clock.environment, self.heard))
 
     def claimed(self, *ids: str) -> list[Task]:
         self.queue.schedule_many((task_id, 1, b"") for task_id in ids)

@@ -10,7 +10,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing
+from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, shared_by
 from worker import Backoff, DeadLetter, Delays, Flow, Reschedule, Retry, Task, Unavailable, events
 from worker.flow import MAX_DELAY_MS
 from worker.runtime.delays import retry_delay_ms
@@ -29,10 +29,11 @@ class Desk:
         self.clock = clock
         self.queue = ClockedQueue("a", clock)
         self.heard = Heard()
-        self.counts: Counter[str] = Counter()
         settings = {"sweep": lambda *_: [], "without_redis": "handle", **settings}
         self.flow = Flow(name="a", handler=lambda _: None, backoff=Delays(7), **settings)
-        self.settler = Settler(self.flow, self.queue, self.counts, self.heard)
+        shared = shared_by(clock.environment, self.heard)
+        self.counts = shared.counts
+        self.settler = Settler(self.flow, self.queue, shared)
         self.tasks = {task.id: task for task in self.claim(*ids)}
 
     def claim(self, *ids: str) -> list[Task]:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -13,7 +12,16 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat, station_of
+from tests.unit.engine import (
+    Clock,
+    ClockedQueue,
+    Heard,
+    Refusing,
+    Wait,
+    repeat,
+    shared_by,
+    station_of,
+)
 from worker import (
     DeadLetter,
     Delays,
@@ -84,20 +92,18 @@ class Peer:
     def __init__(self, place: "Place", name: str) -> None:
         self.queue = ClockedQueue("swept", place.clock, place.server)
         self.claims = ClockedQueue("swept", place.clock, place.server)
-        self.counts: Counter[str] = Counter()
         self.heard = Heard()
         self.alarm = Alarm(place.clock)
         self.stopping: threading.Event = Wait(place.clock)
-        self.station = station_of(place.flow, self.claims, emit=self.heard, counts=self.counts)
+        shared = shared_by(place.clock.environment, self.heard, self.stopping)
+        self.counts = shared.counts
+        self.station = station_of(place.flow, self.claims, shared=shared)
         self.sweeper = Sweeper(
             self.station,
             place.records,
             queue=self.queue,
             worker_id=name,
             alarm=self.alarm,
-            stopping=self.stopping,
-            counts=self.counts,
-            emit=self.heard,
         )
 
     def claim(self, limit: int = 99) -> list[Task]:
@@ -450,10 +456,10 @@ def test_a_worker_that_lost_the_sweep_takes_it_again_when_it_can(
     place: Place,
 ) -> None:
     place.round()
-    place.peer.station.health._up = False
+    place.peer.station.gate._up = False
     place.round()
     place.records.add(a=-5)
-    place.peer.station.health._up = True
+    place.peer.station.gate._up = True
     place.round()
     assert set(place.peer.queue.scheduled()) == {"a"}
 
@@ -560,7 +566,7 @@ def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: 
     first, second = place.peer, place.join("w2")
     place.rounds(3)
     if what == "needs":
-        first.station.health._up = False
+        first.station.gate._up = False
     else:  # only this worker cannot read them
 
         def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
@@ -1147,7 +1153,7 @@ def test_without_redis_an_outage_takes_the_flow_down_too(
     assert len(place.records.asked) == 1
     assert [type(event) for event in place.peer.heard] == [events.FlowDown]
     place.down = False
-    place.peer.station.health._up = True  # as its probe does
+    place.peer.station.gate._up = True  # as its probe does
     place.round()
     assert place.handled == ["a", "b", "c"]
 

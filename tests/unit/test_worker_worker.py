@@ -134,7 +134,7 @@ def test_a_worker_needs_a_thread(threads: int) -> None:
 def test_each_flow_has_its_own_threads_by_default_as_the_worker() -> None:
     worker = Worker([_flow("a"), _flow("b", threads=5), _flow("c")], NOWHERE, threads=2)
     assert _threads(worker) == {"a": 2, "b": 5, "c": 2}
-    assert len({id(station.health) for station in worker._stations}) == 3
+    assert len({id(station.gate) for station in worker._stations}) == 3
 
 
 def test_flows_of_a_pool_share_the_threads_of_the_largest() -> None:
@@ -362,7 +362,7 @@ def test_what_was_done_is_counted_and_logged_at_the_end(clients: Clients) -> Non
     [
         ("worker.runtime.waker.Waker.run", "waker"),
         ("worker.runtime.sweep.Sweeper.round", "sweep a"),
-        ("worker.runtime.outages.Health._probe", "probe a"),
+        ("worker.runtime.outages.Gate._probe", "probe a"),
         ("worker.runtime.lane.Lane.run", "a 1"),
         ("worker.runtime.renewal.Renewer.round", "renewer a"),
         ("worker.runtime.heartbeat.Heartbeat.run", "heartbeat"),

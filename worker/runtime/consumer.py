@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Self, Unpack, overload
 
@@ -21,6 +21,7 @@ from .renewal import HeldTasks
 from .results import BatchResult
 from .rounds import Rounds
 from .server_check import ServerCheck
+from .shared import Shared
 from .waker import Waker
 
 
@@ -71,7 +72,8 @@ class Consumer:
             raise ValueError(f"a consumer needs at least one queue, and each once, not {names}")
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost).
-        self.counts: Counter[str] = Counter()
+        self._shared = Shared(events.Listeners([log_event, *listeners]), environment)
+        self.counts: Counter[str] = self._shared.counts
         self._made: redis.Redis | None = None
         if isinstance(client, str):
             client = self._made = environment.connect(client)
@@ -79,19 +81,16 @@ class Consumer:
         #: Whoever may send a command: the consumer until it is closed, and each `take` until its block ends.
         #: The last one closes the client that the consumer made, so that no reply is lost.
         self._users: set[object] = {self}
-        self._emit = events.Listeners([log_event, *listeners])
-        self._stopping = threading.Event()
+        self._stopping = self._shared.stopping
         # Reentrant: a signal may interrupt the first `take`, and its handler may close the consumer.
         self._beginning = threading.RLock()
         self._begun = False
         self._server = ServerCheck(DelayQueue(self._client, names[0]))
-        self._lane = Lane(environment, emit=self._emit, stopping=self._stopping)
+        self._lane = Lane(self._shared)
         for name in names:
             # The body of the block is the handler.
             flow = Flow(name=name, handler=lambda _: None, batch_size=MAX_BATCH_SIZE, **settings)
-            self._lane.add(
-                flow, self._client, server=self._server, counts=self.counts, start=self._start
-            )
+            self._lane.add(flow, self._client, self._server)
 
     # -- taking ----------------------------------------------------------------------------
 
@@ -235,17 +234,14 @@ class Consumer:
             self._server.check()
             stations = self._lane.stations
             for station in stations:
-                station.health.check()
+                station.gate.check()
             alarms = {station.queue.keys.wake: self._lane.alarm for station in stations}
-            self._start("waker", Waker(self._client, alarms, self._stopping).run)
-            renewals = Rounds(self._start)
+            self._shared.start("waker", Waker(self._client, alarms, self._stopping).run)
+            renewals = Rounds(self._shared.start)
             for station in stations:
                 renewals.add(f"renewer {station.queue.name}", station.renewer.round)
-            self._start("renewals", renewals.run)
+            self._shared.start("renewals", renewals.run)
             self._begun = True
-
-    def _start(self, name: str, run: Callable[[], None]) -> None:
-        threading.Thread(target=run, name=name, daemon=True).start()
 
 
 def _results(

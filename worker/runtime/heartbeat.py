@@ -77,7 +77,7 @@ class Heartbeat:
                 detector.report(now)
             for station, pace in zip(self._stations, paces, strict=True):
                 handled = self._tally.of(station.queue.name)
-                if pace.is_due(now, up=station.health.up, handled=handled):
+                if pace.is_due(now, up=station.gate.up, handled=handled):
                     self._beat(station, now)
             if self._stopping.wait(1.0):
                 break
@@ -105,7 +105,7 @@ class Heartbeat:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_at": self._started_at,
-            "up": station.health.up,
+            "up": station.gate.up,
             "holds": len(tasks),
             "held": [task.id for task in tasks[:LISTED]],
             "oldest_seconds": max((round(now - each.began_at, 1) for each in held), default=0.0),

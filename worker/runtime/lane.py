@@ -7,8 +7,7 @@ lookout allow, and wakes exactly when the next task is due.
 
 import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,13 +17,13 @@ from .. import events
 from ..errors import UnsafeServer
 from ..flow import Flow, Task
 from ..queue.delay_queue import DelayQueue
-from ..queue.environment import Environment
 from ..queue.replies import Claim
 from .isolation import handle
-from .outages import Health
+from .outages import Gate
 from .renewal import SHARE_SECONDS, HeldTasks
 from .results import BatchResult
 from .server_check import ServerCheck
+from .shared import Shared
 from .station import Station, handled_event
 from .waker import Alarm
 
@@ -53,24 +52,16 @@ class Batch:
 class Lane:
     """Serves its stations in strict priority: it claims from the first one that has anything due."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        *,
-        emit: events.Listener,
-        stopping: threading.Event,
-        shares_watch: bool = False,
-    ) -> None:
+    def __init__(self, shared: Shared, *, shares_watch: bool = False) -> None:
         """``shares_watch``: it serves one queue and always waits as a claim says, so the queue may rely on it."""
         self.stations: list[Station] = []
         #: Set to end the wait early: something new is due, or a flow is up again.
-        self.alarm = Alarm(environment.clock)
-        self._environment, self._clock = environment, environment.clock
+        self.alarm = Alarm(shared.clock)
+        self._shared, self._clock = shared, shared.clock
+        self._emit, self._stopping = shared.emit, shared.stopping
         self._shares_watch = shares_watch
         #: The threads that wait, or wait for their turn to do so.
         self._idle: set[int] = set()
-        self._emit = emit
-        self._stopping = stopping
         self._claim_lock = threading.Lock()
         #: By when the thread that waits and claims must have made progress, on the monotonic clock; None
         #: while all threads handle.
@@ -81,27 +72,11 @@ class Lane:
         by = self._progress_by
         return None if by is None or now <= by else now - by + STALLED_SECONDS
 
-    def add(
-        self,
-        flow: Flow,
-        client: redis.Redis,
-        *,
-        server: ServerCheck,
-        counts: Counter[str],
-        start: Callable[[str, Callable[[], None]], object],
-    ) -> None:
-        """Add a flow, with a lower priority than those added before. ``start`` runs its probe in a thread."""
-        health = Health(
-            flow,
-            clock=self._clock,
-            emit=self._emit,
-            on_up=self.alarm.set,
-            stopping=self._stopping,
-            start=start,
-        )
-        queue = DelayQueue(client, flow.name, environment=self._environment)
-        station = Station(flow, queue, health=health, server=server, counts=counts, emit=self._emit)
-        self.stations.append(station)
+    def add(self, flow: Flow, client: redis.Redis, server: ServerCheck) -> None:
+        """Add a flow, with a lower priority than those added before."""
+        gate = Gate(flow, self._shared, on_up=self.alarm.set)
+        queue = DelayQueue(client, flow.name, environment=self._shared.environment)
+        self.stations.append(Station(flow, queue, self._shared, gate=gate, server=server))
 
     def run(self) -> None:
         """Work until the worker stops. Every thread of the lane runs this."""
@@ -217,7 +192,7 @@ class Lane:
         """Settle some tasks of a batch; return whether Redis confirmed all of them."""
         station = batch.station
         if results.outage:
-            station.health.take_down(results.outage)
+            station.gate.take_down(results.outage)
         results.untouched = held.still_held(results.untouched)
         held.stop_extending(results)
         ended_at = self._clock()

@@ -59,7 +59,7 @@ class Watched(NamedTuple):
     @property
     def detectors(self) -> Iterator[HangDetector]:
         """The hang detector of its probe, and of its sweep if it has one."""
-        yield self.station.health.hang_detector
+        yield self.station.gate.hang_detector
         if self.sweeper is not None:
             yield self.sweeper.hang_detector
 
@@ -128,7 +128,7 @@ def _flow_health(watched: Watched, now: float) -> FlowHealth:
     outages = []
     if station.failing:
         outages.append("Redis does not serve claims")
-    if not station.health.up:
+    if not station.gate.up:
         outages.append("something its handler needs is unavailable")
     elif watched.sweeper is not None and not watched.sweeper.records_answer:
         outages.append("its records cannot be read")

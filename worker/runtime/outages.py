@@ -7,7 +7,7 @@ from .. import events
 from ..backoff import Backoff
 from ..errors import FATAL
 from ..flow import Flow
-from ..queue.environment import Clock
+from .shared import Shared
 
 #: How long to wait before each probe.
 PROBE = Backoff(base_seconds=0.2, cap_seconds=2.0)
@@ -18,12 +18,11 @@ HANGS_SECONDS = 10.0
 class HangDetector:
     """Times calls of the application's code, and emits `events.Hangs` once for each call that hangs."""
 
-    def __init__(self, queue: str, what: str, emit: events.Listener, clock: Clock) -> None:
+    def __init__(self, queue: str, what: str, shared: Shared) -> None:
         self._queue = queue
-        self._clock = clock
+        self._shared = shared
         #: "probe" or "sweep".
         self.what = what
-        self._emit = emit
         #: When the call began or made progress, and how long it may take from then on; None between calls.
         self._since: tuple[float, float] | None = None
         self._reported = False
@@ -38,7 +37,7 @@ class HangDetector:
     def progress(self, allowed_seconds: float | None = None) -> None:
         """Note progress. The next may take ``allowed_seconds``, by default `HANGS_SECONDS`."""
         allowed = HANGS_SECONDS if allowed_seconds is None else allowed_seconds
-        self._since = self._clock(), allowed
+        self._since = self._shared.clock(), allowed
 
     def hanging(self, now: float) -> float | None:
         """For how many seconds a call has made no progress; None if it does not hang. ``now`` is monotonic."""
@@ -52,35 +51,23 @@ class HangDetector:
         seconds = self.hanging(now)
         if seconds is not None and not self._reported:
             self._reported = True
-            self._emit(events.Hangs(self._queue, self.what, seconds))
+            self._shared.emit(events.Hangs(self._queue, self.what, seconds))
 
 
-class Health:
-    """Whether a flow can work: it is up, or it is down and probed until its dependencies answer."""
+class Gate:
+    """Whether a flow may claim: it is up, or it is down and probed until its dependencies answer."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        *,
-        clock: Clock,
-        emit: events.Listener,
-        on_up: Callable[[], None],
-        stopping: threading.Event,
-        start: Callable[[str, Callable[[], None]], object],
-    ) -> None:
-        """``start(name, function)`` runs a function in a new thread; ``on_up`` is called whenever the flow comes up."""
+    def __init__(self, flow: Flow, shared: Shared, on_up: Callable[[], None]) -> None:
+        """``on_up`` is called whenever the flow comes up."""
         self._flow = flow
-        self._clock = clock
-        self._emit = emit
+        self._shared = shared
         self._on_up = on_up
-        self._stopping = stopping
-        self._start = start
         self._lock = threading.Lock()
-        self._down_since = self._clock()
+        self._down_since = shared.clock()
         self._up = False
         #: Outages since a batch was last handled. Each makes the next probe wait longer.
         self._outages = 0
-        self.hang_detector = HangDetector(flow.name, "probe", emit, clock)
+        self.hang_detector = HangDetector(flow.name, "probe", shared)
 
     @property
     def up(self) -> bool:
@@ -103,9 +90,9 @@ class Health:
             if not self._up:
                 return
             self._up = False
-            self._down_since = self._clock()
+            self._down_since = self._shared.clock()
             self._outages += 1
-        self._emit(events.FlowDown(self._flow.name, error))
+        self._shared.emit(events.FlowDown(self._flow.name, error))
         try:
             self._begin(self._outages)
         except RuntimeError:  # out of threads: the next outage tries again
@@ -113,10 +100,10 @@ class Health:
             raise
 
     def _begin(self, attempt: int) -> None:
-        self._start(f"probe {self._flow.name}", lambda: self._probe(attempt))
+        self._shared.start(f"probe {self._flow.name}", lambda: self._probe(attempt))
 
     def _probe(self, attempt: int) -> None:
-        while not (attempt and self._stopping.wait(PROBE(attempt))):
+        while not (attempt and self._shared.stopping.wait(PROBE(attempt))):
             try:
                 if self._flow.probe is not None:
                     with self.hang_detector:
@@ -126,11 +113,11 @@ class Health:
             except BaseException as error:  # noqa: BLE001  any error means that it is down
                 attempt += 1
                 if attempt == 1:
-                    self._emit(events.FlowDown(self._flow.name, error))
+                    self._shared.emit(events.FlowDown(self._flow.name, error))
                 continue
             with self._lock:
                 self._up = True
-                seconds = self._clock() - self._down_since
-            self._emit(events.FlowUp(self._flow.name, seconds))
+                seconds = self._shared.clock() - self._down_since
+            self._shared.emit(events.FlowUp(self._flow.name, seconds))
             self._on_up()
             return

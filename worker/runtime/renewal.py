@@ -17,6 +17,7 @@ from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
 from .results import BatchResult
+from .shared import Shared
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
 EXTEND_AFTER = 1 / 3
@@ -103,14 +104,13 @@ class Renewer:
         self,
         flow: Flow,
         queue: DelayQueue,
-        emit: events.Listener,
+        shared: Shared,
         resend: Callable[[], None] = lambda: None,
     ) -> None:
         """``resend`` sends unconfirmed calls again. It may raise redis.RedisError."""
         self._flow = flow
         self._queue = queue
-        self._clock = queue.environment.clock
-        self._emit = emit
+        self._clock, self._emit = shared.clock, shared.emit
         self._resend = resend
         self._held: set[HeldTasks] = set()
         self._lock = threading.Lock()

@@ -1,7 +1,7 @@
 """Settles tasks: exactly one call acks, retries or releases each task, or makes it a dead letter."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from ..queue.replies import Put
 from .delays import retry_delay_ms
 from .postponed import Postponed
 from .results import BatchResult, LookAgain
+from .shared import Shared
 
 #: How many calls that Redis did not confirm are kept to be sent again. Beyond that the oldest is dropped.
 MAX_UNCONFIRMED = 1000
@@ -40,14 +41,11 @@ class _Call:
 class Settler:
     """Settles the tasks of one flow. Any thread may use it."""
 
-    def __init__(
-        self, flow: Flow, queue: DelayQueue, counts: Counter[str], emit: events.Listener
-    ) -> None:
+    def __init__(self, flow: Flow, queue: DelayQueue, shared: Shared) -> None:
         self._flow = flow
         self._queue = queue
-        self._clock = queue.environment.clock
-        self._counts = counts
-        self._emit = emit
+        self._clock = shared.clock
+        self._counts, self._emit = shared.counts, shared.emit
         self._unconfirmed: deque[_Call] = deque(maxlen=MAX_UNCONFIRMED)
         self.postponed = Postponed(self._clock)
 

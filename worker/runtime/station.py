@@ -1,7 +1,6 @@
 """Claims the tasks of one flow in this process: how many, and when."""
 
 import math
-from collections import Counter
 
 import redis
 
@@ -11,13 +10,14 @@ from ..errors import UnsafeServer
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Claim
-from .outages import Health
+from .outages import Gate
 from .pauses import PauseWatch
 from .recurring import Recurrence, Recurring
 from .renewal import SHARE_SECONDS, Renewer
 from .results import BatchResult, LookAgain
 from .server_check import ServerCheck
 from .settling import Settler
+from .shared import Shared
 
 #: How long to wait after a failed claim.
 RECONNECT = Backoff(base_seconds=0.1, cap_seconds=1.0)
@@ -29,25 +29,20 @@ class Station:
     """One flow in this process, with its queue and everything that works on it."""
 
     def __init__(
-        self,
-        flow: Flow,
-        queue: DelayQueue,
-        *,
-        health: Health,
-        server: ServerCheck,
-        counts: Counter[str],
-        emit: events.Listener,
+        self, flow: Flow, queue: DelayQueue, shared: Shared, *, gate: Gate, server: ServerCheck
     ) -> None:
         self.flow = flow
         self.queue = queue
-        self._clock = queue.environment.clock
-        self.health = health
+        self.shared = shared
+        self._clock, self._emit = shared.clock, shared.emit
+        self.gate = gate
         self.pause = PauseWatch(flow, queue)
-        self.settler = Settler(flow, queue, counts, emit)
-        self.renewer = Renewer(flow, queue, emit, self.settler.resend)
-        self._recurrence = Recurrence(flow, queue, emit) if isinstance(flow, Recurring) else None
+        self.settler = Settler(flow, queue, shared)
+        self.renewer = Renewer(flow, queue, shared, self.settler.resend)
+        self._recurrence = (
+            Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
+        )
         self._server = server
-        self._emit = emit
         #: How many tasks to claim.
         self.limit = 1 if flow.one_at_a_time else flow.batch_size
         #: Whether other workers serve the same queue.
@@ -70,7 +65,7 @@ class Station:
 
     def claim_in(self, now: float) -> float | None:
         """Seconds until the next claim is allowed; 0 or less means now, None that the flow is down or paused."""
-        return self._claim_at - now if self.health.up and not self.pause.holds(now) else None
+        return self._claim_at - now if self.gate.up and not self.pause.holds(now) else None
 
     def is_quiet(self, now: float) -> bool:
         """Whether a slow poll may be left out."""
@@ -145,7 +140,7 @@ class Station:
         If tasks are handled one at a time, more than `SHARE_SECONDS` halve it, too, and more than half of that keep it.
         """
         if not results.outage:
-            self.health.handled()
+            self.gate.handled()
         alone = self.flow.one_at_a_time
         locked = any(isinstance(retry, LookAgain) for _, retry in results.retries)
         if results.untouched or locked or (alone and seconds > SHARE_SECONDS):

@@ -8,8 +8,6 @@ Every ``lookahead_seconds`` a round also reads what is due soon, so that a lost 
 """
 
 import math
-import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
@@ -49,9 +47,6 @@ class Sweeper:
         queue: DelayQueue,
         worker_id: str,
         alarm: Alarm,
-        stopping: threading.Event,
-        counts: Counter[str],
-        emit: events.Listener,
     ) -> None:
         """``queue`` is the station's queue on a separate connection; ``alarm`` ends the wait for the next claim."""
         self.name = station.flow.name
@@ -64,10 +59,9 @@ class Sweeper:
         queue.memory = station.queue.memory
         self._worker_id = worker_id
         self._alarm = alarm
-        self._stopping = stopping
-        self._counts = counts
-        self._emit = emit
-        self.hang_detector = HangDetector(station.flow.name, "sweep", emit, self._clock)
+        shared = station.shared
+        self._stopping, self._counts, self._emit = shared.stopping, shared.counts, shared.emit
+        self.hang_detector = HangDetector(station.flow.name, "sweep", shared)
         #: Whether it is this worker's turn to sweep, and when to ask Redis again.
         self._my_turn = False
         self._ask_at = 0.0
@@ -81,13 +75,7 @@ class Sweeper:
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked, so the next round need not read it.
         self._parked_until: float | None = None
-        self._without_redis = WithoutRedis(
-            station,
-            hang_detector=self.hang_detector,
-            stopping=stopping,
-            counts=counts,
-            emit=emit,
-        )
+        self._without_redis = WithoutRedis(station, self.hang_detector)
 
     def round(self) -> float | None:
         """Sweep; return in how many seconds to sweep again, None once the worker stops."""
@@ -103,7 +91,7 @@ class Sweeper:
     def sweep(self, now: float) -> None:
         """One round. ``now`` is on the monotonic clock."""
         self._began_at = now
-        if not self._station.health.up:
+        if not self._station.gate.up:
             self._resign()
             return
         try:

@@ -4,7 +4,6 @@ So there is only one way to finish a task. Several workers may get the same one:
 them takes effect.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,22 +21,13 @@ from .waiting import Page
 class WithoutRedis:
     """Handles the tasks of one flow that this process neither holds nor has postponed."""
 
-    def __init__(
-        self,
-        station: Station,
-        *,
-        hang_detector: HangDetector,
-        stopping: threading.Event,
-        counts: Counter[str],
-        emit: events.Listener,
-    ) -> None:
+    def __init__(self, station: Station, hang_detector: HangDetector) -> None:
         self._station = station
         self._flow = station.flow
-        self._clock = station.queue.environment.clock
+        shared = station.shared
+        self._clock, self._emit = shared.clock, shared.emit
+        self._stopping, self._counts = shared.stopping, shared.counts
         self._hang_detector = hang_detector
-        self._stopping = stopping
-        self._counts = counts
-        self._emit = emit
         #: Tasks that are not done: when to try them again, and how often they were tried and failed. Only this
         #: process knows.
         self._postponed = Postponed(self._clock)
@@ -54,7 +44,7 @@ class WithoutRedis:
     def may_continue(self) -> bool:
         """Whether another page may be handled."""
         paused = self._station.queue.memory.paused
-        if self._stopping.is_set() or paused or not self._station.health.up:
+        if self._stopping.is_set() or paused or not self._station.gate.up:
             return False
         return self._station.pause.allows()
 
@@ -78,7 +68,7 @@ class WithoutRedis:
             ended_at = self._clock()
             self._hang_detector.progress()
             if part.outage:
-                self._station.health.take_down(part.outage)
+                self._station.gate.take_down(part.outage)
             self._postpone(part)
             self._counts["handled without Redis"] += len(part.done)
             if handled := part.handled():

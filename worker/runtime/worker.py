@@ -22,6 +22,7 @@ from .lookout import Lookout
 from .recurring import Recurring
 from .rounds import Rounds
 from .server_check import ServerCheck
+from .shared import Shared
 from .station import Station
 from .sweep import Sweeper
 from .tally import Tally
@@ -74,8 +75,9 @@ class Worker:
         #: lease was lost), restored, handled without Redis.
         self.counts: Counter[str] = Counter()
         self._tally = Tally()
-        self._emit = events.Listeners([log_event, self._tally, *listeners])
+        emit = events.Listeners([log_event, self._tally, *listeners])
         self._stopping = threading.Event()
+        self._shared = Shared(emit, environment, self._stopping, self.counts, self._start)
         self._crash: BaseException | None = None
 
         pools = _pools(flows)
@@ -115,7 +117,7 @@ class Worker:
         claimers = [queue.memory.claimer for queue in queues]
         log.info("started", worker=self.id, queues=[each.name for each in queues], by=claimers)
         for station in self._stations:
-            station.health.check()
+            station.gate.check()
         # These are joined; the helpers end when their connections are closed.
         workers = [*self._handlers, *self._background()]
         threads = [*self._helpers(), *workers]
@@ -176,15 +178,9 @@ class Worker:
 
     def _add_lane(self, pool: Sequence[Flow], size: int) -> list[Watched]:
         alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
-        lane = Lane(self._environment, emit=self._emit, stopping=self._stopping, shares_watch=alone)
+        lane = Lane(self._shared, shares_watch=alone)
         for flow in pool:
-            lane.add(
-                flow,
-                self._client,
-                server=self._server,
-                counts=self.counts,
-                start=self._start,
-            )
+            lane.add(flow, self._client, self._server)
         self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
@@ -201,16 +197,13 @@ class Worker:
             queue=DelayQueue(self._sweep_client, station.flow.name, environment=self._environment),
             worker_id=self.id,
             alarm=lane.alarm,
-            stopping=self._stopping,
-            counts=self.counts,
-            emit=self._emit,
         )
         self._sweepers.append(sweeper)
         self._sweeps.add(f"sweep {sweeper.name}", sweeper.round)
         return sweeper
 
     def _background(self) -> list[threading.Thread]:
-        watched = [station.health.hang_detector for station in self._stations]
+        watched = [station.gate.hang_detector for station in self._stations]
         watched += [sweeper.hang_detector for sweeper in self._sweepers]
         heartbeat = Heartbeat(self.id, self._stations, watched, self._stopping, self._tally)
         return [
