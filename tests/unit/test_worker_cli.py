@@ -80,13 +80,13 @@ def test_a_queue_that_is_named_needs_no_flows_of_the_project(
     target = f"{__name__}:needs_settings"
     (tmp_path / "pyproject.toml").write_text(f'[tool.worker]\nflows = "{target}"\n')
     named = argparse.Namespace(flows_option=None, queue="reminders")
-    assert arguments.queue_names(named) == ["reminders"]
+    assert arguments.flows_by_queue(named) == {"reminders": None}
     for each in (
         argparse.Namespace(flows_option=None, queue=None),
         argparse.Namespace(flows_option=target, queue="reminders"),
     ):
         with pytest.raises(ValueError, match="DATABASE_URL is not set"):
-            arguments.queue_names(each)
+            arguments.flows_by_queue(each)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_ctrl_c_has_an_exit_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(_options: argparse.Namespace) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arguments, "flows_of_queues", interrupted)
+    monkeypatch.setattr(arguments, "flows_by_queue", interrupted)
     assert cli.main(["stats"]) == 130
 
 

@@ -26,35 +26,41 @@ class NoSuchQueue(ValueError):
 # -- flows and queues ----------------------------------------------------------------------
 
 
-def queues(options: argparse.Namespace) -> list[DelayQueue]:
-    """The queues of the flows, or only the one that is named, which need not belong to a configured flow."""
+def flows_by_queue(options: argparse.Namespace) -> dict[str, Flow | None]:
+    """The names of the queues that a command is about, each with its flow.
+
+    A queue that is named needs no flow, and then the configured flows may even be broken, because settings of theirs
+    are missing here, for instance. Raises FlowNotFound, FlowImportFailed, NoSuchQueue, and ValueError.
+    """
+    try:
+        return {flow.name: flow for flow in selected_flows(options)}
+    except (WorkerError, ValueError) as error:
+        if options.queue is not None and not named_flows(options):
+            return {options.queue: None}
+        if isinstance(error, FlowsNotNamed):
+            detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
+            raise FlowsNotNamed(detail) from error
+        raise
+
+
+def queues_and_flows(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
+    """The same with the queues themselves."""
+    found = flows_by_queue(options)
     client = client_of(options)
-    return [DelayQueue(client, name) for name in queue_names(options)]
+    return [(DelayQueue(client, name), flow) for name, flow in found.items()]
 
 
-def queue(options: argparse.Namespace) -> DelayQueue:
+def queues(options: argparse.Namespace) -> list[DelayQueue]:
+    """The same queues without their flows."""
+    return [queue for queue, _ in queues_and_flows(options)]
+
+
+def queue_and_flow(options: argparse.Namespace) -> tuple[DelayQueue, Flow | None]:
     """The queue, where a command needs exactly one. Raises ValueError if there are several."""
-    found = queues(options)
+    found = queues_and_flows(options)
     if len(found) != 1:
         raise ValueError("there are several queues: name one with --queue")
     return found[0]
-
-
-def queue_names(options: argparse.Namespace) -> list[str]:
-    """The names of the `queues`. Raises FlowNotFound, FlowImportFailed and NoSuchQueue."""
-    return [*flows_of_queues(options)]
-
-
-def flows_of_queues(options: argparse.Namespace) -> dict[str, Flow | None]:
-    """The names of the `queues`, with their flows if these are needed to know the names. Raises as `queue_names`."""
-    if options.queue is not None and not named_flows(options):
-        return {options.queue: None}  # the configured flows may need settings that are missing here
-    try:
-        found = flows(options)
-    except FlowsNotNamed as error:
-        detail = "Pass --flows MODULE:FUNCTION, or --queue with the name of a queue."
-        raise FlowsNotNamed(detail) from error
-    return {flow.name: flow for flow in _selected(options, found)}
 
 
 def named_flows(options: argparse.Namespace) -> str | None:
@@ -77,10 +83,7 @@ def flows(options: argparse.Namespace) -> list[Flow]:
 
 def selected_flows(options: argparse.Namespace) -> list[Flow]:
     """The flows, or only that of the queue that is named. Raises what `flows` raises, and NoSuchQueue."""
-    return _selected(options, flows(options))
-
-
-def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
+    found = flows(options)
     selected = [flow for flow in found if options.queue in (None, flow.name)]
     if not selected:
         names = ", ".join(flow.name for flow in found)
@@ -88,20 +91,6 @@ def _selected(options: argparse.Namespace, found: list[Flow]) -> list[Flow]:
             f"no queue {options.queue!r}: the flows have {names}. For other flows pass --flows"
         )
     return selected
-
-
-def flows_by_queue(options: argparse.Namespace) -> dict[str, Flow | None]:
-    """The queues that a command is about, each with its flow.
-
-    A queue that is named needs no flow, and then the configured flows may even be broken. Raises what
-    `selected_flows` raises.
-    """
-    try:
-        return {flow.name: flow for flow in selected_flows(options)}
-    except (WorkerError, ValueError):
-        if options.queue is None or named_flows(options):
-            raise
-        return {options.queue: None}
 
 
 def client_of(options: argparse.Namespace) -> redis.Redis:

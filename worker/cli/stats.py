@@ -73,8 +73,7 @@ def _stats(options: argparse.Namespace) -> None:
         return
     if options.every is not None or options.count is not None:
         raise ValueError("--every and --count need --watch")
-    found, client = arguments.flows_of_queues(options), arguments.client_of(options)
-    rows = [_row(DelayQueue(client, name), flow) for name, flow in found.items()]
+    rows = [_row(queue, flow) for queue, flow in arguments.queues_and_flows(options)]
     if not options.json and terminal():
         _print_stats(rows)
         return

@@ -68,7 +68,7 @@ schedule visit-7 --queue reminders --at 2026-11-22T09:00:00+01:00 --if-absent"""
 
 def _schedule(options: argparse.Namespace) -> int:
     """Schedule tasks. A known id moves to the new time. A dead task stays dead: see dead requeue."""
-    queue = arguments.queue(options)
+    queue, flow = arguments.queue_and_flow(options)
     payload = os.fsencode(options.payload)  # as the shell gave it
     answers: list[str] = []
     for task_id in options.ids:
@@ -81,7 +81,7 @@ def _schedule(options: argparse.Namespace) -> int:
         )
         answers.append(answer)
         _print(options, queue, task_id, answer)
-    _warn_unless_served(options, queue)
+    _warn_unless_served(queue, flow)
     return int(Scheduled.DEAD in answers)
 
 
@@ -99,7 +99,7 @@ def _run_now(options: argparse.Namespace) -> None:
 
 def _cancel(options: argparse.Namespace) -> int:
     """Take tasks off the schedule. A task that a worker holds may still be done, but is not put back."""
-    queue = arguments.queue(options)
+    queue, _ = arguments.queue_and_flow(options)
     answers = queue.cancel_many(options.ids)
     for task_id, answer in zip(options.ids, answers, strict=True):
         _print(options, queue, task_id, answer)
@@ -118,48 +118,44 @@ def _pause(options: argparse.Namespace) -> None:
 
     If a flow's records keep the pause, it holds whatever happens to Redis, even if Redis does not answer.
     """
-    for queue, flow in _queues_and_flows(options):
+    for queue, flow in _told(options):
         kept = flow.pauses if flow else None
         by = options.by or (_user() if kept or options.reason else "")
         pauses.pause(queue, kept, reason=options.reason, by=by)
         if flow and flow.sweep and not kept:
             _warn("the pause is in Redis only, and ends if Redis loses it: see Flow.pauses")
-        _print_paused(options, queue, paused=True)
+        _print_paused(options, queue, flow, paused=True)
 
 
 def _resume(options: argparse.Namespace) -> None:
     """End a pause."""
-    for queue, flow in _queues_and_flows(options):
+    for queue, flow in _told(options):
         pauses.resume(queue, flow.pauses if flow else None)
-        _print_paused(options, queue, paused=False)
+        _print_paused(options, queue, flow, paused=False)
 
 
-def _queues_and_flows(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
-    client = arguments.client_of(options)
-    flows = arguments.flows_by_queue(options)
-    if None in flows.values():
-        _warn_unless_loaded(options)
-    return [(DelayQueue(client, name), flow) for name, flow in flows.items()]
-
-
-def _warn_unless_loaded(options: argparse.Namespace) -> None:
-    """A flow that cannot be loaded may keep its pauses elsewhere, too."""
-    with suppress(arguments.FlowsNotNamed, arguments.NoSuchQueue):
+def _told(options: argparse.Namespace) -> list[tuple[DelayQueue, Flow | None]]:
+    """The queues and flows. Warns of a flow that cannot be loaded: it may keep its pauses elsewhere, too."""
+    found = arguments.queues_and_flows(options)
+    if found[0][1] is None:
         try:
             arguments.selected_flows(options)
+        except (arguments.FlowsNotNamed, arguments.NoSuchQueue):
+            pass
         except (WorkerError, ValueError) as error:
-            if isinstance(error, arguments.FlowsNotNamed | arguments.NoSuchQueue):
-                raise
             _warn(f"only Redis was told, because the flows could not be loaded: {error}")
+    return found
 
 
-def _print_paused(options: argparse.Namespace, queue: DelayQueue, *, paused: bool) -> None:
+def _print_paused(
+    options: argparse.Namespace, queue: DelayQueue, flow: Flow | None, *, paused: bool
+) -> None:
     if options.json:
         print_json({"queue": queue.name, "paused": paused})
     else:
         print(f"{queue.name} is {'paused' if paused else 'running'}")
     with suppress(redis.RedisError):
-        _warn_unless_served(options, queue)
+        _warn_unless_served(queue, flow)
 
 
 def _user() -> str:
@@ -170,11 +166,9 @@ def _user() -> str:
         return socket.gethostname()
 
 
-def _warn_unless_served(options: argparse.Namespace, queue: DelayQueue) -> None:
+def _warn_unless_served(queue: DelayQueue, flow: Flow | None) -> None:
     """Whoever misspells a queue's name gets another queue, which nobody serves."""
-    if arguments.flows_by_queue(options)[queue.name] is None and not any(
-        not worker.silent for worker in queue.workers()
-    ):
+    if flow is None and all(worker.silent for worker in queue.workers()):
         _warn(
             f"no worker serves the queue {queue.name}, and no configured flow has this name. "
             "Only a Consumer would take its tasks."

@@ -42,10 +42,8 @@ def _upcoming(options: argparse.Namespace) -> None:
     A recurring flow's times are in its own time zone, others in this machine's. Of its runs only the next one is
     scheduled; those after it are planned, unless its schedule changes.
     """
-    client = arguments.client_of(options)
     rows = []
-    for name, flow in arguments.flows_by_queue(options).items():
-        queue = DelayQueue(client, name)
+    for queue, flow in arguments.queues_and_flows(options):
         now_ms = queue.server_time_ms()
         for each in _next(queue, flow, now_ms, options.limit):
             local, zone = _local(each.due_at_ms, flow)
@@ -53,7 +51,7 @@ def _upcoming(options: argparse.Namespace) -> None:
             if options.json:
                 print_json(
                     {
-                        "queue": name,
+                        "queue": queue.name,
                         "id": each.id,
                         "state": state,
                         "due_at": local and local.isoformat(),
@@ -62,7 +60,7 @@ def _upcoming(options: argparse.Namespace) -> None:
                     }
                 )
             at = local and f"{local:%A} {local.day} {local:%B %Y, %H:%M:%S}, {zone}"
-            rows.append((name, each.id, state, _in(each.due_at_ms - now_ms), at))
+            rows.append((queue.name, each.id, state, _in(each.due_at_ms - now_ms), at))
     if not options.json:
         print_table(("queue", "id", "state", "due", "at"), rows)
 

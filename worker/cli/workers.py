@@ -18,14 +18,13 @@ def add_to(commands: Commands) -> None:
 
 def _workers(options: argparse.Namespace) -> None:
     """List live workers and those that fell silent within the last hour."""
-    found = [
-        (queue.name, worker) for queue in arguments.queues(options) for worker in queue.workers()
-    ]
+    queues = arguments.queues(options)
+    found = [(queue.name, worker) for queue in queues for worker in queue.workers()]
     if options.json:
         for queue, worker in found:
             print_json(_row(queue, worker))
     elif not found and terminal():
-        print(f"No worker is running for {', '.join(arguments.queue_names(options))}.")
+        print(f"No worker is running for {', '.join(queue.name for queue in queues)}.")
     else:
         print_table(COLUMNS, [cells(queue, worker) for queue, worker in found])
 
