@@ -1,6 +1,7 @@
 """What `doctor` says of Redis, queues and flows, each with the fault made real."""
 
 import json
+import math
 import re
 import threading
 import time
@@ -349,6 +350,15 @@ def test_tasks_that_redis_has_lost(
     assert finding.level is Level.WARNING
     assert "lost 1 of 2 tasks due within 60 s" in finding.summary
     assert queue.stats().scheduled == 1
+
+
+def test_rows_that_cannot_be_scheduled(redis_client: redis.Redis, flow: Flow) -> None:
+    records = [Due("nan", math.nan), Due("", -9000), Due("late", -8000), Due("lost", 9000)]
+    sweeping = Flow(name="examined", handler=flow.handler, sweep=lambda *_: [records])
+    findings = found(redis_client, sweeping)
+    assert "2 records skipped, such as Due(id='nan'" in findings["flow.rows"].summary
+    assert "1 overdue" in findings["flow.overdue"].summary
+    assert "lost 2 of 2" in findings["flow.tasks"].summary
 
 
 def test_a_probe_that_fails_and_what_the_application_finds(

@@ -1,12 +1,15 @@
 """Checks of a flow: its settings, its probe, and its records compared with Redis."""
 
+import reprlib
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 from ..errors import FATAL, described
 from ..findings import Finding, failure, ok, quantity, warning
 from ..flow import Due, Flow, Sweep
 from ..queue.delay_queue import DelayQueue
+from ..queue.formats import checked_due
 from .queues import pause_finding
 
 #: A task that is overdue by less is probably being handled.
@@ -34,9 +37,11 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
     if queue is None and flow.pauses is not None and up:  # otherwise it was found with the queue
         yield pause_finding(flow.name, flow.pauses.find())
     if flow.sweep is not None and up:
-        yield _overdue(flow.name, flow.sweep, queue)
+        sample = Sample(flow.sweep)
+        yield _overdue(flow.name, sample, queue)
         if queue is not None:
-            yield _lost_tasks(flow, flow.sweep, queue)
+            yield _lost_tasks(flow, sample, queue)
+        yield from _wrong_rows(flow.name, sample)
 
 
 def _settings(flow: Flow) -> Finding:
@@ -69,8 +74,35 @@ def _probe(flow: Flow) -> Finding:
     return ok("flow.probe", f"{flow.name}: the probe succeeds")
 
 
-def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
-    late = [due for due in _sample(sweep, None, -LATE_SECONDS) if due.delay_ms <= 0]
+class Sample:
+    """The first records of a sweep within some bounds."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        #: Why rows were skipped, by their text.
+        self.wrong: dict[str, str] = {}
+
+    def __call__(self, after_seconds: float | None, before_seconds: float) -> list[Due]:
+        found: list[Due] = []
+        for row in chain.from_iterable(self._sweep(after_seconds, before_seconds)):
+            try:
+                found.append(checked_due(row))
+            except Exception as error:  # noqa: BLE001  a row may be anything
+                self.wrong[reprlib.repr(row)] = str(error)
+            if len(found) + len(self.wrong) >= SAMPLE:
+                break
+        return found
+
+
+def _wrong_rows(name: str, sample: Sample) -> Iterator[Finding]:
+    for row, why in [*sample.wrong.items()][:1]:
+        advice = "Correct them: no sweep restores what cannot be scheduled."
+        count = quantity(len(sample.wrong), "record")
+        yield warning("flow.rows", f"{name}: {count} skipped, such as {row}: {why}", advice)
+
+
+def _overdue(name: str, sample: Sample, queue: DelayQueue | None) -> Finding:
+    late = [due for due in sample(None, -LATE_SECONDS) if due.delay_ms <= 0]
     dead: set[str] = set()
     if queue is not None and late:
         dead = {
@@ -85,15 +117,15 @@ def _overdue(name: str, sweep: Sweep, queue: DelayQueue | None) -> Finding:
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 
-def _lost_tasks(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
+def _lost_tasks(flow: Flow, sample: Sample, queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
     horizon = 2 * flow.lookahead_seconds
-    page = _sample(sweep, 0.0, horizon)
+    page = sample(0.0, horizon)
     soon = f"{quantity(len(page), 'task')} due within {horizon:g} s"
     lost = {*queue.restore(page, look_only=True).lost} if page else set()
     if lost:  # some may be done by now, or may only just have been created
         time.sleep(SETTLE_SECONDS)
-        again = [due for due in _sample(sweep, 0.0, horizon) if due.id in lost]
+        again = [due for due in sample(0.0, horizon) if due.id in lost]
         lost = {*queue.restore(again, look_only=True).lost} if again else set()
     if not lost:
         return ok("flow.tasks", f"{flow.name}: Redis has lost none of {soon}")
@@ -102,13 +134,3 @@ def _lost_tasks(flow: Flow, sweep: Sweep, queue: DelayQueue) -> Finding:
         f"{flow.name}: Redis has lost {len(lost)} of {soon}",
         f"A running worker restores them within {flow.lookahead_seconds:g} s; `rebuild` restores everything at once.",
     )
-
-
-def _sample(sweep: Sweep, after_seconds: float | None, before_seconds: float) -> list[Due]:
-    """The first records within these bounds."""
-    found: list[Due] = []
-    for page in sweep(after_seconds, before_seconds):
-        found += [Due(due.id, float(due.delay_ms), due.payload) for due in page]
-        if len(found) >= SAMPLE:
-            break
-    return found[:SAMPLE]

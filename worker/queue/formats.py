@@ -146,8 +146,3 @@ def id_to_bytes(task_id: str) -> bytes:
 def id_to_text(task_id: bytes) -> str:
     """Accepts any bytes, because other programs may have written the id."""
     return task_id.decode(errors="surrogateescape")
-
-
-def as_list(reply: Any) -> list[Any]:
-    """redis-py types each reply as a value or an awaitable; on this client it is the value."""
-    return list(reply)

@@ -11,7 +11,7 @@ import redis
 
 from ..errors import UnsafeServer
 from ..pauses import Pause
-from .formats import as_list, id_to_bytes, id_to_text, ids_to_bytes, slices, stats_in
+from .formats import id_to_bytes, id_to_text, ids_to_bytes, slices, stats_in
 from .replies import Letter, Place, Stats, TaskState, WorkerStatus
 from .scripted import ScriptedQueue
 
@@ -30,7 +30,7 @@ class OperatorSide(ScriptedQueue):
 
     def dead(self, limit: int = 100, offset: int = 0) -> list[Letter]:
         """Dead letters, newest first."""
-        entries = as_list(self._redis.zrevrange(self.keys.dead, offset, offset + limit - 1))
+        entries = self._redis.zrevrange(self.keys.dead, offset, offset + limit - 1)
         return self.letters(map(id_to_text, entries))
 
     def requeue(self, ids: Iterable[str], *, now_ms: int | None = None) -> list[str]:
@@ -61,10 +61,10 @@ class OperatorSide(ScriptedQueue):
         """
         found: list[Letter] = []
         for part in slices([*dict.fromkeys(ids_to_bytes(ids))], size=LETTERS):
-            stories = as_list(self._redis.hmget(self.keys.letters, part))
-            payloads: list[Any] = [b""] * len(part)
+            stories = self._redis.hmget(self.keys.letters, part)
+            payloads = [b""] * len(part)
             if with_payloads:
-                payloads = as_list(self._redis.hmget(self.keys.payloads, part))
+                payloads = self._redis.hmget(self.keys.payloads, part)
             found += [
                 Letter(id_to_text(task_id), payload or b"", json.loads(story))
                 for task_id, story, payload in zip(part, stories, payloads, strict=True)
@@ -77,9 +77,7 @@ class OperatorSide(ScriptedQueue):
         read died, and its id.
         """
         passed, last = self._dead_until(*after) if after else 0, set[bytes]()
-        while entries := as_list(
-            self._redis.zrevrange(self.keys.dead, passed, passed + LETTERS - 1)
-        ):
+        while entries := self._redis.zrevrange(self.keys.dead, passed, passed + LETTERS - 1):
             # New letters go in front, and push the end of a page into the next one.
             yield [id_to_text(task_id) for task_id in entries if task_id not in last]
             passed, last = passed + len(entries), set(entries)
@@ -102,7 +100,7 @@ class OperatorSide(ScriptedQueue):
         """
         left, passed = int(self._redis.zcard(self.keys.dead)), 0
         while left > 0:
-            died: Any = self._redis.zrange(
+            died = self._redis.zrange(
                 self.keys.dead, passed, passed + min(left, LETTERS) - 1, withscores=True
             )
             if not died:
@@ -110,7 +108,7 @@ class OperatorSide(ScriptedQueue):
             left -= len(died)
             yield [id_to_text(task_id) for task_id, _ in died]
             # Those that are still there; one that died again is among the newest now.
-            times = as_list(self._redis.zmscore(self.keys.dead, [task_id for task_id, _ in died]))
+            times = self._redis.zmscore(self.keys.dead, [task_id for task_id, _ in died])
             passed += sum(map(eq, times, (died_at for _, died_at in died)))
 
     def stats(self, *, now_ms: int | None = None) -> Stats:
@@ -135,12 +133,12 @@ class OperatorSide(ScriptedQueue):
         """
         if not 1 <= limit <= MAX_SAMPLE:
             raise ValueError(f"a limit is 1 to {MAX_SAMPLE} tasks, not {limit}")
-        found: Any = self._redis.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
+        found = self._redis.zrange(self.keys.scheduled, 0, limit - 1, withscores=True)
         return [(id_to_text(task_id), int(due_at_ms)) for task_id, due_at_ms in found]
 
     def last_seeded_ms(self) -> int | None:
         """When the last occurrence that was `seed`ed is or was due, in ms since the epoch; None without one."""
-        found: Any = self._redis.zrange(self.keys.seeded, -1, -1, withscores=True)
+        found = self._redis.zrange(self.keys.seeded, -1, -1, withscores=True)
         return int(found[0][1]) if found else None
 
     def look_up(self, task_id: str, *, now_ms: int | None = None) -> TaskState | None:
@@ -161,7 +159,7 @@ class OperatorSide(ScriptedQueue):
 
     def server_time_ms(self) -> int:
         """The server's clock: ms since the epoch."""
-        reply: Any = self._redis.time()
+        reply = self._redis.time()
         return int(reply[0] * 1000 + reply[1] // 1000)
 
     def workers(self) -> list[WorkerStatus]:
@@ -195,7 +193,7 @@ class OperatorSide(ScriptedQueue):
 
     def find_pause(self) -> Pause | None:
         """Why and by whom the queue is paused; None if it is not."""
-        kept: Any = self._redis.get(self.keys.paused)
+        kept = self._redis.get(self.keys.paused)
         if kept is None:
             return None
         story = json.loads(kept)
@@ -234,8 +232,8 @@ class OperatorSide(ScriptedQueue):
         """
         warnings = []
         try:
-            memory: Any = self._redis.info("memory")
-            persistence: Any = self._redis.info("persistence")
+            memory = self._redis.info("memory")
+            persistence = self._redis.info("persistence")
         except redis.ResponseError as error:
             return [f"INFO was refused ({error}), so the eviction policy is unknown"]
         policy = memory.get("maxmemory_policy")

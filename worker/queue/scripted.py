@@ -69,7 +69,8 @@ class ScriptedQueue(Noting):
         self.keys = Keys(name)
         self.environment = environment
         self.memory = Memory(environment.token(8))
-        self._redis = client
+        #: redis-py types each reply as a value or an awaitable; on this client it is the value.
+        self._redis: Any = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
             file.name: (Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
