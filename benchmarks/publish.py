@@ -18,6 +18,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 OWN, OTHER = "#1f5a7a", "#b9b2a6"
 #: What is left to the plots and the results' files.
 UNPUBLISHED = {"min_ms", "p10_ms", "p90_ms", "redis_commands_per_s"}
+#: Parts of which a plot shows the rows of others.
+PLOTTED = {"drain", "lateness"}
 #: Rows whose 99th percentile is at most this are also in a second plot, with a finer scale.
 SOON_MS = 20
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
@@ -29,7 +31,7 @@ def main() -> None:
     text = PAGE.read_text()
     for path in sorted(report.RESULTS.glob("*.json")):
         found = report.load(path.stem)
-        block = f"<!-- {path.stem} -->\n{_figures(found)}\n<!-- end -->"
+        block = f"<!-- {path.stem} -->\n{_figures(found, path.stem)}\n<!-- end -->"
         pattern = rf"<!-- {path.stem} -->.*?<!-- end -->"
         text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)  # noqa: B023
         print(f"{path.stem}: {'in' if count else 'not in'} {PAGE.name}")
@@ -38,11 +40,12 @@ def main() -> None:
     _lateness()
 
 
-def _figures(found: report.Report) -> str:
+def _figures(found: report.Report, part: str) -> str:
     """The table. The page says once what the machine was; each result's file has its settings."""
     figures = {
         row: {column: values for column, values in columns.items() if column not in UNPUBLISHED}
         for row, columns in found.figures.items()
+        if part not in PLOTTED or _is_own(row)
     }
     return f"{report.table(figures)}\n\nMeasured {found.measured}."
 
@@ -112,8 +115,12 @@ def _medians(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {column: statistics.median(values) for column, values in row.items()}
 
 
+def _is_own(row: str) -> bool:
+    return row.startswith(("this", "orders"))
+
+
 def _colour(row: str) -> str:
-    return OWN if row.startswith(("this", "orders")) else OTHER
+    return OWN if _is_own(row) else OTHER
 
 
 def _save(figure: Any, axes: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/reference.md names what is public, with its parameters, and nothing else."""
+"""docs/reference.md names what is public, and nothing else."""
 
 import ast
 import inspect
@@ -56,22 +56,13 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert {*documented("name")} == {*PUBLIC}
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"), [item for item in documented("name").items() if item[1]]
-)
-def test_what_is_called_is_documented_with_its_parameters(name: str, parameters: str) -> None:
-    written, actual = names_in(parameters), parameters_of(PUBLIC[name])
-    assert written == (actual[: len(written)] if "…" in parameters else actual)
-
-
-def test_every_queue_method_is_documented_with_its_parameters() -> None:
+def test_every_queue_method_is_in_the_reference() -> None:
     methods = {
-        name: parameters_of(method)
-        for name, method in inspect.getmembers(worker.DelayQueue, inspect.isfunction)
+        name
+        for name, _ in inspect.getmembers(worker.DelayQueue, inspect.isfunction)
         if not name.startswith("_")
     }
-    written = documented("method of a `DelayQueue`")
-    assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods
+    assert {*documented("method of a `DelayQueue`")} == methods
 
 
 def test_records_are_documented_with_their_parameters() -> None:
@@ -103,13 +94,6 @@ def is_of_tracing(name: str, each: Any) -> bool:
 def test_metrics_are_documented_with_their_parameters() -> None:
     [(name, parameters)] = documented("name in `worker.watch.metrics`").items()
     assert names_in(parameters or "") == parameters_of(getattr(worker.watch.metrics, name))
-    methods = {
-        name: parameters_of(method)
-        for name, method in vars(worker.watch.metrics.Metrics).items()
-        if inspect.isfunction(method) and not name.startswith("_")
-    }
-    written = documented("method of `Metrics`")
-    assert {name: names_in(parameters or "…") for name, parameters in written.items()} == methods
 
 
 def test_every_setting_of_a_flow_is_documented_with_its_default() -> None:
@@ -168,9 +152,9 @@ def test_docstring_examples_use_names_and_parameters_that_exist() -> None:
 
 
 def test_a_name_that_is_missing_or_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`connect(url", "`conect(url"))
+    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`connect`", "`conect`"))
     with pytest.raises(AssertionError):
         test_every_public_name_is_in_the_reference()
-    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`resign(worker_id)`", "`resign()`"))
+    monkeypatch.setattr(f"{__name__}.PAGE", PAGE.replace("`resign`, ", ""))
     with pytest.raises(AssertionError):
-        test_every_queue_method_is_documented_with_its_parameters()
+        test_every_queue_method_is_in_the_reference()
