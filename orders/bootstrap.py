@@ -124,6 +124,12 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         reminders=settings.webhook_expiring_minutes > 0,
         observe=observe,
     )
+    policy = WebhookPolicy(
+        settings.webhook_timeout_seconds,
+        settings.webhook_allow_private,
+        settings.webhook_expiring_minutes,
+        settings.webhook_keep_days,
+    )
     return Services(
         settings=settings,
         engine=engine,
@@ -145,9 +151,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         receiving=Bulkhead(max(1, min(half, settings.database_pool_size - 3)), ServerBusy),
         receiving_signed=Bulkhead(max(1, half // 2), ServerBusy),
         receiving_logins=Bulkhead(max(1, half // 4), ServerBusy),
-        webhooks=Webhooks(
-            engine, webhook_scheduler, _webhook_policy(settings), read_order, observe
-        ),
+        webhooks=Webhooks(engine, webhook_scheduler, policy, read_order, observe),
         retention=Retention(
             engine,
             partial(orders.describe, versions=None),
@@ -209,15 +213,6 @@ def _timeouts(settings: Settings) -> Timeouts:
         settings.order_timeout_seconds,
         settings.order_timeout_min_seconds,
         settings.order_timeout_max_seconds,
-    )
-
-
-def _webhook_policy(settings: Settings) -> WebhookPolicy:
-    return WebhookPolicy(
-        settings.webhook_timeout_seconds,
-        settings.webhook_allow_private,
-        settings.webhook_expiring_minutes,
-        settings.webhook_keep_days,
     )
 
 

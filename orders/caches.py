@@ -34,7 +34,7 @@ class _Entry(NamedTuple, Generic[E]):
 class Credentials(Generic[E]):
     """API keys or providers' secrets by their ids, for `CACHE_SECONDS` at most, and no longer than they are valid."""
 
-    def __init__(self, ids: Callable[[], Collection[str]] = tuple) -> None:
+    def __init__(self, ids: Callable[[], Collection[str]]) -> None:
         """``ids`` reads which credentials there are; while it raises StorageUnavailable, none is known by it."""
         self._entries: dict[str, _Entry[E]] = {}
         self._read_ids = ids

@@ -5,7 +5,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from orders.clients.domain import ApiKey
 from orders.sql.expressions import later, ms_until, now, read_only
-from orders.sql.statements import made_of
+from orders.sql.statements import made_of, newest_ids
 from orders.sql.steps import insertion
 from orders.sql.tables import api_clients, api_keys
 
@@ -65,10 +65,8 @@ GET_VALID_KEY = (
     .join_from(api_keys, api_clients)
     .where(api_keys.c.id == p("for_id"), _is_valid)
 )
-# The ids of valid keys, newest first, up to a number.
-LIST_VALID_IDS = (
-    sa.select(api_keys.c.id).where(_is_valid).order_by(api_keys.c.id.desc()).limit(p("most"))
-)
+# The keys that are valid.
+LIST_VALID_IDS = newest_ids(api_keys.c.id, _is_valid)
 # Make a key expire some time from now, unless it expires sooner.
 EXPIRE_KEY = (
     sa.update(api_keys)

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +21,6 @@ from orders.sql.transactions import Service
 
 #: A key's last use is recorded at most this often.
 USE_IS_NOTED_EVERY = timedelta(minutes=1)
-#: How many keys' ids are known to a process, so that guesses from an address do not lock them out.
-MOST_IDS = 10_000
 #: How long a key still works after it was rotated, by default.
 OVERLAP = timedelta(hours=24)
 
@@ -34,7 +33,7 @@ class Clients(Service):
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
-        self._cached = Credentials[ValidKey](self._valid_ids)
+        self._cached = Credentials[ValidKey](partial(self._ids, repository.LIST_VALID_IDS))
 
     def create_key(
         self,
@@ -113,10 +112,6 @@ class Clients(Service):
     def knows(self, key_id: str) -> bool:
         """Whether there is a key of this id, even if it is not cached."""
         return self._cached.knows(key_id)
-
-    def _valid_ids(self) -> frozenset[str]:
-        with self._reading() as sql:
-            return frozenset(sql.run(repository.LIST_VALID_IDS, most=MOST_IDS).scalars())
 
     def known_key(self, key_id: str, *, stale: bool = False) -> ValidKey | None:
         """A valid key, by its id alone: the caller must still prove that it has the secret.

@@ -3,9 +3,8 @@
 Except for those on its sessions they only read, and a bounded number of rows.
 """
 
-import time
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,8 +17,8 @@ from orders.order.states import (
     unpaid_state,
 )
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
-from orders.sql.ids import new_id
-from orders.sql.statements import FIRST, Position, Statements, after_last
+from orders.sql.statements import FIRST, Position, after_last, newest_ids
+from orders.sql.steps import insertion
 from orders.sql.tables import (
     IS_EXPIRED,
     REFUND_DUE,
@@ -215,34 +214,19 @@ class OpsRepository(OrderRepository):
 # -- sessions ------------------------------------------------------------------------------
 
 
-class StoredSession(NamedTuple):
-    """A login that has not ended, without its token."""
-
-    key_id: str
-    secret_hash: str
-    valid_ms: float
-    #: By this process's clock, in seconds since the epoch.
-    expires_at: float
-
-
 _is_current = ops_sessions.c.expires_at > now()
 # Insert a session of a key, unless that has expired.
-ADD_SESSION = (
-    sa.insert(ops_sessions)
-    .from_select(
-        ["id", "key_id", "secret_hash", "expires_at"],
-        sa.select(
-            p("session_id", type_=ops_sessions.c.id.type),
-            api_keys.c.id,
-            p("hash", type_=sa.String),
-            later(now(), "for_ms"),
-        ).where(
-            api_keys.c.id == p("for_key"),
-            sa.func.coalesce(api_keys.c.expires_at > now(), sa.true()),
-        ),
-    )
-    .returning(ops_sessions.c.id)
-)
+ADD_SESSION = insertion(
+    ops_sessions,
+    {
+        "id": "session_id",
+        "key_id": api_keys.c.id,
+        "secret_hash": "hash",
+        "expires_at": later(now(), "for_ms"),
+    },
+    api_keys.c.id == p("for_key"),
+    sa.func.coalesce(api_keys.c.expires_at > now(), sa.true()),
+).returning(ops_sessions.c.id)
 # Delete sessions that have expired, whoever's they were: more at a time than one login adds.
 PRUNE_SESSIONS = sa.delete(ops_sessions).where(
     one_of(
@@ -258,38 +242,7 @@ PRUNE_SESSIONS = sa.delete(ops_sessions).where(
 GET_SESSION = sa.select(ops_sessions, ms_until(ops_sessions.c.expires_at).label("valid_ms")).where(
     ops_sessions.c.id == p("for_id"), _is_current
 )
-# The ids of sessions, newest first, up to a number.
-LIST_SESSION_IDS = (
-    sa.select(ops_sessions.c.id)
-    .where(_is_current)
-    .order_by(ops_sessions.c.id.desc())
-    .limit(p("most"))
-)
+# The sessions that have not ended.
+LIST_SESSION_IDS = newest_ids(ops_sessions.c.id, _is_current)
 # End a session.
 END_SESSION = sa.delete(ops_sessions).where(ops_sessions.c.id == p("for_id"))
-
-
-class SessionRepository(Statements):
-    """Sessions of the page."""
-
-    def add(self, key_id: str, secret_hash: str, for_ms: int) -> str | None:
-        """Insert a session of a key, and delete expired ones; None if the key is not valid."""
-        self.run(PRUNE_SESSIONS)
-        values = {"session_id": new_id(), "for_key": key_id, "hash": secret_hash, "for_ms": for_ms}
-        return self.run(ADD_SESSION, **values).scalar_one_or_none()
-
-    def session(self, session_id: str) -> StoredSession | None:
-        """A session that has not ended."""
-        row = self.run(GET_SESSION, for_id=session_id).one_or_none()
-        if row is None:
-            return None
-        ends = time.time() + row.valid_ms / 1000
-        return StoredSession(row.key_id, row.secret_hash, row.valid_ms, ends)
-
-    def valid_ids(self, most: int) -> frozenset[str]:
-        """The ids of the newest sessions."""
-        return frozenset(self.run(LIST_SESSION_IDS, most=most).scalars())
-
-    def end(self, session_id: str) -> None:
-        """Delete a session."""
-        self.run(END_SESSION, for_id=session_id)

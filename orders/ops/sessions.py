@@ -7,16 +7,24 @@ a key that is revoked or expires ends its sessions.
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from orders.caches import Credentials
 from orders.clients.domain import Client
-from orders.clients.service import MOST_IDS, Clients, hashed, is_secret
+from orders.clients.service import Clients, hashed, is_secret
 from orders.errors import Forbidden
-from orders.ops.repository import SessionRepository, StoredSession
-from orders.sql.ids import is_uuid
-from orders.sql.transactions import Transactional
+from orders.ops.repository import (
+    ADD_SESSION,
+    END_SESSION,
+    GET_SESSION,
+    LIST_SESSION_IDS,
+    PRUNE_SESSIONS,
+)
+from orders.sql.ids import is_uuid, new_id
+from orders.sql.transactions import Service
 
 COOKIE = "ops_session"
 #: One shift. Using the page does not prolong it.
@@ -43,23 +51,34 @@ class Session:
         return hashed(f"token of {self.cookie}")
 
 
-class Sessions(Transactional[SessionRepository]):
-    """Raises StorageUnavailable from every method while the database does not answer."""
+class StoredSession(NamedTuple):
+    """A login that has not ended, without its token."""
 
-    _repository = SessionRepository
+    key_id: str
+    secret_hash: str
+    valid_ms: float
+    #: By this process's clock, in seconds since the epoch.
+    expires_at: float
+
+
+class Sessions(Service):
+    """Raises StorageUnavailable from every method while the database does not answer."""
 
     def __init__(self, engine: sa.Engine, clients: Clients) -> None:
         super().__init__(engine)
         self._clients = clients
-        self._cached = Credentials[StoredSession](self._valid_ids)
+        self._cached = Credentials[StoredSession](partial(self._ids, LIST_SESSION_IDS))
 
     def log_in(self, client: Client, key_id: str) -> Session | None:
         """A session of this client's key; None if it was revoked meanwhile. Raises Forbidden."""
         if SCOPE not in client.scopes:
             raise Forbidden(f"It needs the scope {SCOPE}.")
         token = secrets.token_urlsafe(32)
-        with self._writing() as repository:
-            session_id = repository.add(key_id, hashed(token), 1000 * SECONDS)
+        values = {"session_id": new_id(), "for_key": key_id, "hash": hashed(token)}
+        with self._writing() as sql:
+            sql.run(PRUNE_SESSIONS)
+            added = sql.run(ADD_SESSION, **values, for_ms=1000 * SECONDS)
+            session_id = added.scalar_one_or_none()
         return None if session_id is None else self.resume(f"{session_id}.{token}")
 
     def knows(self, cookie: str) -> bool:
@@ -84,14 +103,14 @@ class Sessions(Transactional[SessionRepository]):
 
     def log_out(self, session: Session) -> None:
         """End a session: here at once, elsewhere within `CACHE_SECONDS`."""
-        with self._autocommit() as repository:
-            repository.end(session.id)
+        with self._autocommit() as sql:
+            sql.run(END_SESSION, for_id=session.id)
         self._cached.forget(session.id)
 
     def _read(self, session_id: str) -> StoredSession | None:
-        with self._reading() as repository:
-            return repository.session(session_id)
-
-    def _valid_ids(self) -> frozenset[str]:
-        with self._reading() as repository:
-            return repository.valid_ids(MOST_IDS)
+        with self._reading() as sql:
+            row = sql.run(GET_SESSION, for_id=session_id).one_or_none()
+        if row is None:
+            return None
+        ends = time.time() + row.valid_ms / 1000
+        return StoredSession(row.key_id, row.secret_hash, row.valid_ms, ends)

@@ -20,7 +20,7 @@ from orders.sql.expressions import (
     unindexed,
 )
 from orders.sql.secrets import Secrets
-from orders.sql.statements import FIRST, made_of, oldest_first
+from orders.sql.statements import FIRST, made_of, newest_ids, oldest_first
 from orders.sql.steps import Operation, Step, insertion
 from orders.sql.tables import api_clients, provider_endpoints, provider_secrets
 from orders.sql.tables import provider_messages as messages
@@ -127,6 +127,10 @@ def keep(step: Step) -> sa.Select[Any]:
     return sa.select(room.c.is_there)
 
 
+# The endpoints that are not revoked.
+LIST_VALID_IDS = newest_ids(
+    provider_endpoints.c.id, unindexed(provider_endpoints.c.revoked_at.is_(None))
+)
 # The secrets of one endpoint that are valid, with the milliseconds until each expires.
 GET_VALID_ENDPOINT = (
     sa.select(

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -52,7 +53,7 @@ class Providers(Service):
 
     def __init__(self, bind: Bind) -> None:
         super().__init__(bind)
-        self._cached = Credentials[ValidEndpoint]()
+        self._cached = Credentials[ValidEndpoint](partial(self._ids, repository.LIST_VALID_IDS))
         #: Nobody knows its secret, so no message to it is valid.
         self._nobody = ValidEndpoint("", "", (new_secret(),), 0)
 
@@ -148,7 +149,7 @@ class Providers(Service):
         raise SignatureInvalid
 
     def knows(self, endpoint_id: str) -> bool:
-        """Whether this endpoint is cached, even if not freshly."""
+        """Whether there is an endpoint of this id, even if it is not cached."""
         return self._cached.knows(endpoint_id)
 
     def check(self, endpoint_id: str) -> None:

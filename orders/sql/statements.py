@@ -29,6 +29,8 @@ FIRST = Position(
 )
 #: After any row.
 LAST = Position(datetime.fromisoformat("9999-12-31T00:00:00Z"), FIRST.id)
+#: How many credentials of a kind a process knows by their ids, so that guesses do not lock their owners out.
+MOST_IDS = 10_000
 
 
 def after_last(at: sa.Column[Any], row_id: sa.Column[Any]) -> sa.ColumnElement[bool]:
@@ -42,6 +44,12 @@ def oldest_first(
 ) -> sa.Select[Any]:
     """A page of what is found, for `Statements.page`."""
     return found.where(after_last(at, row_id)).order_by(at, row_id).limit(p("page_size"))
+
+
+def newest_ids(row_id: sa.Column[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The ids of the newest rows, `MOST_IDS` of them."""
+    found = sa.select(row_id).where(*conditions)
+    return found.order_by(row_id.desc()).limit(sa.literal_column(str(MOST_IDS)))
 
 
 def made_of(kind: Callable[..., T], **convert: Callable[[Any], Any]) -> Make[T]:

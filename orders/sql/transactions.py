@@ -66,6 +66,11 @@ class Transactional(Generic[R]):
         with self._reading() as sql:
             return sql.run(statement, **values).scalar_one_or_none()
 
+    def _ids(self, statement: sa.Executable) -> frozenset[str]:
+        """The only column."""
+        with self._reading() as sql:
+            return frozenset(sql.run(statement).scalars())
+
     def _all(self, make: Make[T], statement: sa.Executable, **values: Any) -> list[T]:
         with self._reading() as sql:
             return sql.all(make, statement, **values)

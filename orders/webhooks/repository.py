@@ -3,11 +3,13 @@
 Deliveries are made by the statements that write events: see `orders.order.operations`.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from orders.sql.expressions import (
     Id,
@@ -117,17 +119,22 @@ LIST_SUBSCRIPTIONS = oldest_first(
 )
 
 
-def change(*conditions: sa.ColumnElement[bool], **columns: Any) -> sa.Update:
-    """Change a client's own subscription."""
-    return sa.update(subscriptions).where(*OWN, *conditions).values(columns)
+#: Of a subscription that is paused, unless it was before; and of one that is resumed.
+PAUSED = {
+    "paused_at": sa.func.coalesce(subscriptions.c.paused_at, now()),
+    "pause_reason": sa.func.coalesce(subscriptions.c.pause_reason, "requested"),
+}
+RESUMED = {"paused_at": None, "pause_reason": None}
 
 
-# Pause a client's own subscription, unless it is paused.
-PAUSE = change(subscriptions.c.paused_at.is_(None), paused_at=now(), pause_reason="requested")
-# Resume a client's own subscription.
-RESUME = change(paused_at=None, pause_reason=None)
+def change(columns: Mapping[str, Any]) -> ReturningUpdate[Any]:
+    """Change a client's own subscription; return the client."""
+    changed = sa.update(subscriptions).where(*OWN).values(columns)
+    return changed.returning(subscriptions.c.client_id)
+
+
 # Mark a client's own subscription as deleted; it gets no more deliveries.
-UNSUBSCRIBE = change(deleted_at=now(), paused_at=None)
+UNSUBSCRIBE = change({"deleted_at": now(), "paused_at": None})
 DELETE_INTERESTS = sa.delete(interests).where(
     interests.c.client_id == p("for_client"), interests.c.subscription_id == p("for_id")
 )
@@ -302,15 +309,17 @@ _head = (
 )
 
 
-def heads_of_lines() -> sa.CTE:
-    """The subscriptions with pending deliveries, and when the first one's is due.
-
-    It reads one index entry for each, however many deliveries those have.
-    """
-    first = _head.where(deliveries.c.subscription_id > FIRST.id).subquery("first")
-    heads = sa.select(first).cte("heads", recursive=True)
-    after = _head.where(deliveries.c.subscription_id > heads.c.subscription_id).lateral("after")
+def _first_of_each(head: sa.Select[Any], name: str) -> sa.CTE:
+    """The first row of ``head`` of each subscription in turn: one index entry for each is read."""
+    first = head.where(deliveries.c.subscription_id > FIRST.id).subquery("first")
+    heads = sa.select(first).cte(name, recursive=True)
+    after = head.where(deliveries.c.subscription_id > heads.c.subscription_id).lateral("after")
     return heads.union_all(sa.select(after).select_from(heads.join(after, sa.true())))
+
+
+def heads_of_lines() -> sa.CTE:
+    """The subscriptions with pending deliveries, and when the first one's is due."""
+    return _first_of_each(_head, "heads")
 
 
 def _prune() -> sa.Delete:
@@ -318,10 +327,7 @@ def _prune() -> sa.Delete:
     unless they were just sent again.
     """
     owner = sa.select(deliveries.c.subscription_id).order_by(deliveries.c.subscription_id).limit(1)
-    first = owner.where(deliveries.c.subscription_id > FIRST.id).subquery("first")
-    owners = sa.select(first).cte("owners", recursive=True)
-    after = owner.where(deliveries.c.subscription_id > owners.c.subscription_id).lateral("after")
-    owners = owners.union_all(sa.select(after).select_from(owners.join(after, sa.true())))
+    owners = _first_of_each(owner, "owners")
     old = (
         sa.select(deliveries.c.id)
         .where(

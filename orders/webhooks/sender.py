@@ -10,6 +10,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from time import monotonic
 from typing import Any
@@ -104,15 +105,10 @@ class WebhookSender:
     def _addresses(self, host: str, port: int, deadline: "_Deadline") -> list[str]:
         """The addresses of a host, all of which may be called. Raises WebhookUrlNotAllowed."""
         found: list[str] = []
-        errors: list[OSError] = []
 
         def resolve() -> None:
-            try:
+            with suppress(OSError, UnicodeError):  # an unknown host, or no name at all
                 found.extend(self._resolve(host, port))
-            except OSError as error:
-                errors.append(error)
-            except UnicodeError as error:  # an invalid host name
-                errors.append(OSError(str(error)))
 
         # The system's resolver has no timeout, so it runs in a thread that can be left behind.
         thread = threading.Thread(target=resolve, name=f"resolve {host}", daemon=True)
@@ -120,7 +116,7 @@ class WebhookSender:
         thread.join(deadline.left())
         if thread.is_alive():
             raise _TooLate
-        if errors or not found:
+        if not found:
             raise httpcore.ConnectError(f"{host} has no address")
         # All of them: a private address among public ones is there on purpose.
         if not self._allow_private and not all(map(is_public, found)):
@@ -210,6 +206,3 @@ class _Stream(httpcore.NetworkStream):
         left = self._deadline.left()
         stream = self._stream.start_tls(ssl_context, server_hostname, timeout=left)
         return _Stream(stream, self._deadline)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)

@@ -158,39 +158,35 @@ class Webhooks(Service):
         find = (repository.SUBSCRIPTION, WebhookNotFound, repository.GET_SUBSCRIPTION)
         return self._one(*find, for_client=client_id, for_id=subscription_id)
 
-    def pause(self, client_id: str | None, subscription_id: str) -> Subscription:
-        """Keep deliveries for later. None is any client's. Raises WebhookNotFound."""
-        with self._autocommit() as sql:
-            sql.run(repository.PAUSE, for_client=client_id, for_id=subscription_id)
-        return self.subscription(client_id, subscription_id)
+    def change(
+        self, client_id: str | None, subscription_id: str, changes: Mapping[str, Any]
+    ) -> Subscription:
+        """Change a subscription's ``url``, its ``events`` from now on (None: all), or whether it is ``paused``.
 
-    def resume(self, client_id: str | None, subscription_id: str) -> Subscription:
-        """Send what was kept, however much. None is any client's. Raises WebhookNotFound."""
-        with self._autocommit() as sql:
-            sql.run(repository.RESUME, for_client=client_id, for_id=subscription_id)
-        found = self.subscription(client_id, subscription_id)
-        self._scheduler.schedule(subscription_id, delay_ms=0)
-        return found
-
-    def change(self, client_id: str, subscription_id: str, changes: Mapping[str, Any]) -> None:
-        """Change a subscription's ``url``, or its ``events`` from now on; None: all of them.
-
-        Raises WebhookNotFound, WebhookUrlNotAllowed.
+        While it is paused its deliveries are kept, and then sent, however many. Without a client, it is any
+        client's. Raises WebhookNotFound, WebhookUrlNotAllowed.
         """
-        url, events = changes.get("url"), changes.get("events")
+        url, paused = changes.get("url"), changes.get("paused")
+        columns: dict[str, Any] = {}
         if url is not None:
             parsed(url, allow_private=self._policy.allow_private)
-        columns = {"url": url} if url is not None else {}
+            columns["url"] = url
+        if paused is not None:
+            columns |= repository.PAUSED if paused else repository.RESUMED
         if "events" in changes:
-            columns["events"] = _named(events)
-        if not columns:
-            return
+            columns["events"] = _named(changes["events"])
         own = {"for_client": client_id, "for_id": subscription_id}
         with self._writing() as sql:
-            changed = sql.run(repository.change(**columns), **own).rowcount
-            if changed and "events" in changes:
-                sql.run(repository.DELETE_INTERESTS, **own)
-                _add_interests(sql, client_id, subscription_id, _types(events))
+            owner = sql.run(repository.change(columns), **own).scalar() if columns else None
+            if owner and "events" in changes:
+                sql.run(repository.DELETE_INTERESTS, for_client=owner, for_id=subscription_id)
+                _add_interests(sql, owner, subscription_id, _types(changes["events"]))
+            found = sql.one(repository.SUBSCRIPTION, repository.GET_SUBSCRIPTION, **own)
+        if found is None:
+            raise WebhookNotFound
+        if paused is False:
+            self._scheduler.schedule(subscription_id, delay_ms=0)
+        return found
 
     def ping(self, client_id: str, subscription_id: str) -> Delivery:
         """Send a message about nothing. Raises WebhookNotFound."""

@@ -5,7 +5,6 @@ https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-w
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -66,12 +65,5 @@ def verify(
 
 def _signature(key: str, message_id: str, timestamp: str, body: bytes) -> str:
     text = f"{message_id}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.digest(_raw(key), text, hashlib.sha256)).decode()
-
-
-def _raw(key: str) -> bytes:
-    """The bytes of a secret. Raises ValueError."""
-    try:
-        return base64.b64decode(key.removeprefix(PREFIX), validate=True)
-    except binascii.Error as error:
-        raise ValueError("a secret is whsec_ and base64") from error
+    secret = base64.b64decode(key.removeprefix(PREFIX), validate=True)
+    return "v1," + base64.b64encode(hmac.digest(secret, text, hashlib.sha256)).decode()

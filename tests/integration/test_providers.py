@@ -715,6 +715,14 @@ def test_an_address_that_sends_many_wrong_signatures_is_limited(api: Api) -> Non
     wait_until(is_limited, "a 429")
 
 
+def test_guesses_of_endpoints_lock_no_provider_out(api: Api) -> None:
+    """Where addresses are hidden, everybody has one. Its endpoint is not cached yet."""
+    provider, limits, order_id = Provider(api), api.services.rate_limits, place(api)
+    for _ in range(WRONG_KEYS_BURST):
+        limits.count_stranger("127.0.0.1")
+    assert outcome(provider.paid(order_id)) == "applied"
+
+
 def test_each_wrong_signature_counts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[tuple[object, ...]] = []
     monkeypatch.setattr(

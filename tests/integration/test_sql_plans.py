@@ -707,7 +707,7 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
             sent.append(message.id)
             service.record(message, Answer(status, None, "thanks"))
         assert {line.id for line in service.find_lines([*sent, one])} == set(), "it is paused"
-        service.resume(shop.client, one)
+        service.change(shop.client, one, {"paused": False})
         assert {line.id for line in service.find_lines([*sent, one])} == {*sent[1:], one}
         service.prune()
         service.redeliver(None, sent[0])
@@ -728,7 +728,7 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
                 before = Position(page[-1].created_at, page[-1].id)
         service.subscriptions(shop.client, page_size=PAGE)
         service.rotate_secret(shop.client, one)
-        service.pause(shop.client, one)
+        service.change(shop.client, one, {"paused": True})
         service.subscribe(shop.client, url="https://b.example", events=["order.expiring"])
         service.unsubscribe(shop.client, one)
         assert service.claim(one, lambda _: "body") == (None, True)

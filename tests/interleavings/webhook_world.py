@@ -134,7 +134,7 @@ class WebhookWorld:
         self._tick(MOMENT)
         self._execute(CLEAR)
         other, _, _ = self.webhooks.subscribe(self.client, url="http://other.test/", events=None)
-        self.webhooks.pause(self.client, other.id)
+        self.webhooks.change(self.client, other.id, {"paused": True})
         made, _, _ = self.webhooks.subscribe(self.client, url="http://this.test/0", events=None)
         self.id = made.id
         self.stored = self._dump()
@@ -307,11 +307,11 @@ class WebhookWorld:
         return event.id
 
     def do_pause(self) -> None:
-        self.webhooks.pause(self.client, self.id)
+        self.webhooks.change(self.client, self.id, {"paused": True})
         self.is_paused = True
 
     def do_resume(self) -> None:
-        self.webhooks.resume(self.client, self.id)
+        self.webhooks.change(self.client, self.id, {"paused": False})
         self.is_paused = False
 
     def do_delete(self) -> None:

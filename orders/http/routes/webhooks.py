@@ -76,14 +76,9 @@ def change_webhook(webhook_id: str, body: WebhookChangeIn) -> Any:
     While it is paused its deliveries are kept; a new URL gets those, too. With the scope `ops`, any
     client's can be paused and resumed.
     """
-    subscriptions = services().webhooks
-    changes = body.model_dump(include={"url", "events"}, exclude_unset=True)
-    if changes:
-        subscriptions.change(caller(), webhook_id, changes)
-    owner = caller() if changes else reader()
-    if body.paused is None:
-        return subscriptions.subscription(owner, webhook_id)
-    return (subscriptions.pause if body.paused else subscriptions.resume)(owner, webhook_id)
+    changes = body.model_dump(exclude_unset=True)
+    owner = reader() if changes.keys() == {"paused"} else caller()
+    return services().webhooks.change(owner, webhook_id, changes)
 
 
 @webhooks.delete(
