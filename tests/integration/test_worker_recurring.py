@@ -104,8 +104,8 @@ def test_sigterm_leaves_the_next_second_and_no_lease(
 # -- deploying -----------------------------------------------------------------------------
 
 
-def yearly(cron: str) -> Recurring:
-    return Recurring("yearly", cron=cron, timezone="UTC", handler=lambda _: None)
+def yearly(cron: str, version: int | None = None) -> Recurring:
+    return Recurring("yearly", cron=cron, timezone="UTC", handler=lambda _: None, version=version)
 
 
 def test_a_new_schedule_replaces_the_old_while_both_run(
@@ -128,6 +128,30 @@ def test_a_new_schedule_replaces_the_old_while_both_run(
                 wait_until(lambda: planned() == ["-06-21"], "the new schedule again")
         with running(Worker([yearly(NEW_YEAR)], valkey.url)):
             wait_until(lambda: planned() == ["-01-01"], "the old schedule again")
+
+
+def test_a_worker_with_an_older_version_that_starts_late_waits(
+    valkey: Valkey, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recurrence, "SLOW_POLL_SECONDS", 0.05)
+    queue = DelayQueue(redis_client, "yearly")
+    [new, late] = (
+        Worker([yearly(cron, version)], valkey.url)
+        for cron, version in ((MIDSUMMER, 2), (NEW_YEAR, 1))
+    )
+    with running(new):
+        wait_until(lambda: tasks(queue).get("scheduled"), "the new schedule")
+        planned = tasks(queue)["scheduled"]
+        with running(late):
+            before = commands(redis_client)
+            wait_until(lambda: commands(redis_client) > before + 20, "both to look again")
+            assert tasks(queue)["scheduled"] == planned
+
+
+def commands(client: redis.Redis) -> int:
+    """How many scripts were called."""
+    found: Any = client.info("commandstats")
+    return sum(found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
 # -- an operator ---------------------------------------------------------------------------

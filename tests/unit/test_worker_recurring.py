@@ -454,6 +454,22 @@ def test_an_old_worker_restores_nothing_of_its_old_schedule(server: Redis, clock
     assert server.ids() == {"2026-11-22T03:00:00+01:00"}
 
 
+@pytest.mark.parametrize("older", [1, None])
+def test_a_pod_of_an_older_version_that_starts_late_waits(
+    server: Redis, clock: Clock, older: int | None
+) -> None:
+    new = server.station(report(cron=AT_THREE, version=2))
+    new.claim()
+    late = server.station(report(version=older))
+    for _ in range(60):  # across the old time
+        clock.move(60)
+        assert ids(late) == ids(new) == []
+        assert server.ids() == {"2026-11-22T03:00:00+01:00"}
+    clock.move(181)  # the code was rolled back
+    assert ids(server.station(report(version=1))) == []
+    assert server.ids() == {TOMORROW}
+
+
 def test_old_workers_take_over_when_a_new_one_came_and_went(server: Redis, clock: Clock) -> None:
     old, new = server.station(), server.station(report(cron=AT_THREE))
     old.claim()

@@ -70,8 +70,10 @@ class Recurring(Flow):
 
     **A new schedule** takes effect when the first worker that has it starts. The next run of the old schedule
     is removed, unless it is already overdue. Workers that started earlier, with the old schedule, change
-    nothing until all workers with the new one have been gone or busy for three minutes. To end a recurring
-    task, remove it from the code and destroy its queue.
+    nothing until all workers with the new one have been gone or busy for three minutes. With a ``version``, which
+    you raise with each change of the schedule, neither do workers with an older version that start later: a pod
+    of the old release that restarts during an upgrade. To end a recurring task, remove it from the code and
+    destroy its queue.
 
     Raises ValueError for an expression or a time zone that is invalid, and for settings that a `Flow` refuses.
     Raises TypeError for settings that it does not have.
@@ -84,11 +86,13 @@ class Recurring(Flow):
         cron: str,
         timezone: str,
         handler: Callable[[Task], RecurringOutcome | None],
+        version: int | None = None,
         **settings: Unpack[RecurringSettings],
     ) -> None:
         if unknown := settings.keys() - RecurringSettings.__optional_keys__:
             raise TypeError(f"a recurring flow has no {', '.join(sorted(unknown))}")
         self.schedule = Cron(cron, timezone)
+        self.version = version
         super().__init__(name=name, handler=one_at_a_time(_not_rescheduled(handler)), **settings)
 
     def extra_run(self, now_ms: int) -> Occurrence:
@@ -126,13 +130,14 @@ class Recurrence:
     #: A claim later than this renews the schedule. Three minutes after the last renewal, workers with another
     #: schedule may replace it.
     EXTEND_MS = 45_000
+    VERSIONS = 10**15
 
     def __init__(self, flow: Recurring, queue: DelayQueue, emit: events.Listener) -> None:
         self._schedule = flow.schedule
         self._queue = queue
         self._emit = emit
-        #: The server's time at the first claim: the worker that started last has the newest schedule.
-        self._started_at_ms: int | None = None
+        #: Who has the newest schedule: the highest version, which is above any time, or else the latest first claim.
+        self._age = None if flow.version is None else self.VERSIONS + flow.version
         #: The occurrence that was seeded last, as far as this worker knows; None while another schedule is in
         #: force.
         self._expected: Occurrence | None = None
@@ -146,14 +151,14 @@ class Recurrence:
         tasks may run.
         """
         now_ms = claim.now_ms
-        if self._started_at_ms is None:
-            self._started_at_ms = now_ms
+        if self._age is None:
+            self._age = now_ms
         if claim.paused or self._is_next(claim):  # what is missed during a pause is skipped
             return claim
         upcoming, lost = self._schedule.after(now_ms), self._expected
         if lost and (lost.due_at_ms > now_ms or lost.id in {task.id for task in claim.tasks}):
             lost = None
-        seeded = self._queue.seed(str(self._schedule), self._started_at_ms, upcoming, lost)
+        seeded = self._queue.seed(str(self._schedule), self._age, upcoming, lost)
         if self._expected and self._expected.id in seeded.ids:
             self._emit(events.Restored(self._queue.name, 1))
         self._expected = upcoming if seeded.in_force else None

@@ -5,7 +5,7 @@
 -- KEYS[2] tokens      hash    task id -> token of its lease, and a record of its attempts
 -- KEYS[3] seeded      zset    occurrence -> due time, ms: the last that were scheduled here
 -- KEYS[4] recurrence  string  until when a schedule is in force, when its worker started (both ms), the schedule
--- ARGV[1] now_ms   ARGV[2] started_at_ms   ARGV[3] schedule
+-- ARGV[1] now_ms   ARGV[2] started_at_ms, or VERSIONS and a version   ARGV[3] schedule
 -- ARGV[4] id and ARGV[5] due of the upcoming occurrence: the first after the time of the caller's claim
 -- ARGV[6] id and ARGV[7] due of the expected occurrence, if it is due: the last that the caller seeded
 --
@@ -24,6 +24,7 @@
 
 local RECORDED = 100
 local IN_FORCE_MS = 180000
+local VERSIONS = 1000000000000000
 local started, schedule = tonumber(ARGV[2]), ARGV[3]
 
 local function last_seeded()
@@ -38,8 +39,8 @@ local valid, since, in_force = string.match(redis.call('GET', recurrence) or '',
 valid, since = tonumber(valid or 0), tonumber(since or 0)
 -- What ends later than anything given now was given before the clock was set back, as a start that is to come.
 if valid > now + IN_FORCE_MS then valid = 0 end
-if since > now then since = 0 end
-if started > now then started = 0 end
+if since > now and since < VERSIONS then since = 0 end
+if started > now and started < VERSIONS then started = 0 end
 if in_force ~= schedule then
   local is_newer = not in_force or started > since or (started == since and schedule > in_force)
   -- Workers with the other schedule that no longer extend it are gone, or have been busy for long.
