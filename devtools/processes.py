@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The log of every process that was started here. When a test fails, the ends of these are shown.
@@ -21,6 +21,16 @@ LOGS: set[Path] = set()
 #: a stopped server keeps it from starting again, or even connects to itself.
 PORTS = range(10_000, 32_000)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Code(NamedTuple):
+    """What a command runs: a checkout, and the interpreter that has what it needs."""
+
+    folder: Path = ROOT
+    python: str = sys.executable
+
+
+OURS = Code()
 
 
 class Guard:
@@ -56,14 +66,21 @@ class Guard:
 class Process:
     """A child process in a session of its own, so that Ctrl-C reaches only its parent."""
 
-    def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: Path = ROOT,
+    ) -> None:
         self.command = command
         self.log = log
         LOGS.add(log)
         with log.open("ab") as output:
             self._child = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=cwd,
                 env={**os.environ, **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -108,10 +125,14 @@ GRANIAN += ["--http", "1", "--http1-header-read-timeout", "5000", "--backpressur
 
 
 def api(
-    env: Mapping[str, str], port: int, log: Path, app: str = "orders.app:create_app"
+    env: Mapping[str, str],
+    port: int,
+    log: Path,
+    app: str = "orders.app:create_app",
+    code: Code = OURS,
 ) -> Process:
     """The HTTP API under granian, or another application."""
-    return python(["granian", *GRANIAN, "--factory", "--port", str(port), app], env, log)
+    return python(["granian", *GRANIAN, "--factory", "--port", str(port), app], env, log, code)
 
 
 def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
@@ -119,9 +140,9 @@ def worker(env: Mapping[str, str], log: Path, *options: str) -> Process:
     return python(["worker", "run", "orders.timeouts:flows", *options], env, log)
 
 
-def python(module: list[str], env: Mapping[str, str], log: Path) -> Process:
+def python(module: list[str], env: Mapping[str, str], log: Path, code: Code = OURS) -> Process:
     """``python -m module``, in the background."""
-    return Process([sys.executable, "-m", *module], log, env)
+    return Process([code.python, "-m", *module], log, env, cwd=code.folder)
 
 
 def migrate(env: Mapping[str, str]) -> None:
@@ -129,11 +150,11 @@ def migrate(env: Mapping[str, str]) -> None:
     run(["alembic", "upgrade", "head"], env)
 
 
-def run(module: list[str], env: Mapping[str, str]) -> str:
+def run(module: list[str], env: Mapping[str, str], code: Code = OURS) -> str:
     """Run ``python -m module`` to its end; return its output. Raises RuntimeError on failure."""
     done = subprocess.run(
-        [sys.executable, "-m", *module],
-        cwd=ROOT,
+        [code.python, "-m", *module],
+        cwd=code.folder,
         env={**os.environ, **env},
         capture_output=True,
         text=True,

@@ -23,6 +23,7 @@ navigation = {
     "Use it": ["docs/http-api", "docs/payments", "docs/webhooks", "docs/fairness"],
     "Run it": [
         "docs/operations",
+        "docs/upgrading",
         "docs/monitoring",
         "docs/runbook",
         "docs/configuration",

@@ -19,7 +19,7 @@ import redis
 import sqlalchemy as sa
 
 from devtools import processes
-from devtools.processes import Process, log_end, wait_until
+from devtools.processes import OURS, Process, log_end, wait_until
 from devtools.valkey import Valkey
 from orders.bootstrap import Services, bootstrap
 from orders.config import Settings
@@ -69,6 +69,8 @@ class Site:
         valkey: Valkey | None = None,
     ) -> None:
         self.folder = folder
+        #: What its processes run that are started from now on.
+        self.code = OURS
         self.valkey = valkey or Valkey(folder / "valkey", "--save", "")
         self.valkey.start()
         self.env = {
@@ -110,7 +112,7 @@ class Site:
         """Start a worker, and wait until it is at work."""
         log = self.folder / f"worker-{len(self._processes)}.log"
         command = ["worker", "run", "tests.faults.failpoints:flows", *options]
-        process = processes.python(command, {**self.env, **env}, log)
+        process = processes.python(command, {**self.env, **env}, log, self.code)
         self._processes.append(process)
         if ready:
             wait_until(lambda: _works(process), "the worker to be at work")
@@ -119,7 +121,7 @@ class Site:
     def start_api(self, port: int, app: str = "orders.app:create_app", **env: str) -> Process:
         """Start an API process, and wait until it serves."""
         log = self.folder / f"api-{port}.log"
-        process = processes.api({**self.env, **env}, port, log, app)
+        process = processes.api({**self.env, **env}, port, log, app, self.code)
         self._processes.append(process)
         self.wait_until_it_serves(port, process)
         return process

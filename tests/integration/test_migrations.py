@@ -14,6 +14,13 @@ from alembic.util import CommandError
 
 from devtools.processes import ROOT, run, wait_until
 from orders.sql.tables import SCHEMA_VERSION, metadata
+from tests.e2e.pages import UPGRADING, the_block
+
+BUILT = "SELECT indisvalid FROM pg_index WHERE indexrelid = 'ix_orders_channel'::regclass"
+#: What an interrupted build leaves.
+INTERRUPTED = (
+    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_orders_channel'::regclass"
+)
 
 
 @pytest.fixture
@@ -133,6 +140,27 @@ def test_who_reads_a_table_holds_up_nobody_behind_a_migration(
         reader.rollback()
         migrating.result()
     assert "more" in {each["name"] for each in sa.inspect(engine).get_columns("orders")}
+
+
+def test_the_pages_migration_can_be_run_again(
+    engine: sa.Engine, config: Config, tmp_path: Path
+) -> None:
+    command.upgrade(config, "head")
+    (tmp_path / "0002_more.py").write_text(
+        "from alembic import op\nimport sqlalchemy as sa\n"
+        f"revision, down_revision = '0002_more', '{SCHEMA_VERSION}'\n"
+        f"{the_block('python', 'postgresql_concurrently', UPGRADING)}"
+    )
+    config.set_main_option("version_path_separator", "os")
+    config.set_main_option("version_locations", f"{ROOT}/migrations/versions:{tmp_path}")
+    for _ in range(2):
+        command.upgrade(config, "0002_more")
+        with engine.begin() as connection:
+            found = connection.execute(sa.text(BUILT)).scalars().all()
+            assert found == [True], "it is built, and whole"
+            it = {"it": SCHEMA_VERSION}
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = :it"), it)
+            connection.execute(sa.text(INTERRUPTED))
 
 
 def test_drift_would_be_found(engine: sa.Engine, config: Config) -> None:
