@@ -37,11 +37,12 @@ from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order, Timeouts
 from orders.order.payments import Paid
 from orders.order.service import OrderService
-from orders.sql.database import create_engine
+from orders.sql.database import create_engine, session_settings
 from orders.sql.expressions import later, now
 from orders.sql.tables import metadata, order_items, orders, stock_items, unpaid_orders
 from orders.stock.service import StockService
 from tests.conformance import Conformance
+from tests.pooler import pooling
 from tests.states import states, status
 from worker import connect
 
@@ -133,6 +134,9 @@ def postgres() -> Iterator[Postgres]:
     except (RuntimeError, OSError) as error:
         server.remove()
         missing("PostgreSQL", error)
+    if isolation := os.environ.get("ISOLATION"):
+        server.execute(f"ALTER SYSTEM SET default_transaction_isolation = '{isolation}'")
+        server.execute("SELECT pg_reload_conf()")
     yield server
     server.remove()
 
@@ -164,11 +168,11 @@ def database_url(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def shared_url(postgres: Postgres) -> Iterator[str]:
+def shared_url(postgres: Postgres, pooler: int | None) -> Iterator[str]:
     """A database with the schema, for all tests of one module."""
     with empty_database(postgres) as url:
         upgrade(url)
-        yield url
+        yield through(url, pooler)
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +203,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 
 def connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
     """A connection to the database at a URL of SQLAlchemy's, in autocommit."""
-    return psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
+    return psycopg.connect(url.replace("+psycopg", ""), autocommit=True, prepare_threshold=None)
 
 
 def missing(server: str, error: Exception) -> None:
@@ -345,8 +349,8 @@ class ReusedDatabase:
     #: Above this size of a table, TRUNCATE; below it, DELETE takes a twentieth of the time.
     LARGE_BYTES = 64 * 1024
 
-    def __init__(self, postgres: Postgres) -> None:
-        self._postgres = postgres
+    def __init__(self, postgres: Postgres, pooler: int | None = None) -> None:
+        self._postgres, self._pooler = postgres, pooler
         self._template = f"template_{uuid4().hex}"
         postgres.execute(f"CREATE DATABASE {self._template}")
         upgrade(postgres.url(self._template))
@@ -367,9 +371,10 @@ class ReusedDatabase:
     def _create(self) -> None:
         self._name = f"test_{uuid4().hex}"
         self._postgres.execute(f"CREATE DATABASE {self._name} TEMPLATE {self._template}")
-        self.url = self._postgres.url(self._name)
+        direct = self._postgres.url(self._name)
+        self.url = through(direct, self._pooler)
         # Kept: a new one takes longer to learn what tables there are than to empty them.
-        self._connection = connected(self.url)
+        self._connection = connected(direct)
         self._shape = self._connection.execute(SHAPE).fetchone()
 
     def _empty(self) -> None:
@@ -392,8 +397,33 @@ class ReusedDatabase:
 
 
 @pytest.fixture(scope="session")
-def reused_database(postgres: Postgres) -> Iterator[ReusedDatabase]:
-    made = ReusedDatabase(postgres)
+def pooler(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int | None]:
+    """With ``POOLER=1``, the port of a PgBouncer, through which everybody then connects but migrators and what
+    empties a database.
+    """
+    if not os.environ.get("POOLER"):
+        yield None
+        return
+    os.environ["DATABASE_POOLER"] = "true"  # for the processes that tests start
+    defaults: Any = Settings.__init__
+    defaults.__kwdefaults__["database_pooler"] = True
+    plain = Settings(database_url=postgres.url(), redis_url="redis://nowhere")
+    for name, value in session_settings(plain).items():
+        postgres.execute(f"ALTER ROLE CURRENT_USER SET {name} = '{value}'")
+    folder = tmp_path_factory.mktemp("pooler")
+    with pooling(sa.make_url(postgres.url()), folder, backends=20) as port:
+        yield port
+
+
+def through(url: str, pooler: int | None) -> str:
+    """The URL of a database through the pooler, if there is one."""
+    made = sa.make_url(url)
+    return made.set(port=pooler or made.port).render_as_string(hide_password=False)
+
+
+@pytest.fixture(scope="session")
+def reused_database(postgres: Postgres, pooler: int | None) -> Iterator[ReusedDatabase]:
+    made = ReusedDatabase(postgres, pooler)
     yield made
     made.close()
 

@@ -1,8 +1,5 @@
 """PgBouncer in transaction mode between the service and PostgreSQL."""
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,60 +8,32 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from devtools.processes import free_port, wait_until
+from devtools.processes import free_port
 from orders.config import Settings
 from orders.sql.database import create_engine, session_settings
 from orders.watch.doctor import Doctor
 from tests.faults.conftest import Build
 from tests.faults.site import Customer
+from tests.pooler import pooling
 from worker import Finding
 
 pytestmark = pytest.mark.slow
 
-PGBOUNCER = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 #: Fewer than ask at once, so that backends are handed on all the time.
 BACKENDS = 6
 CUSTOMERS, ORDERS_EACH = 8, 60
-CONFIGURATION = """[databases]
-* = host={host} port={port} user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {listen}
-auth_type = any
-pool_mode = transaction
-default_pool_size = {backends}
-max_client_conn = 1000
-admin_users = pgbouncer
-unix_socket_dir =
-"""
 
 
 @pytest.fixture
 def pooled(migrated_url: str, tmp_path: Path) -> Iterator[sa.URL]:
     """The database's URL through PgBouncer, whose users have settings of their own for it only."""
-    if not Path(PGBOUNCER).exists():
-        pytest.skip("no PgBouncer (Debian's package pgbouncer)")
-    direct, port = sa.make_url(migrated_url), free_port()
-    configuration = tmp_path / "pgbouncer.ini"
-    configuration.write_text(
-        CONFIGURATION.format(host=direct.host, port=direct.port, listen=port, backends=BACKENDS)
-    )
-    as_other = ["-u", "nobody"] if os.geteuid() == 0 else []  # it refuses to run as root
-    with subprocess.Popen([PGBOUNCER, "-q", *as_other, str(configuration)]) as bouncer:
-        through = direct.set(port=port)
-        ask = through.set(drivername="postgresql").render_as_string(hide_password=False)
-
-        def answers() -> bool:
-            psycopg.connect(ask).close()
-            return True
-
-        wait_until(answers, "PgBouncer", ignoring=psycopg.OperationalError)
-        yield through
+    direct = sa.make_url(migrated_url)
+    with pooling(direct, tmp_path, backends=BACKENDS) as port:
+        yield direct.set(port=port)
         with psycopg.connect(migrated_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(
                 "ALTER ROLE CURRENT_USER IN DATABASE " + str(direct.database) + " RESET ALL"
             )
-        bouncer.terminate()
 
 
 def examined(settings: Settings) -> Finding:

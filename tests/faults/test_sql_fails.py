@@ -221,6 +221,64 @@ def test_the_api_and_workers_wait_for_the_migration(own_postgres: Postgres, tmp_
         assert refused <= {"stock_busy", "server_busy"}, "a busy machine's alone"
 
 
+class Strangers:
+    """Who hold every connection that a server has."""
+
+    def __init__(self, server: Postgres, stack: ExitStack) -> None:
+        self._url, self._stack = server.url().replace("+psycopg", ""), stack
+        self._first = stack.enter_context(psycopg.connect(self._url, autocommit=True))
+
+    def crowd_out(self, database: str) -> None:
+        """End the connections of a database's users, and connect until the server refuses."""
+        self._first.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
+            [database],
+        )
+        refused = ""
+        while not refused:
+            try:
+                self._stack.enter_context(psycopg.connect(self._url))
+            except psycopg.OperationalError as error:
+                refused = str(error)
+        assert "too many clients" in refused
+
+
+@pytest.mark.slow
+def test_no_connection_left_is_an_outage_and_passes(own_postgres: Postgres, tmp_path: Path) -> None:
+    with (
+        opened(own_postgres, tmp_path, "crowded", **SETTINGS) as site,
+        ExitStack() as stack,
+    ):
+        port = free_port()
+        site.start_api(port)
+        worker = site.start_worker()
+        customer = Customer(site)
+        with frozen(worker):
+            placed = [customer.order(port, timeout_seconds=1) for _ in range(20)]
+            assert {answer.status for answer in placed} == {201}
+            site.services.engine.dispose()
+            strangers = Strangers(own_postgres, stack)
+
+            def refused() -> bool:
+                strangers.crowd_out("crowded")
+                return customer.order(port).status == 503
+
+            wait_until(refused, "an order to be refused")
+        wait_until(lambda: '"unavailable"' in site.log(worker), "the worker to notice")
+        answer = customer.order(port)
+        assert (answer.status, answer.body["code"]) == (503, "storage_unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+        wait_until(lambda: site.ready(port)[0] == 503, "the API to say so")
+        last(10 * RETRY_BUDGET_SECONDS)
+        stats = site.queue.stats()
+        assert (stats.dead, stats.leased) == (0, 0)
+        stack.close()
+        wait_until(lambda: customer.order(port).status == 201, "an order to be placed")
+        site.wait_until_drained(bound(RESUMED_SECONDS))
+        assert site.violations(customer, drained=True) == []
+        assert "task failed" not in site.log(worker)
+
+
 def set_read_only(server: Postgres, database: str, *, on: bool) -> None:
     """Have every new transaction refuse to write, and end the connections there are."""
     server.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = {on}")
