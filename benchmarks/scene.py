@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from devtools.valkey import Valkey
 from orders.queues import QUEUE
 from orders.sql.tables import metadata
 from worker import DelayQueue, connect
+from worker.queue.connection import servers_of
+from worker.queue.shards import queue_of
 
 SKUS = 1000
 ON_HAND = 1_000_000
@@ -86,6 +88,7 @@ class Scene:
     database_url: str
     redis_url: str
     folder: Path
+    shards: int = 1
 
     @property
     def dsn(self) -> str:
@@ -99,6 +102,7 @@ class Scene:
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "LOG_LEVEL": "INFO",
+            "QUEUE_SHARDS": str(self.shards),
             # One client places all orders, as fast as they are answered.
             "RATE_LIMIT_PER_SECOND": "1000000",
             "MAX_UNPAID_ORDERS": "1000000000",
@@ -110,7 +114,18 @@ class Scene:
 
     def queue(self) -> DelayQueue:
         """The orders' queue."""
-        return DelayQueue(self.client(), QUEUE)
+        return queue_of(self.client(), QUEUE, self.shards)
+
+    @contextlib.contextmanager
+    def spread(self, shards: int) -> Iterator["Scene"]:
+        """The same with a queue in so many shards, each on a Valkey of its own."""
+        with contextlib.ExitStack() as stack:
+            urls = [self.redis_url]
+            for n in range(1, shards):
+                valkey = Valkey(self.folder / f"valkey-{n}", "--appendonly", "yes", "--save", "")
+                stack.callback(valkey.stop)
+                urls.append(valkey.start().url)
+            yield replace(self, redis_url=" ".join(urls), shards=shards)
 
     def settings(self) -> dict[str, str]:
         """The versions and settings that figures depend on."""
@@ -220,7 +235,8 @@ class Scene:
         The queue is emptied first, unless these are to be ``among`` others.
         """
         if not among:
-            self.client().flushall()
+            for server in servers_of(self.client()):
+                server.flushall()
         queue = self.queue()
         queue.pause()
         queue.schedule_many((order_id, epoch_ms(LONG_AGO), b"") for order_id in ids)

@@ -36,6 +36,7 @@ from orders.stock.service import StockService
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.service import WebhookPolicy, Webhooks
 from worker import BatchScheduler, DelayQueue, connect
+from worker.queue.shards import queue_of, scheduler_of
 from worker.watch.logs import configure_logging
 from worker.watch.monitoring import MonitoringServer, Page, PortUnavailable, Reply
 from worker.watch.tracing import TracingUnavailable, configure_tracing, wanted
@@ -63,6 +64,8 @@ class Services:
     #: For metrics and the operators' page: see `orders.sql.database.create_watching_engine`.
     watching: sa.Engine
     redis: redis.Redis
+    #: The queue of the orders' checks.
+    queue: DelayQueue
     scheduler: BatchScheduler
     webhook_scheduler: BatchScheduler
     attempt_scheduler: BatchScheduler
@@ -98,8 +101,8 @@ class Services:
 def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
     """Wire the service. Opens no connection. Raises SettingsInvalid."""
     engine = create_engine(settings)
-    client = _redis(settings)
-    scheduler = BatchScheduler(DelayQueue(client, QUEUE))
+    client, queue = _redis(settings)
+    scheduler = scheduler_of(queue)
     webhook_scheduler = BatchScheduler(DelayQueue(client, WEBHOOK_QUEUE))
     attempt_scheduler = BatchScheduler(DelayQueue(client, ATTEMPT_QUEUE))
     # A process has as many threads as connections, or fewer. Orders for one SKU queue up here
@@ -135,6 +138,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         engine=engine,
         watching=create_watching_engine(settings),
         redis=client,
+        queue=queue,
         scheduler=scheduler,
         webhook_scheduler=webhook_scheduler,
         attempt_scheduler=attempt_scheduler,
@@ -158,14 +162,14 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
             settings.retention_days,
             Archive(Path(settings.archive_dir)) if settings.archive_dir else None,
         ),
-        queues=Queues(client, engine),
+        queues=Queues(client, queue, engine),
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),
     )
 
 
 def guard_of(services: Services) -> Guard:
     """What opens freezes by itself, for a worker: on a connection that its handlers cannot use up."""
-    settings, queue = services.settings, DelayQueue(services.redis, QUEUE)
+    settings, queue = services.settings, services.queue
     limits = Limits(
         door_seconds=settings.door_freeze_after_seconds,
         clock_seconds=settings.clock_freeze_jump_seconds,
@@ -198,12 +202,13 @@ def _readiness(orders: OrderService, client: redis.Redis) -> Readiness:
     return Readiness(problem, redis_answers)
 
 
-def _redis(settings: Settings) -> redis.Redis:
-    """Raises SettingsInvalid."""
+def _redis(settings: Settings) -> tuple[redis.Redis, DelayQueue]:
+    """A client, and the queue of the orders' checks. Raises SettingsInvalid."""
     # Scheduling twice is harmless, so a command that finds its connection closed is sent again. Redis
     # has half a second to answer, because /readyz waits for it too.
     try:
-        return connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
+        client = connect(settings.redis_url, timeout_seconds=0.5, reconnect=True)
+        return client, queue_of(client, QUEUE, settings.queue_shards, settings.queue_shards_before)
     except ValueError as error:
         raise SettingsInvalid(f"REDIS_URL: {error}") from error
 

@@ -73,8 +73,8 @@ class DeadPosition(NamedTuple):
 class Queues:
     """Raises QueueUnavailable from every method but `pause` while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis, engine: sa.Engine) -> None:
-        self._queues = {name: DelayQueue(client, name) for name in QUEUES}
+    def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
+        self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
         self.pauses: Mapping[str, Pauses] = {name: kept_pauses(engine, name) for name in QUEUES}
 
     def stats(self) -> dict[str, Stats]:

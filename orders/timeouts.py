@@ -18,7 +18,6 @@ from orders.order.service import Report
 from orders.order.waiting import kept
 from orders.outages import outages
 from orders.pruning import retention_flow
-from orders.queues import QUEUE
 from orders.sql.database import session_settings
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
@@ -26,7 +25,7 @@ from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, DelayQueue, Flow, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, Flow, Outcome, Retry, Task
 from worker.records import Records
 
 log = structlog.get_logger("orders")
@@ -84,7 +83,7 @@ def timeout_flow(
         due=unpaid_orders.c.expires_at,
         pending=~kept(unpaid_orders),
         decide=decide,
-        queue=DelayQueue(services.redis, QUEUE),
+        queue=services.queue,
         timeout_seconds=settings.statement_timeout_seconds,
         pauses=queue_pauses,
     ).flow(

@@ -48,6 +48,7 @@ from .queue.replies import (
     WorkerStatus,
 )
 from .queue.scheduler import BatchScheduler
+from .queue.shards import ShardedQueue, ShardedScheduler
 from .runtime.consumer import Consumer, Taken
 from .runtime.liveness import FlowHealth, WorkerHealth
 from .runtime.recurring import Recurring
@@ -90,6 +91,8 @@ __all__ = [
     "Retry",
     "Scheduled",
     "Seeded",
+    "ShardedQueue",
+    "ShardedScheduler",
     "Stats",
     "Sweep",
     "Taken",

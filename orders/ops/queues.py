@@ -29,8 +29,8 @@ READS_FOR_IDS = 10
 class ShownQueues(Queues):
     """Raises QueueUnavailable from every method but ``state`` while Redis does not answer."""
 
-    def __init__(self, client: redis.Redis, engine: sa.Engine) -> None:
-        super().__init__(client, engine)
+    def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
+        super().__init__(client, checks, engine)
         self._state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def state(self) -> Json:

@@ -39,7 +39,8 @@ from tests.conftest import upgrade
 from tests.faults.checker import History, Response, Violation, read, violations
 from tests.faults.failpoints import REDIS_CLOCK_OFFSET
 from tests.states import states, status
-from worker import DelayQueue, connect
+from worker import connect
+from worker.queue.shards import queue_of
 
 ON_HAND = 1_000_000
 SKUS = ("bowl", "mug", "plate")
@@ -80,11 +81,10 @@ class Site:
         }
         upgrade(database_url)  # does nothing where a fixture did
         # The test's own, which waits as long as it takes.
-        self.services: Services = bootstrap(
-            Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env, **PATIENT})
-        )
+        own = Settings.from_env({"DATABASE_POOL_SIZE": "2", **self.env, **PATIENT})
+        self.services: Services = bootstrap(own)
         self.client = connect(self.env["REDIS_URL"], timeout_seconds=10)
-        self.queue = DelayQueue(self.client, QUEUE)
+        self.queue = queue_of(self.client, QUEUE, own.queue_shards, own.queue_shards_before)
         self._processes: list[Process] = []
         self._customer = new_id()
         with self.services.engine.begin() as connection:

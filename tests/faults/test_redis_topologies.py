@@ -73,7 +73,7 @@ def test_a_consumer_behind_sentinels_survives_a_failover(
 def test_a_consumer_on_a_cluster_survives_a_failover(
     tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = _cluster(tmp_path, servers)
+    nodes = cluster(tmp_path, servers)
     slot = run(nodes[0], "CLUSTER KEYSLOT", "{q}")
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
     _a_consumer_survives(url, nodes[slot * 3 // SLOTS], monkeypatch)
@@ -82,7 +82,7 @@ def test_a_consumer_on_a_cluster_survives_a_failover(
 def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
     tmp_path: Path, database_url: str, servers: Servers
 ) -> None:
-    nodes = _cluster(tmp_path, servers)
+    nodes = cluster(tmp_path, servers)
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
     site = Site(tmp_path, database_url, {"REDIS_URL": url})
     try:
@@ -98,7 +98,7 @@ def test_a_cluster_fails_over_in_mid_claim_and_claims_go_on(
 def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
     tmp_path: Path, database_url: str, servers: Servers
 ) -> None:
-    nodes = _cluster(tmp_path, servers)
+    nodes = cluster(tmp_path, servers)
     site = Site(
         tmp_path,
         database_url,
@@ -119,7 +119,7 @@ def test_a_cluster_that_is_asked_to_fail_over_loses_nothing(
 
 
 def test_a_slot_that_is_down_harms_only_the_queues_in_it(tmp_path: Path, servers: Servers) -> None:
-    nodes = _cluster(tmp_path, servers)
+    nodes = cluster(tmp_path, servers)
     for node in nodes:
         run(node, "CONFIG SET", "cluster-require-full-coverage", "no")
     url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
@@ -253,7 +253,7 @@ def _node(folder: Path) -> Valkey:
     return Valkey(folder, *arguments).start()
 
 
-def _cluster(folder: Path, servers: Servers) -> list[Valkey]:
+def cluster(folder: Path, servers: Servers) -> list[Valkey]:
     """Three primaries with a third of the slots each, and a replica of each."""
     nodes = [_node(folder / f"node-{n}") for n in range(6)]
     servers += nodes

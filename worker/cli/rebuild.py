@@ -5,6 +5,7 @@ import argparse
 from ..findings import quantity
 from ..flow import Flow
 from ..queue.delay_queue import DelayQueue
+from ..queue.shards import queue_of_flow
 from ..runtime import rebuild as engine
 from . import arguments
 from .commands import Commands
@@ -29,12 +30,12 @@ def _rebuild(options: argparse.Namespace) -> None:
     Use it when Redis came back empty, for example. Workers restore by themselves what is due within the next
     minute; this restores the rest, too. It is safe to run while workers do, and to repeat.
     """
-    client = arguments.client_of(options)
     flows = [flow for flow in arguments.selected_flows(options) if flow.sweep is not None]
     if not flows:
         raise ValueError("none of these flows has a sweep, so there are no records to rebuild from")
+    client = arguments.client_of(options)
     for flow in flows:
-        _one(options, flow, DelayQueue(client, flow.name))
+        _one(options, flow, queue_of_flow(client, flow.name, flow))
 
 
 def _one(options: argparse.Namespace, flow: Flow, queue: DelayQueue) -> None:

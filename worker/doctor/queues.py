@@ -11,6 +11,7 @@ from ..flow import Flow
 from ..pauses import Pause
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Stats, WorkerStatus
+from ..queue.shards import ShardedQueue
 
 #: A backlog is reported from here on. Normally tasks are claimed within milliseconds.
 LATE_MS = 5_000
@@ -36,6 +37,17 @@ def queue_findings(queue: DelayQueue, flow: Flow | None) -> Iterator[Finding]:
     yield _backlog(queue, stats, pause)
     yield _dead(queue, stats)
     yield _invariants(queue)
+
+
+def shard_findings(queue: ShardedQueue) -> Iterator[Finding]:
+    """Whether shards that are no longer filled are empty. Raises redis.RedisError."""
+    for part in queue.parts[queue.shards :]:
+        stats = part.stats()
+        if left := stats.scheduled + stats.leased + stats.dead:
+            summary = f"{part.name} is being emptied: {quantity(left, 'task')} left"
+            yield warning("queue.shards", summary, "Keep serving it: see `shards_before`.")
+        else:
+            yield ok("queue.shards", f"{part.name} is empty, and need not be served any longer")
 
 
 def _found_pause(queue: DelayQueue, flow: Flow | None) -> Pause | None:

@@ -11,6 +11,7 @@ from redis.commands.core import Script
 
 from ..flow import Task
 from ..log import log
+from .connection import client_for
 from .environment import REAL, Environment, Memory
 from .keys import Keys
 from .scripts import scripts
@@ -63,6 +64,7 @@ class ScriptedQueue(Noting):
     """The queue ``name`` on ``client``. Raises ValueError for a client that decodes responses."""
 
     def __init__(self, client: redis.Redis, name: str, *, environment: Environment = REAL) -> None:
+        client = client_for(client, name)
         if isinstance(client, redis.Redis):
             refuse_decoding(client)
         self.name = name

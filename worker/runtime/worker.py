@@ -12,8 +12,10 @@ from .. import events
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..log import log
+from ..queue.connection import client_for
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
+from ..queue.shards import shards_of
 from .event_log import log_event
 from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
@@ -62,6 +64,7 @@ class Worker:
 
         Raises ValueError for no flows, two of the same name, or fewer than one thread.
         """
+        flows = [shard for flow in flows for shard in shards_of(flow)]
         names = Counter(flow.name for flow in flows)
         if not flows or max(names.values()) > 1:
             raise ValueError(
@@ -94,7 +97,11 @@ class Worker:
             max_connections=len(flows),
         )
         self._sweeps, self._renewals = Rounds(self._start), Rounds(self._start)
-        self._server = ServerCheck(DelayQueue(self._client, flows[0].name))
+        #: By the client of each server.
+        self._servers = {
+            client: ServerCheck(DelayQueue(client, flows[0].name))
+            for client in dict.fromkeys(map(self._client_of, flows))
+        }
         self._lanes: list[Lane] = []
         self._handlers: list[threading.Thread] = []
         self._sweepers: list[Sweeper] = []
@@ -108,11 +115,12 @@ class Worker:
 
         Raises UnsafeServer at once if Redis may delete tasks and no flow has a sweep: there is nothing to do.
         """
-        try:
-            self._server.check()
-        except UnsafeServer:
-            if not self._sweepers:
-                raise
+        for server in self._servers.values():
+            try:
+                server.check()
+            except UnsafeServer:
+                if not self._sweepers:
+                    raise
         queues = [station.queue for station in self._stations]
         claimers = [queue.memory.claimer for queue in queues]
         log.info("started", worker=self.id, queues=[each.name for each in queues], by=claimers)
@@ -180,7 +188,7 @@ class Worker:
         alone = len(pool) == 1 and not isinstance(pool[0], Recurring)
         lane = Lane(self._shared, shares_watch=alone)
         for flow in pool:
-            lane.add(flow, self._client, self._server)
+            lane.add(flow, self._client, self._servers[self._client_of(flow)])
         self._lanes.append(lane)
         for n in range(1, size + 1):
             self._handlers.append(self._thread(f"{pool[0].name} {n}", lane.run))
@@ -212,23 +220,28 @@ class Worker:
         ]
 
     def _helpers(self) -> list[threading.Thread]:
-        alarms = {
-            station.queue.keys.wake: lane.alarm for lane in self._lanes for station in lane.stations
-        }
-        waker = Waker(self._client, alarms, self._stopping)
-        polled = [each for each in self._watched if each.station.slow_poll_seconds is None]
-        # A script cannot see all queues of a cluster.
-        if polled and not hasattr(self._client, "get_nodes"):
-            self._repeat("lookout", Lookout(polled).round)
-        for station in self._stations:
+        helpers = [self._thread("renewals", self._renewals.run)]
+        for client in self._servers:
+            on_it = [each for each in self._watched if self._client_of(each.station.flow) is client]
+            alarms = {each.station.queue.keys.wake: each.lane.alarm for each in on_it}
+            helpers.append(self._thread("waker", Waker(client, alarms, self._stopping).run))
+            polled = [each for each in on_it if each.station.slow_poll_seconds is None]
+            # A script cannot see all queues of a cluster.
+            if polled and not hasattr(client, "get_nodes"):
+                self._repeat("lookout", Lookout(polled).round)
+        for station, lane, _ in self._watched:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
             if station.pause.pauses is not None:
-                wake = alarms[station.queue.keys.wake].set
+                wake = lane.alarm.set
                 self._repeat(f"pauses {station.queue.name}", partial(station.pause.round, wake))
             if station.flow.tick is not None:
                 ticks = Ticks(station.queue.name, station.flow.tick)
                 self._repeat(f"ticks {station.queue.name}", ticks.round)
-        return [self._thread("renewals", self._renewals.run), self._thread("waker", waker.run)]
+        return helpers
+
+    def _client_of(self, flow: Flow) -> redis.Redis:
+        """The client of a flow's server."""
+        return client_for(self._client, flow.name)
 
     def _repeat(self, name: str, run: Callable[[], float]) -> None:
         """Run it again and again until the worker stops."""

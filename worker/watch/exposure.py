@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from ..flow import Flow
 from ..log import log
+from ..queue.shards import shards_of
 from ..runtime.liveness import WorkerHealth
 from ..runtime.worker import Worker
 from .monitoring import MonitoringServer, Page, Reply, json_reply
@@ -38,7 +39,8 @@ def exposed(
         with _served(host, port, worker, lambda _: page):
             yield worker
         return
-    with metrics.registered([flow.name for flow in flows], redis_url) as counted:
+    names = [shard.name for flow in flows for shard in shards_of(flow)]
+    with metrics.registered(names, redis_url) as counted:
         worker = Worker(flows, redis_url, threads=threads, listeners=[counted])
         counted.watch(worker.health)
         with _served(host, port, worker, metrics.page):

@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 
 from .. import events
 from ..flow import Task
-from ..queue.connection import connect
+from ..queue.connection import client_for, connect
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Clock
 from ..queue.replies import Stats
@@ -252,7 +252,7 @@ class Metrics(Collector):
         )
         self._lock = threading.Lock()
         self._health: Callable[[], WorkerHealth] | None = None
-        self._depths = Depths(self._queues, cache_seconds, clock)
+        self._depths = Depths(client, self._queues, cache_seconds, clock)
 
     def __call__(self, event: events.Event) -> None:
         """Count an event, as a listener does."""
@@ -321,8 +321,14 @@ class Metrics(Collector):
 class Depths:
     """The metrics that are read from Redis when they are scraped, with a short cache. Any thread may use it."""
 
-    def __init__(self, queues: Sequence[DelayQueue], cache_seconds: float, clock: Clock) -> None:
-        self._queues, self._clock = queues, clock
+    def __init__(
+        self,
+        client: redis.Redis,
+        queues: Sequence[DelayQueue],
+        cache_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._client, self._queues, self._clock = client, queues, clock
         self._cache_seconds = cache_seconds
         self._lock = threading.Lock()
         self._read_at = -math.inf
@@ -361,12 +367,17 @@ class Depths:
 
     def _look(self) -> dict[str, tuple[Stats, int] | None]:
         found: dict[str, tuple[Stats, int] | None] = {queue.name: None for queue in self._queues}
-        with suppress(redis.RedisError):
-            # An error ends the loop: a silent server costs one timeout, not one for each queue.
-            for queue in self._queues:
+        silent: list[redis.Redis] = []  # a silent server costs one timeout, not one for each queue
+        for queue in self._queues:
+            server = client_for(self._client, queue.name)
+            if server in silent:
+                continue
+            try:
                 stats = queue.stats()
                 live = [each for each in queue.workers() if not each.silent]
                 found[queue.name] = stats, len(live)
+            except redis.RedisError:
+                silent.append(server)
         return found
 
 
