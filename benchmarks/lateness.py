@@ -26,12 +26,15 @@ from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from devtools.processes import Process, python, wait_until
 from worker import DelayQueue
+from worker.runtime.heartbeat import BEAT_SECONDS
 
 #: From scheduling the first task to its due time.
 HEAD_START_SECONDS = 5.0
 RATES = (100, 1000)
 #: How long a worker takes to come to rest after its start.
 SETTLE_SECONDS = 6.0
+#: How many workers wait for the same tasks, and how many of these come in a second.
+HERDS, HERD_RATE = (10, 30), 50
 
 
 def main() -> None:
@@ -53,6 +56,9 @@ def main() -> None:
                 late = measure(stage, RATES[0], options.seconds)
                 report.add(f"{name}, {RATES[0]}/s", **spread(late))
             report.add("orders' worker, idle", **idle(stage, options.seconds))
+            for workers in HERDS:
+                costs = noop(stage, HERD_RATE, options.seconds, workers=workers)
+                report.add(f"this project, {HERD_RATE}/s, {workers} workers", **costs)
         report.save()
 
 
@@ -80,22 +86,27 @@ def due_times(rate: int, seconds: float) -> list[int]:
     return [round(start + n * 1000 / rate) for n in range(round(rate * seconds))]
 
 
-def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str, float]:
-    """How late a handler that does nothing is called, and what that costs the worker."""
+def noop(
+    stage: Scene, rate: int, seconds: float, waiting: int = 0, *, workers: int = 1
+) -> dict[str, float]:
+    """How late a handler that does nothing is called, and what that costs the worker, the first of several."""
     client = stage.client()
     client.flushall()
     queue = DelayQueue(client, QUEUE)
     queue.schedule_many((str(uuid7()), FAR_AWAY_MS, b"") for _ in range(waiting))
     record = stage.folder / "late.jsonl"
     record.unlink(missing_ok=True)
-    log = stage.folder / "noop.log"
+    logs = [stage.folder / f"noop {n}.log" for n in range(workers)]
     env = {**stage.env, "LATENESS_RECORD": str(record)}
-    process = python(["worker", "run", "benchmarks.noop:flows"], env, log)
+    command = ["worker", "run", "benchmarks.noop:flows"]
+    processes = [python(command, env, log) for log in logs]
     try:
-        wait_until(lambda: b'"available"' in log.read_bytes(), "the worker")
+        wait_until(lambda: all(b'"available"' in log.read_bytes() for log in logs), "the workers")
+        if workers > 1:
+            time.sleep(BEAT_SECONDS + 2)  # each learns of the others with its next heartbeat
         due = due_times(rate, seconds)
         queue.schedule_many((str(uuid7()), due_at_ms, b"") for due_at_ms in due)
-        with _costs(process, client, due[0]) as costs:
+        with _costs(processes[0], client, due) as costs:
             wait_until(
                 lambda: queue.stats().scheduled == waiting and queue.stats().leased == 0,
                 "all to be handled",
@@ -103,8 +114,10 @@ def noop(stage: Scene, rate: int, seconds: float, waiting: int = 0) -> dict[str,
                 every=0.5,
             )
     finally:
-        process.stop()
-        log.unlink()
+        for process in processes:
+            process.stop()
+        for log in logs:
+            log.unlink()
     late = [value for line in record.read_text().splitlines() for value in json.loads(line)]
     assert len(late) == len(due), f"{len(late)} of {len(due)} handled"
     return {**spread(late), **costs}
@@ -119,7 +132,7 @@ def orders(stage: Scene, rate: int, seconds: float) -> dict[str, float]:
     stage.set_deadlines(deadlines)  # before a worker runs, which would sweep them
     with stage.workers(1, 1) as [process]:
         stage.queue().schedule_many((order_id, at, b"") for order_id, at in deadlines.items())
-        with _costs(process, stage.client(), due[0]) as costs:
+        with _costs(process, stage.client(), due) as costs:
             wait_until(
                 lambda: stage.count("FROM unpaid_orders") == 0,
                 "all to be cancelled",
@@ -153,18 +166,22 @@ def idle(stage: Scene, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def _costs(process: Process, client: redis.Redis, from_ms: float) -> Iterator[dict[str, float]]:
-    """A worker's share of one core, and its calls to Redis per second, all of them scripts.
+def _costs(
+    process: Process, client: redis.Redis, due: Sequence[float]
+) -> Iterator[dict[str, float]]:
+    """A worker's share of one core, and the calls to Redis of all of them, which are scripts.
 
     Both from the time that the first task is due.
     """
     costs: dict[str, float] = {}
-    time.sleep(max(0.0, from_ms / 1000 - time.time()))
+    time.sleep(max(0.0, due[0] / 1000 - time.time()))
     start, cpu, calls = time.perf_counter(), _cpu_seconds(process.pid), _scripts(client)
     yield costs
     seconds = time.perf_counter() - start
     costs["cpu_percent"] = 100 * (_cpu_seconds(process.pid) - cpu) / seconds
-    costs["redis_commands_per_s"] = (_scripts(client) - calls) / seconds
+    calls = _scripts(client) - calls
+    costs["redis_commands_per_s"] = calls / seconds
+    costs["redis_commands_per_task"] = calls / len(due)
 
 
 def _scripts(client: redis.Redis) -> int:

@@ -17,7 +17,7 @@ from benchmarks import report
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 OWN, OTHER = "#1f5a7a", "#b9b2a6"
 #: What is left to the plots and the results' files.
-UNPUBLISHED = {"min_ms", "p10_ms", "p90_ms", "redis_commands_per_s"}
+UNPUBLISHED = {"min_ms", "p10_ms", "p90_ms", "redis_commands_per_s", "redis_commands_per_task"}
 #: Parts of which a plot shows the rows of others.
 PLOTTED = {"drain", "lateness"}
 #: Rows whose 99th percentile is at most this are also in a second plot, with a finer scale.
