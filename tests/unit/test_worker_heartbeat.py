@@ -79,6 +79,13 @@ def test_a_worker_describes_itself_and_what_it_holds(clock: Clock) -> None:
     }
 
 
+def test_a_worker_learns_with_a_heartbeat_whether_it_has_peers(clock: Clock) -> None:
+    patient = Patient(clock)
+    patient.queues[1].beat("w2", {})
+    patient.heartbeat.run()
+    assert [station.has_peers for station in patient.stations] == [False, True]
+
+
 def test_a_worker_whose_flow_is_down_says_so(clock: Clock) -> None:
     patient = Patient(clock)
     patient.stations[0].gate._up = False

@@ -111,26 +111,19 @@ def _row(queue: str, letter: Letter) -> dict[str, object]:
 
 def _print_table(queue: DelayQueue, rows: Sequence[dict[str, object]]) -> None:
     now_ms = queue.server_time_ms()
-    total = queue.stats().dead
-    if rows:
-        _print_rows(rows, now_ms)
-    print(f"{len(rows):,} of {quantity(total, 'dead letter')} in {queue.name}")
-
-
-def _print_rows(rows: Sequence[dict[str, object]], now_ms: int) -> None:
-    print_table(
-        ("id", "died", "reason", "error", "failures"),
-        [
-            (
-                row["id"],
-                f"{duration(now_ms - int(str(row.get('died_at_ms', 0))))} ago",
-                row.get("reason"),
-                _first_line(row),
-                row.get("failures"),
-            )
-            for row in rows
-        ],
-    )
+    lines = [
+        (
+            row["id"],
+            f"{duration(now_ms - int(str(row.get('died_at_ms', 0))))} ago",
+            row.get("reason"),
+            _first_line(row),
+            row.get("failures"),
+        )
+        for row in rows
+    ]
+    if lines:
+        print_table(("id", "died", "reason", "error", "failures"), lines)
+    print(f"{len(rows):,} of {quantity(queue.stats().dead, 'dead letter')} in {queue.name}")
 
 
 def _first_line(row: dict[str, object]) -> str:
@@ -233,11 +226,13 @@ def _has_filter(options: argparse.Namespace) -> bool:
 
 def _chosen(queue: DelayQueue, options: argparse.Namespace) -> Iterator[list[str]]:
     """The ids that the options name, in pages."""
-    if options.ids:
-        return iter([options.ids])
-    if _has_filter(options):
-        return _pages(queue, _filter(queue, options))
-    return queue.dead_ids()
+    if options.ids or not _has_filter(options):
+        yield from [options.ids] if options.ids else queue.dead_ids()
+        return
+    matches = _filter(queue, options)
+    for page in queue.dead_ids():
+        letters = queue.letters(page, with_payloads=False)
+        yield [letter.id for letter in letters if matches(letter)]
 
 
 def _counted(queue: DelayQueue, options: argparse.Namespace) -> int:
@@ -259,20 +254,12 @@ def _filter(queue: DelayQueue, options: argparse.Namespace) -> Matches:
         age_ms = now_ms - int(story.get("died_at_ms") or 0)
         return (
             (options.reason is None or options.reason.search(str(story.get("reason"))) is not None)
-            and (options.error is None or _error_class(letter) == options.error)
+            and (
+                options.error is None
+                or str(story.get("error") or "").partition(":")[0] == options.error
+            )
             and (options.older_than is None or age_ms > options.older_than)
             and (options.newer_than is None or age_ms < options.newer_than)
         )
 
     return matches
-
-
-def _pages(queue: DelayQueue, matches: Matches) -> Iterator[list[str]]:
-    """The ids of letters that match, in pages as `DelayQueue.dead_ids` yields them."""
-    for page in queue.dead_ids():
-        letters = queue.letters(page, with_payloads=False)
-        yield [letter.id for letter in letters if matches(letter)]
-
-
-def _error_class(letter: Letter) -> str:
-    return str(letter.story.get("error") or "").partition(":")[0]

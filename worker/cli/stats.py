@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import itertools
+import json
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -136,26 +137,18 @@ def _watch(options: argparse.Namespace) -> None:
                 outage = f"Redis: {error}"
             if draw:
                 draw(_tables(samples), f"{note}  {outage or 'Ctrl-C ends'}")
-            elif outage:
-                _print_outage(note, outage, as_json=options.json)
+            elif options.json:
+                rows = (
+                    [{"error": f"{note}  {outage}"}] if outage else [each.row() for each in samples]
+                )
+                print(*map(json.dumps, rows), sep="\n", flush=True)
             else:
-                _print_samples(note, samples, as_json=options.json)
+                for words in [[outage]] if outage else map(_words, samples):
+                    print(note, *words, sep="  ", flush=True)
 
 
-def _print_samples(note: str, samples: Sequence[Sample], *, as_json: bool) -> None:
-    for sample in samples:
-        if as_json:
-            print_json(sample.row())
-        else:
-            facts = (f"{name} {value}" for name, value in sample.facts().items())
-            print(note, sample.queue, *facts, sep="  ", flush=True)
-
-
-def _print_outage(note: str, outage: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"error": f"{note}  {outage}"})
-    else:
-        print(note, outage, sep="  ", flush=True)
+def _words(sample: Sample) -> list[str]:
+    return [sample.queue, *(f"{name} {value}" for name, value in sample.facts().items())]
 
 
 def _tables(samples: Sequence[Sample]) -> list[Table]:

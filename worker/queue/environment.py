@@ -43,7 +43,7 @@ class Memory:
     silent_since: float | None = None
     #: Whether the last claim that was answered waits as it is told.
     shares_watch: bool = False
-    #: Whether the next claim takes what was due last, if there is a backlog.
+    #: Whether the next claim takes what was due last, if there is a backlog: every second one that finds tasks.
     takes_newest: bool = False
     #: The server's clock minus the monotonic clock, ms, so that a claim can say when it expects to run.
     server_ahead_ms: float | None = None

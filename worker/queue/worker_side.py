@@ -74,10 +74,10 @@ class WorkerSide(ScriptedQueue):
         head = (self.keys.wake, limit, math.isqrt(limit), lease_ms, token, memory.claimer)
         watch = (waits_ms or ("0" if memory.shares_watch else ""), "1" if relieved else "")
         known = (self._pause_to_renew(), *self._expected(asked_at_ms))
-        newest, memory.takes_newest = "1" if memory.takes_newest else "", not memory.takes_newest
+        newest, memory.takes_newest = memory.takes_newest, False
         try:
             paused, now, next_in_us, *fields = self._run(
-                "claim", now_ms, *head, *watch, *known, newest, *lost
+                "claim", now_ms, *head, *watch, *known, "1" if newest else "", *lost
             )
         except (redis.ConnectionError, redis.TimeoutError):
             memory.lost_claims[token] = None
@@ -93,6 +93,7 @@ class WorkerSide(ScriptedQueue):
         memory.paused = bool(paused)
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
         tasks = _claimed(token, fields)
+        memory.takes_newest = bool(tasks) and not newest
         self._note("claim", asked_at_ms / 1000, tasks, at_ms=now, lease_ms=lease_ms)
         return Claim(tasks, now, next_in_ms, memory.paused)
 

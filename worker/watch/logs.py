@@ -31,9 +31,7 @@ def configure_logging(level: str = "") -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.format_exc_info,
-        _without_statements,
-        _without_passwords,
-        _shortened,
+        _readable,
     ]
     render = _for_people() if sys.stderr.isatty() else _for_programs()
     structlog.configure(
@@ -100,19 +98,23 @@ TEXTS = ("event", "error", "reason", "exception")
 MOST_CHARACTERS = 20_000
 
 
-def _without_statements(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Leave SQL statements out: they are in the code, and are longer than all else."""
-    for name in TEXTS:
-        if "\n[SQL: " in (text := str(event.get(name, ""))):
-            event[name] = without_statements(text)
-    return event
+def _readable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Leave out SQL statements, hide passwords in URLs, and cut long texts.
 
-
-def _without_passwords(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Hide passwords in URLs: a library's error may contain the URL that it could not open."""
+    The statements are in the code, and longer than all else; a library's error may contain the URL that it could not
+    open. A cut comes last: it could leave half of a password that is not recognized.
+    """
+    half = MOST_CHARACTERS // 2
     for name in TEXTS:
-        if "://" in (text := str(event.get(name, ""))):
-            event[name] = re.sub(r"\S+", _hide_password, text)
+        text = before = str(event.get(name, ""))
+        if "\n[SQL: " in text:
+            text = without_statements(text)
+        if "://" in text:
+            text = re.sub(r"\S+", _hide_password, text)
+        if len(text) > MOST_CHARACTERS:
+            text = f"{text[:half]} [...] {text[-half:]}"
+        if text != before:
+            event[name] = text
     return event
 
 
@@ -122,15 +124,6 @@ def _hide_password(word: re.Match[str]) -> str:
     at = text.rfind("@")
     user = USER.search(text, 0, max(0, at))
     return f"{text[: user.end()]}***{text[at:]}" if user else text
-
-
-def _shortened(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Cut long texts, once their passwords are hidden: a cut could leave half of one that is not recognized."""
-    half = MOST_CHARACTERS // 2
-    for name in TEXTS:
-        if len(text := str(event.get(name, ""))) > MOST_CHARACTERS:
-            event[name] = f"{text[:half]} [...] {text[-half:]}"
-    return event
 
 
 def visible(text: str) -> str:

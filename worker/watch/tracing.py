@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WorkerError
-from ..flow import DeadLetter, Failed, Flow, OneAtATime, Outcome, Reschedule, Retry, Task
+from ..flow import DeadLetter, Failed, Flow, Handler, OneAtATime, Outcome, Reschedule, Retry, Task
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -90,65 +90,59 @@ def traced(flow: Flow, provider: "TracerProvider | None" = None) -> Flow:
     """
     from opentelemetry import trace  # noqa: PLC0415  optional
 
-    spans = _Spans(flow, trace.get_tracer("order-timeout.worker", tracer_provider=provider))
-    made = copy.copy(flow)  # not dataclasses.replace: a subclass may have another constructor
-    handler = _TracedOneAtATime(spans) if flow.one_at_a_time else spans
-    object.__setattr__(made, "handler", handler)
-    return made
+    tracer = trace.get_tracer("order-timeout.worker", tracer_provider=provider)
 
-
-class _Spans:
-    """Wraps a handler in spans."""
-
-    def __init__(self, flow: Flow, tracer: Any) -> None:
-        self._queue = flow.name
-        self._handler = flow.handler
-        self._tracer = tracer
-
-    def __call__(self, tasks: Sequence[Task]) -> Mapping[str, Outcome] | None:
-        with self._span(tasks) as span:
-            outcomes = self._handler(tasks)
+    def handler(tasks: Sequence[Task]) -> Mapping[str, Outcome] | None:
+        with _span(tracer, flow.name, tasks) as span:
+            outcomes = flow.handler(tasks)
             _note(span, outcomes)
             return outcomes
 
-    @contextmanager
-    def _span(self, tasks: Sequence[Task]) -> Iterator["Span"]:
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415  optional
-
-        facts: dict[str, Any] = {
-            "messaging.system": "redis",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": self._queue,
-            "messaging.batch.message_count": len(tasks),
-        }
-        if len(tasks) == 1:
-            facts |= {"messaging.message.id": tasks[0].id, "task.attempt": tasks[0].attempt}
-        with self._tracer.start_as_current_span(
-            f"process {self._queue}",
-            kind=SpanKind.CONSUMER,
-            attributes=facts,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                # Putting a task off is not an error.
-                if isinstance(error, Reschedule) or _is_uncounted(error):
-                    span.set_attribute("task.outcome", "later")
-                else:
-                    _fail(span, str(error), error)
-                raise
+    made = copy.copy(flow)  # not dataclasses.replace: a subclass may have another constructor
+    traced_handler = _TracedOneAtATime(handler) if flow.one_at_a_time else handler
+    object.__setattr__(made, "handler", traced_handler)
+    return made
 
 
 class _TracedOneAtATime(OneAtATime):
-    """Wraps a handler for one task at a time in spans."""
+    """Still a handler for one task at a time."""
 
-    def __init__(self, spans: _Spans) -> None:
-        self._spans = spans
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
 
     def __call__(self, tasks: Sequence[Task]) -> dict[str, Outcome]:
-        return {**(self._spans(tasks) or {})}
+        return {**(self._handler(tasks) or {})}
+
+
+@contextmanager
+def _span(tracer: Any, queue: str, tasks: Sequence[Task]) -> Iterator["Span"]:
+    """A span around one call of a handler."""
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415  optional
+
+    facts: dict[str, Any] = {
+        "messaging.system": "redis",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": queue,
+        "messaging.batch.message_count": len(tasks),
+    }
+    if len(tasks) == 1:
+        facts |= {"messaging.message.id": tasks[0].id, "task.attempt": tasks[0].attempt}
+    with tracer.start_as_current_span(
+        f"process {queue}",
+        kind=SpanKind.CONSUMER,
+        attributes=facts,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except BaseException as error:
+            # Putting a task off is not an error.
+            if isinstance(error, Reschedule) or _is_uncounted(error):
+                span.set_attribute("task.outcome", "later")
+            else:
+                _fail(span, str(error), error)
+            raise
 
 
 def _note(span: "Span", outcomes: Any) -> None:

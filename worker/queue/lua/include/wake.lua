@@ -29,6 +29,8 @@ local function plan_claims(due, caller, until_ms)
     redis.call('ZADD', waiting, until_ms, caller)
   end
   local past, soon = '(' .. whole(now - BACKUP_MS), due + BACKUP_MS -- who has not claimed in the past is dead or busy
+  local late = redis.call('ZREVRANGEBYSCORE', waiting, now + MOST_MS, past, 'WITHSCORES', 'LIMIT', 0, 2)
+  if #late == 0 then return '', nil, 0 end
   local ready = redis.call('ZRANGEBYSCORE', waiting, past, soon, 'WITHSCORES', 'LIMIT', 0, 2)
   local in_time, count = ready[1] and tonumber(ready[2]) <= due, #ready / 2
   local others, callers_in_us = '', nil
@@ -38,11 +40,10 @@ local function plan_claims(due, caller, until_ms)
     redis.call('ZADD', waiting, at, id)
     if id == caller then callers_in_us = in_us else others = others .. ' ' .. id .. ' ' .. whole(in_us) end
   end
-  local late = redis.call('ZREVRANGEBYSCORE', waiting, now + MOST_MS, '(' .. whole(soon), 'LIMIT', 0, 2)
   local at = in_time and soon or due
-  for _, id in ipairs(late) do
-    if in_time and count >= 2 then break end
-    plan(id, at)
+  for i = 1, #late, 2 do
+    if (in_time and count >= 2) or tonumber(late[i + 1]) <= soon then break end
+    plan(late[i], at)
     in_time, at, count = true, soon, count + 1
   end
   if not in_time and ready[1] then plan(ready[1], due) end
