@@ -55,6 +55,7 @@ def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
 
 #: How often each pair of operations meets. ``RACES=10000`` for a long look.
 RACES = int(os.environ.get("RACES", rounds(40, 300)))
+pytestmark = pytest.mark.timeout(max(300, RACES))
 
 
 def pay(shop: Shop, order: Order) -> bool:

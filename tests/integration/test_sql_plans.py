@@ -82,6 +82,8 @@ ITEMS = 3
 SKUS = 200
 PAGE = 50
 TIMEOUT = timedelta(minutes=30)
+#: Filling the tables is part of the first test, and takes longer the more orders there are.
+pytestmark = pytest.mark.timeout(max(300, COUNT // 100))
 #: One order a second until now: those of the last half hour are not due yet.
 NOW = datetime.now(UTC).replace(microsecond=0)
 OLDEST = NOW - timedelta(seconds=COUNT)
