@@ -42,7 +42,7 @@ class SignatureInvalid(NotAuthenticated):
 
 
 class NotAllowed(OrderError):
-    """Whoever asks may not do that."""
+    """The caller may not do that."""
 
 
 class Forbidden(NotAllowed):

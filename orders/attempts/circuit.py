@@ -1,4 +1,4 @@
-"""A circuit breaker: whoever keeps failing is left alone for a while, then asked once.
+"""A circuit breaker: a provider that keeps failing is left alone for a while, then asked once.
 
 Own code, because the small libraries for it (pybreaker, circuitbreaker) go by the wall clock, which
 jumps, and do not say when they may be asked again.

@@ -13,7 +13,7 @@ COMMAND_LINE = "command line"
 
 
 class FreezeState(StrEnum):
-    """Thawing: it has ended, and still holds until everybody has got back the time."""
+    """Thawing: it has ended, and still holds until every order has its time back."""
 
     OPEN = "open"
     THAWING = "thawing"

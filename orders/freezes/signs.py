@@ -49,7 +49,7 @@ LOOK = sa.select(
     sa.select(sa.func.max(api_signs.c.at)).scalar_subquery().label("signed_at"),
     _is_open(DOOR).label("is_shut"),
 )
-# Whether a brake still holds: a thawed one does until everybody has got time back.
+# Whether a brake still holds: a thawed one does until every order has its time back.
 IS_BRAKED = sa.select(
     sa.exists(sa.select(freezes.c.id).where(HOLDS, freezes.c.opened_by == text_literal(BRAKE)))
 )

@@ -87,7 +87,7 @@ def may(scope: str) -> bool:
 
 
 def reader() -> str | None:
-    """The client whose orders the key may read; None, for everybody's, with the scope ops."""
+    """The client whose orders the key may read; None, for all clients' orders, with the scope ops."""
     return None if may("ops") else caller()
 
 

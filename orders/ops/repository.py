@@ -227,7 +227,7 @@ ADD_SESSION = insertion(
     api_keys.c.id == p("for_key"),
     sa.func.coalesce(api_keys.c.expires_at > now(), sa.true()),
 ).returning(ops_sessions.c.id)
-# Delete sessions that have expired, whoever's they were: more at a time than one login adds.
+# Delete expired sessions of any key: more at a time than one login adds.
 PRUNE_SESSIONS = sa.delete(ops_sessions).where(
     one_of(
         ops_sessions.c.id,

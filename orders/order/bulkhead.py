@@ -15,7 +15,7 @@ class Bulkhead:
     """Lets ``most`` threads at a time into each of any number of compartments.
 
     The others wait as long as threads keep leaving: a full compartment that no thread has left for
-    ``patience_seconds`` is stalled, and turns everybody away at once. So callers cannot make more
+    ``patience_seconds`` is stalled, and turns callers away at once. So callers cannot make more
     than a few threads wait, however many they are, and a compartment that is merely busy refuses
     nobody.
     """

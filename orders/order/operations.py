@@ -1,12 +1,12 @@
 """What changes orders: placing, extending, paying, cancelling and expiring.
 
-An order never changes. While it is unpaid it has a row in `unpaid_orders`; whoever deletes that row
-ends the order, and writes its terminal event in the same statement.
+An order never changes. While it is unpaid it has a row in `unpaid_orders`; the statement that deletes
+that row ends the order, and writes its terminal event.
 
-Locks are taken in one order everywhere: existing orders by id, then stock by SKU. A new order is
-nobody's yet, so placing takes stock first. So operations cannot deadlock: a request that is repeated
-while the first is at work holds the stock, but finds the order by its key without waiting for
-whoever is paying it.
+Locks are taken in one order everywhere, so that operations cannot deadlock: existing orders by id,
+then stock by SKU. Nobody else sees a new order yet, so placing takes stock first. A request that is
+repeated while the first one runs holds the stock, but finds the order by its key without waiting for
+a payment of it.
 
 An operation is one statement, which sees what was committed when it began. So it decides by rows
 that it has locked: one that another transaction changed meanwhile is read as that transaction left

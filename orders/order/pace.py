@@ -57,7 +57,7 @@ def granted(step: Step, overdue: sa.FromClause) -> sa.Select[Any]:
         "used_until": CLOCK - SECOND + sa.cast(wanted, sa.Double) / _rate * SECOND,
     }
     taken = insertion(pace, row, wanted > zero)
-    # As in `orders.order.operations`, what conflicts is read once it is locked, whoever was first.
+    # As in `orders.order.operations`, a conflicting row is read once it is locked.
     grant = sa.func.greatest(zero, sa.func.least(taken.excluded.granted, _content(CLOCK)))
     bucket = step(
         "bucket",

@@ -107,7 +107,7 @@ def lock(step: Step) -> sa.Select[Any]:
     """Lock those of the oldest orders after a position that may go, and their endings.
 
     Returns the orders of a page, and whether each is locked. What is locked by others is skipped; both
-    are locked, because whoever describes an order locks its ending first.
+    are locked, because a change of an order's details locks its ending first.
     """
     page = step(
         "page",

@@ -1,4 +1,4 @@
-"""How whoever writes events announces their ids, so that readers know which are still to come."""
+"""How statements announce the ids of the events that they write, so that readers know which may still come."""
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import REGCLASS

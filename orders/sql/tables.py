@@ -130,7 +130,7 @@ INDEX_IN_BYTES = sa.DDL(  # type: ignore[no-untyped-call]  # it has no types
 sa.event.listen(stock_items, "after_create", INDEX_IN_BYTES)
 
 # An order never changes, but for what `orders.order.details` does. While it is unpaid it has a row in
-# `unpaid_orders`: whoever deletes that ends the order, and writes its one terminal event with it.
+# `unpaid_orders`: the statement that deletes that row ends the order, and writes its one terminal event.
 orders = sa.Table(
     "orders",
     metadata,
@@ -287,7 +287,7 @@ order_events = sa.Table(
     ),
 )
 TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
-# An order ends once: the database refuses a second ending, whoever writes it.
+# An order ends once: the database refuses a second ending.
 sa.Index(
     "uq_order_events_terminal", order_events.c.order_id, unique=True, postgresql_where=TERMINAL
 )

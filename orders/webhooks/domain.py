@@ -67,7 +67,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A delivery that is due, and may be sent by whoever claims it."""
+    """A delivery that is due, to be sent by the sender that claims it."""
 
     id: str
     #: When it is due; once it is claimed, when the lease ends. Whoever finds another value lost it.

@@ -25,7 +25,7 @@ MAX_SIGNATURES = 10
 
 
 def new_secret() -> str:
-    """A secret for signing, to be shown once to whoever verifies."""
+    """A secret for signing, to be shown once to the receiver."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 

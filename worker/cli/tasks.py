@@ -169,7 +169,7 @@ def _user() -> str:
 
 
 def _warn_unless_served(queue: DelayQueue, flow: Flow | None) -> None:
-    """Whoever misspells a queue's name gets another queue, which nobody serves."""
+    """A misspelled name is another queue, which nobody serves."""
     if flow is None and all(worker.silent for worker in queue.workers()):
         _warn(
             f"no worker serves the queue {queue.name}, and no configured flow has this name. "

@@ -31,7 +31,7 @@ REAL = Environment()
 class Memory:
     """What a worker remembers of a queue, whichever connection it uses. Times are on the monotonic clock, in seconds."""
 
-    #: The id of whoever claims.
+    #: The claimer's id.
     claimer: str
     #: Whether the queue was paused when a claim or a sweep last asked; kept while Redis does not answer.
     paused: bool = False

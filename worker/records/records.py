@@ -76,7 +76,7 @@ class Records:
         self,
         engine: sa.Engine,
         *,
-        id: Column,  # noqa: A002  what everybody calls it
+        id: Column,  # noqa: A002  its usual name
         due: Column,
         pending: sa.ColumnElement[bool],
         handle: HandleRecords | None = None,

@@ -92,7 +92,7 @@ def list_orders(query: OrdersQuery) -> Any:
 
 
 def _listed(name: str | None) -> str | None:
-    """The id of the client whose orders are listed; None: everybody's. Raises Forbidden, ClientNotFound."""
+    """The id of the client whose orders are listed; None: all clients'. Raises Forbidden, ClientNotFound."""
     if name is None:
         return caller() if may("orders") else None
     if not may("ops"):
