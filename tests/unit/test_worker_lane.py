@@ -35,7 +35,7 @@ from worker.queue.environment import Environment
 from worker.queue.replies import Claim
 from worker.runtime.lane import SLOW_POLL_SECONDS, Lane
 from worker.runtime.renewal import SHARE_SECONDS
-from worker.runtime.results import BatchResult
+from worker.runtime.results import BatchResult, LookAgain
 from worker.runtime.server_check import ServerCheck
 from worker.runtime.station import RECONNECT, Station
 
@@ -695,14 +695,21 @@ def test_a_batch_is_claimed_whole_however_long_it_takes(clock: Clock) -> None:
     assert station.limit == 100
 
 
-def test_claims_shrink_after_an_outage_a_batch_may_have_caused(
-    clock: Clock,
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        BatchResult(untouched=[Task("a")], outage=Unavailable("a statement took too long")),
+        BatchResult(retries=[(Task("a"), LookAgain(Task("a"), Unavailable("its row is locked")))]),
+    ],
+    ids=["an outage", "a locked row"],
+)
+def test_claims_shrink_after_what_a_batch_may_have_caused(
+    clock: Clock, trouble: BatchResult
 ) -> None:
     station = _station(clock, lambda _: None, 100)
-    outage = BatchResult(untouched=[Task("a")], outage=Unavailable("a statement took too long"))
     limits = []
     for _ in range(8):
-        station.adapt(outage, 1)
+        station.adapt(trouble, 1)
         limits.append(station.limit)
     assert limits == [50, 25, 12, 6, 3, 1, 1, 1]
     for _ in range(8):
