@@ -336,6 +336,8 @@ def test_attempts_of_an_order_that_ended_are_closed(till: Till, how: str) -> Non
         till.api.send("POST", f"/v1/orders/{order_id}/cancel")
     else:
         till.bank.paid(order_id, "other")
+    assert till.flow.sweep is not None
+    assert [due.delay_ms <= 0 for page in till.flow.sweep(None, 1) for due in page] == [True]
     assert till.settle() == {}
     assert (till.gateway.asked, till.outcomes(order_id)) == (["open"], ["closed"])
 

@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 from devtools.postgres import Postgres
 from devtools.valkey import Valkey
 from tests.conftest import Shop, empty_database, opened, upgrade
+from tests.interleavings.conftest import PATIENT
 from tests.interleavings.explorer import Violation, World, explore
 from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
 from tests.interleavings.mistakes import (
@@ -181,7 +182,7 @@ def _shops() -> Iterator[Shop]:
     try:
         with empty_database(postgres) as url:
             upgrade(url)
-            with opened(url) as shop:
+            with opened(url, **PATIENT) as shop:
                 with_a_provider(shop)
                 yield shop
     finally:

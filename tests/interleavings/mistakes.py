@@ -77,6 +77,9 @@ MISTAKES = [
     Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
     Mistake("if lease_end then shorten_late_leases() end", "", "claim"),
     Mistake("if is_paused(ARGV[10]) then return {1, now, -1} end", "", "claim"),
+    Mistake("if i == 1 and suspect then break end", "", "claim"),
+    Mistake("if i == 1 or not suspect then", "do", "claim"),
+    Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept, 1, 64), state)", "claim"),
     Mistake("if is_cancelled(state) then\n", "if false then\n", "claim"),
     Mistake("if state.deliveries > 0 or is_cancelled(state) then", "if false then"),
     Mistake("lost[string.sub(kept, 1, 64)]", "true"),
@@ -92,6 +95,9 @@ MISTAKES = [
     Mistake("redis.call('ZSCORE', leased, id)", "false", "restore"),
     Mistake("redis.call('HEXISTS', letters, id) == 1", "false", "restore"),
     Mistake("score and score <= now", "false", "restore"),
+    Mistake("if not look_only then\n      if payload", "do\n      if payload", "restore"),
+    Mistake(" and due <= postponed_at + SLACK_MS", "", "restore"),
+    Mistake("postponed_at <= now and ", "", "restore"),
     Mistake("ends > now and ", "", "restore"),
     Mistake(" and ends <= now + term", "", "restore"),
     Mistake("turn = 2", "turn = 1", "restore"),
@@ -235,6 +241,31 @@ IN_SQL: list[SqlMistake] = [
         "FOR UPDATE), order_", "), order_", _at("overdue", "attempt's name", "attempt, expire")
     ),
     SqlMistake("FOR UPDATE), held", "), held", _at("overdue", "stock", "pay, replace")),
+    SqlMistake(
+        "<= order_events.expires_at",
+        "> order_events.expires_at",
+        _at("overdue", "stock", "expire, pay_again"),
+    ),
+    SqlMistake(
+        "orders.currency != ", "orders.currency = ", _at("overdue", "unpaid row", "pay, cancel")
+    ),
+    SqlMistake(
+        "version=(unpaid_orders.version + ",
+        "version=(0 + ",
+        _at("overdue", "unpaid row", "extend, describe"),
+    ),
+    SqlMistake(
+        "unpaid_orders.expires_at < ",
+        "unpaid_orders.expires_at > ",
+        _at("frozen", "unpaid row", "thaw, describe"),
+        "counted",
+    ),
+    SqlMistake(
+        "unpaid_orders.order_id < ",
+        "unpaid_orders.order_id > ",
+        _at("frozen", "unpaid row", "thaw, describe"),
+        "counted",
+    ),
 ]
 
 _OR_NOT = "due_at IS NOT NULL OR now() = "

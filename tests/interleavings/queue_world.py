@@ -7,14 +7,14 @@ from typing import Any
 
 import redis
 
-from tests.contract.model import Machine, Said
+from tests.contract.model import SLACK, Machine, Said
 from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
 from worker.queue.environment import Memory
 from worker.queue.replies import Put
 
-LEASE, LIMIT, OUTAGE = 20, 4, 3000
+LEASE, LIMIT, OUTAGE, LONG = 20, 4, 3000, 2000
 #: How soon something is near, in a glance.
 SOON = LEASE // 2
 #: What is lost with Redis.
@@ -161,6 +161,11 @@ class QueueWorld(Machine):
     def do_schedule_later(self, task_id: str) -> None:
         self.do_schedule(task_id, LEASE)
 
+    def do_record_moves(self, task_id: str) -> None:
+        """Redis never hears of it."""
+        if task_id in self.due:
+            self.due[task_id] = self.now + 2 * SLACK
+
     def do_cancel(self, task_id: str) -> None:
         self.cancel(task_id)
         if task_id not in self.dead:
@@ -259,6 +264,11 @@ class QueueWorld(Machine):
                 self.not_before[task_id] = due
         self.flushed = self.flushed and not self.due.keys() <= self.known.keys()
 
+    def do_look(self, worker: str) -> None:
+        """Ask what a sweep would restore."""
+        for task_id, due in sorted(self.due.items()):
+            self.restore([task_id], due - self.now, b"", worker, look_only=True)
+
     def do_resign(self, worker: str) -> None:
         self.resign(worker)
 
@@ -280,12 +290,15 @@ class QueueWorld(Machine):
     def do_extend_long(self, worker: str, task_id: str) -> None:
         self.extend(self._let_go(worker, task_id, keep=True), 2 * LEASE)
 
-    def put_back(self, worker: str, task_id: str, put: Put) -> None:
+    def put_back(self, worker: str, task_id: str, put: Put, delay: int = LEASE) -> None:
         """A reschedule means that it is done, and due again."""
         place = self._place(task_id)
-        self.retry(self._let_go(worker, task_id), LEASE, put)
+        self.retry(self._let_go(worker, task_id), delay, put)
         if place != self._place(task_id) == "scheduled":
-            self.not_before[task_id] = self.now + LEASE
+            self.not_before[task_id] = self.now + delay
+
+    def do_retry_long(self, worker: str, task_id: str) -> None:
+        self.put_back(worker, task_id, Put.AGAIN, LONG)
 
     def _place(self, task_id: str) -> str:
         return self.known[task_id].place if task_id in self.known else ""
@@ -314,7 +327,7 @@ class QueueWorld(Machine):
         self.now -= LEASE
 
     def do_clock_forward(self) -> None:
-        self.now += 100 * LEASE
+        self.now += LONG
 
     def do_outage(self) -> None:
         """Nobody reaches Redis for a while, and everybody tries."""

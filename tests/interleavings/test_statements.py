@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import permutations, product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -50,6 +50,24 @@ from tests.length import quick_first, rounds
 from tests.states import states, status
 from worker import Retry, Task
 
+#: Before any deadline.
+IN_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Mortal(Attempts):
+    """The threads in ``dying`` die before they settle an attempt."""
+
+    dying: ClassVar[set[int]] = set()
+
+    def settle(self, *args: Any) -> None:
+        if threading.get_ident() in self.dying:
+            raise Died
+        super().settle(*args)
+
 
 class Scene:
     """An overdue order for one of a SKU's two pieces, with a payment of too little; ``begin`` names what else."""
@@ -62,7 +80,7 @@ class Scene:
         self.freezes = Freezes(shop.engine)
         self.freeze_id = ""
         settings = Settings(database_url="postgresql://nowhere/", redis_url="redis://nowhere")
-        self.attempts = Attempts(shop.engine, shop.scheduler, shop.scheduler, 1800)
+        self.attempts = Mortal(shop.engine, shop.scheduler, shop.scheduler, 1800)
         self.is_second = begin == "being paid"
         self.paid = self.pay_with("too little", 1).payment
         if self.is_second:
@@ -85,6 +103,8 @@ class Scene:
             freezes=self.freezes,
         )
         self.closing = attempt_flow(services, lambda *_: self, spacing_seconds=0)
+        #: Whether its deadline is moved by hand.
+        self.is_settling = False
         #: The threads that have skipped the order, because it is locked, and look again.
         self.skipping: set[int] = set()
 
@@ -113,7 +133,9 @@ class Scene:
         return f"{payment.status} {payment.reason}"
 
     def pay_again(self) -> str:
-        return str(self.pay_with("second", self.order.total_minor).payment.status)
+        """By another way, in time by its provider's clock."""
+        payment = self.pay_with("second", self.order.total_minor, paid_at=IN_TIME).payment
+        return f"{payment.status} {payment.reason}"
 
     def pay_too_little(self) -> str:
         return str(self.pay_with("less", 1).payment.reason)
@@ -200,6 +222,16 @@ class Scene:
         self.reply = PaidThere(self.order.total_minor, "EUR")
         return self.close()
 
+    def die_while_closing(self) -> None:
+        """Once the provider was asked, and its money is recorded."""
+        self.attempts.dying.add(threading.get_ident())
+        try:
+            self.close_as_paid()
+        except Died:
+            pass
+        finally:
+            self.attempts.dying.discard(threading.get_ident())
+
     def outcome(self) -> tuple[Any, ...]:
         """What became of the order, its money and its stock. Raises AssertionError if that is wrong in itself."""
         order = self.shop.service.order(self.shop.client, self.order.id)
@@ -217,19 +249,17 @@ class Scene:
             events = connection.execute(
                 sa.select(order_events).filter_by(**of_order).order_by(order_events.c.id)
             ).all()
-            frozen_at = connection.scalars(
-                sa.select(freezes.c.opened_at).filter_by(sku=self.sku, given_back_at=None)
-            ).all()
+            held = connection.execute(sa.select(freezes).filter_by(sku=self.sku)).all()
             until = connection.scalar(
                 sa.select(unpaid_orders.c.under_way_until).filter_by(**of_order)
             )
-            held = connection.execute(
+            amounts = connection.execute(
                 sa.select(status, sa.func.sum(order_items.c.quantity))
                 .join(order_items, states.c.order_id == order_items.c.order_id)
                 .filter(order_items.c.sku == self.sku)
                 .group_by(status)
             )
-            pieces = {row.status: row[1] for row in held}
+            pieces = {row.status: row[1] for row in amounts}
         at = [event.at for event in events]
         assert at == sorted(at), "its events run backwards in time"
         endings = [each for each in events if each.type in ("order.paid", "order.cancelled")]
@@ -237,6 +267,21 @@ class Scene:
         applied = [each for each in paid if each.status == "applied"]
         assert len(applied) == (order.status == "paid"), "it is paid, or its money is due back"
         assert all(each.amount_minor == order.total_minor for each in applied), "too little"
+        changes = sum(event.type.startswith("order.") for event in events[1:])
+        changes += order.client_reference == "new"
+        assert order.version > changes, "two states have one version"
+        for each in held:
+            if each.given_back_at is None or self.is_settling:
+                continue
+            if all(event.at >= each.given_back_at for event in endings):
+                deadline = each.ends_at + timedelta(milliseconds=each.give_back_ms)
+                assert order.expires_at >= deadline, "a freeze did not give back"
+        is_expired = any((each.data or {}).get("reason") == "expired" for each in endings)
+        for each in paid:
+            is_wrong = each.amount_minor != order.total_minor
+            assert each.reason != "wrong_amount" or is_wrong, "it was the right amount"
+            is_told = each.reason == "paid_in_time"
+            assert is_told == (is_expired and each.paid_at is not None), "was it paid in time?"
         assert stock.reserved == pieces.get("unpaid", 0), "stock is held for nobody"
         assert stock.on_hand == 2 - pieces.get("paid", 0), "stock is lost"
         if order.status == "unpaid":
@@ -245,7 +290,8 @@ class Scene:
         for each in endings:
             if (each.data or {}).get("reason") == "expired":
                 assert each.expires_at <= each.at, "cancelled early"
-                assert not any(moment < each.at for moment in frozen_at), "cancelled in a freeze"
+                opened = [one.opened_at for one in held if one.given_back_at is None]
+                assert not any(moment < each.at for moment in opened), "cancelled in a freeze"
                 for one in tries:
                     is_settled = one.settled_at is not None and one.settled_at <= each.at
                     assert is_settled or one.opened_at >= each.at, "cancelled while it was paid"
@@ -258,6 +304,7 @@ class Scene:
 
     def settle(self) -> None:
         """Nothing is left once all faults are over: no freeze, no attempt, and no order that is not paid."""
+        self.is_settling = True
         for freeze_id in self.held_by():
             self.thaw(freeze_id)
         assert self.held_by() == [], "a freeze is left"
@@ -285,10 +332,11 @@ OPERATIONS: dict[str, Operation] = {
         *(Scene.pay, Scene.expire, Scene.cancel, Scene.extend, Scene.place_two, Scene.replace),
         *(Scene.freeze, Scene.thaw, Scene.attempt, Scene.fail, Scene.close, Scene.close_as_paid),
         *(Scene.refund, Scene.pay_again, Scene.pay_too_little, Scene.describe, Scene.place_one),
+        Scene.die_while_closing,
     )
 }
 #: Several transactions each: others may come between them, and only what they leave must be right.
-OF_SEVERAL = ("close", "close_as_paid")
+OF_SEVERAL = ("close", "close_as_paid", "die_while_closing")
 
 
 def _name_taken(scene: Scene) -> sa.Insert:
