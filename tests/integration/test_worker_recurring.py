@@ -98,7 +98,8 @@ def test_sigterm_leaves_the_next_second_and_no_lease(
 ) -> None:
     assert [process.stop() for process in clocks] == [0, 0, 0]
     left = tasks(DelayQueue(redis_client, "tick"))
-    assert {*left} == {"scheduled", "seeded", "recurrence"}
+    # A run that was claimed in the moment of the signal is put back, with the record of its attempts.
+    assert {*left} - {"tokens"} == {"scheduled", "seeded", "recurrence"}
 
 
 # -- deploying -----------------------------------------------------------------------------
