@@ -26,6 +26,7 @@ PARTS: dict[str, list[str]] = {
     "page": ["--waiting", "10000", "--letters", "1000", "--repetitions", "1"],
     "growth": ["--most", "100000", "--orders", "4000", "--repetitions", "1"],
     "retention": ["--orders", "20000", "--seconds", "1"],
+    "migrating": ["--orders", "20000", "--seconds", "1"],
     "calls": ["--requests", "5"],
     "http": ["--seconds", "2", "--repetitions", "1"],
 }
