@@ -9,7 +9,7 @@ from orders.errors import StorageUnavailable
 from orders.freezes.domain import Freeze, Scope
 from orders.freezes.service import MOST_COUNTED, Freezes
 from orders.http.schemas.types import rfc3339
-from orders.ops.repository import OpsRepository
+from orders.ops.repository import NAMES_OF_KEYS
 from orders.sql.database import reading
 from orders.sql.expressions import later, now
 
@@ -52,7 +52,8 @@ class ShownFreezes(Freezes):
                 service = Freezes(connection)
                 found = service.holding(MOST_SHOWN)
                 keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
-                names = OpsRepository(connection).names_of_keys(keys)
+                rows = connection.execute(NAMES_OF_KEYS, {"ids": keys}) if keys else ()
+                names = {row.id: row.client for row in rows}
                 return [_shown(each, service, names) for each in found]
         except (StorageUnavailable, sa.exc.DBAPIError):
             return []

@@ -1,5 +1,6 @@
 """Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -11,12 +12,14 @@ from orders.http.schemas.orders import EventOut, OrderOut
 from orders.http.schemas.payments import PaymentOut
 from orders.http.schemas.types import Out, rfc3339
 from orders.http.schemas.webhooks import DeliveryOut
-from orders.ops.repository import OpsRepository
+from orders.ops import repository
 from orders.order.domain import Order
+from orders.order.repository import OrderRepository
 from orders.order.states import status_of
 from orders.sql.ids import is_uuid
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
+from orders.watch.locked import locked_rows
 from orders.webhooks.repository import DELIVERY
 
 Json = dict[str, Any]
@@ -29,10 +32,10 @@ MOST_UNPAID, MOST_OVERDUE, MOST_REFUNDS = 10_000, 1000, 1000
 NEXT, LATEST, FOUND, LISTED = 12, 12, 20, 100
 
 
-class ShownRecords(Transactional[OpsRepository]):
+class ShownRecords(Transactional[OrderRepository]):
     """Raises StorageUnavailable from every method but ``state`` while the database does not answer."""
 
-    _repository = OpsRepository
+    _repository = OrderRepository
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine)
@@ -46,12 +49,12 @@ class ShownRecords(Transactional[OpsRepository]):
 
     def _read_fresh(self) -> Json:
         try:
-            with self._reading() as repository:
-                overdue = repository.count_overdue(MOST_OVERDUE)
-                upcoming = repository.next_to_expire(NEXT)
-                latest = repository.latest_expired(LATEST)
+            with self._reading() as sql:
+                overdue = sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).scalar_one()
+                upcoming = sql.run(repository.LIST_NEXT, most=NEXT).all()
+                latest = sql.run(repository.LIST_LATEST, most=LATEST).all()
                 # Read only while there is something to be explained.
-                locked = repository.locked_rows() if overdue else []
+                locked = locked_rows(sql.connection) if overdue else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
         oldest_ms = -upcoming[0].expires_in_ms if upcoming else 0
@@ -65,27 +68,25 @@ class ShownRecords(Transactional[OpsRepository]):
 
     def _read_slow(self) -> Json:
         try:
-            with self._reading() as repository:
-                unpaid = repository.count_unpaid(MOST_UNPAID)
-                refunds = repository.refunds_due(MOST_REFUNDS)
-                lateness = repository.lateness()
+            with self._reading() as sql:
+                unpaid = sql.run(repository.COUNT_UNPAID, most=MOST_UNPAID).scalar_one()
+                refunds = sql.refunds_due(MOST_REFUNDS)
+                cancelled = sql.run(repository.LIST_LATENESS, most=repository.SAMPLE).all()
         except (StorageUnavailable, sa.exc.DBAPIError):
             return {}  # these reads may time out while the others succeed
         return {
             "unpaid": {"count": unpaid, "most": MOST_UNPAID},
             "refunds": {"sums": [each._asdict() for each in refunds], "most": MOST_REFUNDS},
-            "lateness": [_minute(late) for late in lateness],
+            "lateness": [_minute(cancelled, ago) for ago in range(repository.MINUTES)],
         }
 
     def refunds_due(self, page_size: int, after: Position | None) -> list[sa.Row[Any]]:
         """All clients' payments that have to be refunded, oldest first."""
-        with self._reading() as repository:
-            return [*repository.list_refunds_due(page_size, after)]
+        return self._page(lambda row: row, repository.LIST_REFUNDS_DUE, page_size, after)
 
     def payer(self, payment_id: str) -> str:
         """The id of the client that a payment belongs to. Raises PaymentNotFound."""
-        with self._reading() as repository:
-            payer = repository.payer(payment_id)
+        payer: str | None = self._value(repository.GET_PAYER, for_id=payment_id)
         if payer is None:
             raise PaymentNotFound
         return payer
@@ -93,28 +94,27 @@ class ShownRecords(Transactional[OpsRepository]):
     def find(self, text: str) -> list[Json]:
         """Orders with this id or reference, newest first."""
         order_id = text.lower()
-        with self._reading() as repository:
-            if is_uuid(order_id):
-                order = repository.order(order_id, None)
-                if order is not None:
-                    return [_shown(order)]
-            rows = repository.with_reference(text, FOUND)
-        return [_shown(row) for row in rows]
+        with self._reading() as sql:
+            if is_uuid(order_id) and (order := sql.order(order_id, None)):
+                return [_shown(order)]
+            values = {"for_reference": text, "page_size": FOUND}
+            return sql.all(_shown, repository.FIND_BY_REFERENCE, **values)
 
     def story(self, order_id: str) -> Json:
         """An order with its events, payments and webhook deliveries. Raises OrderNotFound."""
-        with self._reading() as repository:
-            order = repository.order(order_id, None)
+        with self._reading() as sql:
+            order = sql.order(order_id, None)
             if order is None:
                 raise OrderNotFound
-            events = repository.events(order_id, 0, LISTED)
-            payments = repository.payments_of_order(order_id, page_size=LISTED, after=None)
-            deliveries = repository.list_deliveries(order_id, LISTED)
+            events = sql.events(order_id, 0, LISTED)
+            payments = sql.payments_of_order(order_id, page_size=LISTED, after=None)
+            values = {"for_order": order_id, "most": LISTED}
+            deliveries = sql.all(_delivery, repository.LIST_DELIVERIES, **values)
         return {
             "order": _dumped(OrderOut, order),
             "events": [_dumped(EventOut, each) for each in events],
             "payments": [_dumped(PaymentOut, each) for each in payments],
-            "deliveries": [_delivery(row) for row in deliveries],
+            "deliveries": deliveries,
         }
 
 
@@ -157,8 +157,8 @@ def _delivery(row: sa.Row[Any]) -> Json:
     return shown.model_dump(mode="json", exclude={"last_body"}) | {"url": row.url}
 
 
-def _minute(late: list[int]) -> Json:
+def _minute(cancelled: Sequence[sa.Row[Any]], ago: int) -> Json:
     """How late the cancellations in one minute were."""
-    if not late:
-        return {"count": 0, "median_ms": None, "most_ms": None}
-    return {"count": len(late), "median_ms": round(median(late)), "most_ms": max(late)}
+    late = [row.late_ms for row in cancelled if row.minute == ago]
+    worst = {"median_ms": round(median(late)), "most_ms": max(late)} if late else {}
+    return {"count": len(late), "median_ms": None, "most_ms": None} | worst

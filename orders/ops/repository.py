@@ -3,21 +3,13 @@
 Except for those on its sessions they only read, and a bounded number of rows.
 """
 
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from orders.order.repository import OrderRepository
-from orders.order.states import (
-    client_of,
-    ended_state,
-    in_state,
-    listed,
-    unpaid_state,
-)
+from orders.order.states import client_of, ended_state, in_state, listed, unpaid_state
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
-from orders.sql.statements import FIRST, Position, after_last, newest_ids
+from orders.sql.statements import FIRST, newest_ids, oldest_first
 from orders.sql.steps import insertion
 from orders.sql.tables import (
     IS_EXPIRED,
@@ -31,14 +23,13 @@ from orders.sql.tables import (
     webhook_deliveries,
     webhook_subscriptions,
 )
-from orders.watch.locked import Locked, locked_rows
 
 p = sa.bindparam
 
 #: Lateness is shown for this many minutes, and for this many of the last cancellations in each.
 MINUTES, SAMPLE = 30, 25
 #: Cancellations before that are not listed among the latest.
-DAY_MS = 86_400_000
+DAY_AGO_MS = sa.literal_column("-86400000", sa.BigInteger)
 
 _overdue = unpaid_orders.c.expires_at <= now()
 _of_unpaid = (
@@ -65,7 +56,7 @@ LIST_NEXT = in_state(_next, _owner, ms_until(_next.c.expires_at).label("expires_
 )
 _latest = (
     ended_state()
-    .where(IS_EXPIRED, order_events.c.at > later(now(), "after_ms"))
+    .where(IS_EXPIRED, order_events.c.at > later(now(), DAY_AGO_MS))
     .order_by(order_events.c.at.desc())
     .limit(p("most"))
     .cte("page")
@@ -104,15 +95,12 @@ def _lateness_of(minute: int) -> sa.Select[Any]:
 # How late the last cancellations of each of the last minutes were: one index scan for each minute.
 LIST_LATENESS = sa.union_all(*map(_lateness_of, range(MINUTES)))
 
-_oldest_first = (payments.c.created_at, payments.c.id)
 # All clients' payments that have to be refunded, oldest first, from a page's end on.
-LIST_REFUNDS_DUE = (
+LIST_REFUNDS_DUE = oldest_first(
     sa.select(
         payments, client_of(payments.c.client_id), ms_until(payments.c.created_at).label("ms")
-    )
-    .where(payments.c.status == REFUND_DUE, after_last(*_oldest_first))
-    .order_by(*_oldest_first)
-    .limit(p("most"))
+    ).where(payments.c.status == REFUND_DUE),
+    *(payments.c.created_at, payments.c.id),
 )
 # The client that a payment belongs to.
 GET_PAYER = sa.select(payments.c.client_id).where(payments.c.id == p("for_id"))
@@ -153,62 +141,6 @@ LIST_DELIVERIES = (
     .order_by(webhook_deliveries.c.event_id, webhook_deliveries.c.id)
     .limit(p("most"))
 )
-
-
-class OpsRepository(OrderRepository):
-    """These statements and those of `OrderRepository`, on one connection."""
-
-    def count_unpaid(self, most: int) -> int:
-        """How many orders are unpaid, counted up to ``most``."""
-        count: int = self.run(COUNT_UNPAID, most=most).scalar_one()
-        return count
-
-    def count_overdue(self, most: int) -> int:
-        """How many unpaid orders are overdue, counted up to ``most``."""
-        count: int = self.run(COUNT_OVERDUE, most=most).scalar_one()
-        return count
-
-    def next_to_expire(self, most: int) -> Sequence[sa.Row[Any]]:
-        """Unpaid orders, soonest deadline first."""
-        return self.run(LIST_NEXT, most=most).all()
-
-    def locked_rows(self) -> list[Locked]:
-        """Overdue orders that wait for a row, and who has locked it."""
-        return locked_rows(self.connection)
-
-    def latest_expired(self, most: int) -> Sequence[sa.Row[Any]]:
-        """The orders that expired in the last day, newest first."""
-        return self.run(LIST_LATEST, most=most, after_ms=-DAY_MS).all()
-
-    def lateness(self) -> list[list[int]]:
-        """How late, in ms, the last cancellations of each minute were; the current minute comes first."""
-        found: list[list[int]] = [[] for _ in range(MINUTES)]
-        for row in self.run(LIST_LATENESS, most=SAMPLE):
-            found[row.minute].append(row.late_ms)
-        return found
-
-    def list_refunds_due(self, most: int, after: Position | None = None) -> Sequence[sa.Row[Any]]:
-        """All clients' payments that have to be refunded, oldest first."""
-        at, last_id = after or FIRST
-        return self.run(LIST_REFUNDS_DUE, most=most, last_at=at, last_id=last_id).all()
-
-    def names_of_keys(self, key_ids: Collection[str]) -> dict[str, str]:
-        """Whose these API keys are, by their ids."""
-        rows = self.run(NAMES_OF_KEYS, ids=key_ids) if key_ids else ()
-        return {row.id: row.client for row in rows}
-
-    def payer(self, payment_id: str) -> str | None:
-        """The id of the client that a payment belongs to."""
-        payer: str | None = self.run(GET_PAYER, for_id=payment_id).scalar_one_or_none()
-        return payer
-
-    def with_reference(self, reference: str, most: int) -> Sequence[sa.Row[Any]]:
-        """Orders with this client reference, newest first."""
-        return self.run(FIND_BY_REFERENCE, for_reference=reference, page_size=most).all()
-
-    def list_deliveries(self, order_id: str, most: int) -> Sequence[sa.Row[Any]]:
-        """The webhook deliveries about an order, in the order of its events."""
-        return self.run(LIST_DELIVERIES, for_order=order_id, most=most).all()
 
 
 # -- sessions ------------------------------------------------------------------------------

@@ -64,12 +64,14 @@ def _freezes(unpaid: sa.FromClause, *columns: sa.ColumnElement[Any]) -> sa.Selec
 def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a freeze holds an order."""
     everything = (each.is_(None) for each in freezes.c["client_id", "sku", "provider"])
-    # Both are evaluated once for a whole statement. Without a freeze, the second leaves nothing to
-    # do for each order; in a freeze of everything, the first leaves no order to look at.
+    of_anybody = sa.select(freezes.c.id).where(HOLDS, freezes.c.client_id.is_(None))
+    clients = sa.select(freezes.c.client_id).where(HOLDS, freezes.c.client_id.is_not(None))
+    # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves no
+    # order to look at; the others leave only orders of clients that a freeze may concern.
     is_all = sa.exists(sa.select(freezes.c.id).where(HOLDS, *everything))
-    is_any = sa.exists(sa.select(freezes.c.id).where(HOLDS))
+    is_of_client = unpaid.c.client_id == sa.any_(sa.func.array(clients.scalar_subquery()))
     held = sa.exists(_freezes(unpaid, freezes.c.id))
-    return is_all | sa.case((is_any, held), else_=sa.false())
+    return is_all | sa.case((sa.exists(of_anybody) | is_of_client, held), else_=sa.false())
 
 
 def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:

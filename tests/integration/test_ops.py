@@ -590,6 +590,9 @@ def test_refunds_due_of_all_clients_are_listed_and_marked(api: Api, page: Page) 
         api.services.clients.id_of("other"), status="refunded", page_size=9
     )
     assert [each.refund_reference for each in known] == ["re-1"]
+    key_id, _ = parted(api.keys["both"])
+    done = api.services.orders.events(None, known[0].order_id, after_id=0, page_size=9)
+    assert [each.key_id for each in done if each.type == "payment.refunded"] == [key_id]
     refused = page.ask("POST", f"refunds/{paid[1]}", {"reference": "re-2"})
     assert (refused.status_code, (refused.json or {})["code"]) == (409, "already_refunded")
     assert page.ask("POST", f"refunds/{uuid4()}", {"reference": "re-2"}).status_code == 404

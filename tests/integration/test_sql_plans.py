@@ -29,7 +29,7 @@ from orders.errors import (
 )
 from orders.freezes.domain import Scope
 from orders.freezes.service import Freezes
-from orders.ops.repository import SAMPLE, OpsRepository
+from orders.ops import repository as ops
 from orders.order.domain import CancelledOrder, Entry
 from orders.order.extensions import (
     Extensions,
@@ -772,22 +772,25 @@ def test_the_doctor_reads_no_table_from_end_to_end(
 def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
-            repository = OpsRepository(connection)
-            assert repository.count_unpaid(100) == 100
-            assert repository.count_overdue(100) == 100
-            assert len(repository.next_to_expire(PAGE)) == PAGE
-            assert len(repository.latest_expired(PAGE)) == PAGE
-            assert sum(map(len, repository.lateness())) == LATE_MINUTES * SAMPLE
-            assert len(repository.list_refunds_due(PAGE)) == PAGE
+            sql = OrderRepository(connection)
+            for count in (ops.COUNT_UNPAID, ops.COUNT_OVERDUE):
+                assert sql.run(count, most=100).scalar_one() == 100
+            for listed in (ops.LIST_NEXT, ops.LIST_LATEST):
+                assert len(sql.run(listed, most=PAGE).all()) == PAGE
+            late = sql.run(ops.LIST_LATENESS, most=ops.SAMPLE).all()
+            assert len(late) == LATE_MINUTES * ops.SAMPLE
             position = Position(NOW - timedelta(minutes=5), new_id())
-            assert len(repository.list_refunds_due(PAGE, position)) == PAGE
-            [money] = repository.refunds_due(200)
+            for after in (None, position):
+                found = sql.page(lambda row: row, ops.LIST_REFUNDS_DUE, PAGE, after)
+                assert len(found) == PAGE
+            [money] = sql.refunds_due(200)
             assert money.payments == 200
-            some = repository.list_refunds_due(1)[0]
-            assert repository.payer(some.id) == shop.client
-            assert len(repository.with_reference("old", most=20)) == 20
-            assert repository.with_reference("none", most=20) == []
-            repository.list_deliveries(some.order_id, 100)
+            some = found[0]
+            assert sql.run(ops.GET_PAYER, for_id=some.id).scalar_one() == shop.client
+            for reference, most in (("old", 20), ("none", 0)):
+                values = {"for_reference": reference, "page_size": 20}
+                assert len(sql.run(ops.FIND_BY_REFERENCE, **values).all()) == most
+            sql.run(ops.LIST_DELIVERIES, for_order=some.order_id, most=100)
 
     for shop in pair:
         fill_expired(shop)
