@@ -45,12 +45,15 @@ def shop(migrated_url: str) -> Iterator[Shop]:
 
 
 def place_overdue(shop: Shop, baskets: list[dict[str, int]]) -> list[Order]:
-    """Orders whose deadline is past already, in one transaction."""
-    with shop.engine.begin() as connection:
-        return [
-            OrderRepository(connection).place(shop.new(quantities=basket), timeout_ms=-60_000)
-            for basket in baskets
-        ]
+    """Orders whose deadline is past already, in few transactions: each order locks a number until its commit."""
+    placed: list[Order] = []
+    while part := baskets[len(placed) :][:1000]:
+        with shop.engine.begin() as connection:
+            repository = OrderRepository(connection)
+            placed += [
+                repository.place(shop.new(quantities=basket), timeout_ms=-60_000) for basket in part
+            ]
+    return placed
 
 
 #: How often each pair of operations meets. ``RACES=10000`` for a long look.
