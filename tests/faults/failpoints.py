@@ -26,7 +26,6 @@ import redis
 import sqlalchemy as sa
 import structlog
 from flask import Flask
-from redis.commands.core import Script
 
 from orders import app
 from orders.bootstrap import bootstrap, guard_of
@@ -37,6 +36,7 @@ from orders.queues import QUEUE
 from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
 from worker import DelayQueue, Flow, Outcome, Task
+from worker.queue.scripted import _Script
 from worker.queue.scripts import scripts
 from worker.runtime import lane
 
@@ -172,7 +172,7 @@ def _set_clocks() -> None:
                 f"{file.name} reads it otherwise"
             )
             _, keys = queue._scripts[file.name]
-            script = Script(queue._redis, file.text.replace(SCRIPT_CLOCK, WRONG_CLOCK))
+            script = _Script(queue._redis, file.text.replace(SCRIPT_CLOCK, WRONG_CLOCK))
             queue._scripts[file.name] = script, keys
 
     DelayQueue.__init__ = init  # type: ignore[method-assign, assignment]

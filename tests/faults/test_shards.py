@@ -129,6 +129,35 @@ def test_four_shards_of_a_cluster_are_on_several_nodes(
         site.close()
 
 
+def test_a_node_that_is_down_delays_only_its_shards(
+    tmp_path: Path,
+    migrated_url: str,
+    servers: Servers,  # noqa: F811  a fixture
+) -> None:
+    nodes = cluster(tmp_path, servers)
+    for node in nodes:
+        run(node, "CONFIG SET", "cluster-require-full-coverage", "no")
+    url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
+    site = Site(tmp_path, migrated_url, {"REDIS_URL": url, "QUEUE_SHARDS": "4"})
+    try:
+        names = shard_names(QUEUE, 4)
+        slots = [run(nodes[0], "CLUSTER KEYSLOT", f"{{{name}}}") for name in names]
+        home = [slot * 3 // SLOTS for slot in slots]
+        worker = site.start_worker()
+        with frozen(worker):  # most of its scripts are on no node yet
+            ids = site.place(400, 1, 6)
+            for n in (home[1], home[1] + 3):  # its replica too
+                nodes[n].kill()
+        since = datetime.now(UTC)
+        site.wait_until_all_are_cancelled()
+        assert max(map(max, lateness(site, 4, since))) <= bound(WITHOUT_REDIS_SECONDS)
+        others = {name for name, node in zip(names, home, strict=True) if node != home[1]}
+        assert handled(site, worker, "batch") >= others
+        site.assert_each_was_cancelled_once(ids)
+    finally:
+        site.close()
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

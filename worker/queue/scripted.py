@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import redis
 from redis.commands.core import Script
+from redis.exceptions import NoScriptError
 
 from ..flow import Task
 from ..log import log
@@ -22,6 +23,19 @@ LOGGER = logging.getLogger("worker")
 #: A pause that Redis has lost is renewed only by a client that asked no longer ago than this, because it may
 #: have been ended since.
 PAUSE_KNOWN_SECONDS = 60.0
+
+
+class _Script(Script):
+    """A script that is loaded on the node that runs it. redis-py would load it on all primaries of a cluster, which
+    fails while one of them is down.
+    """
+
+    def __call__(self, keys: Any = (), args: Any = (), client: Any = None) -> Any:
+        client = client or self.registered_client
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return client.eval(self.script, len(keys), *keys, *args)
 
 
 class Noting:
@@ -74,7 +88,7 @@ class ScriptedQueue(Noting):
         #: redis-py types each reply as a value or an awaitable; on this client it is the value.
         self._redis: Any = client
         self._scripts: dict[str, tuple[Script, list[str]]] = {
-            file.name: (Script(client, file.text.encode()), self.keys.of(file))
+            file.name: (_Script(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
         }
 
