@@ -1,4 +1,4 @@
-"""A queue in several parts, for more than one core or one server of Redis can do.
+"""A queue in several parts, for more load than one core or one Redis server can take.
 
 Each part is a queue of its own: shard 0 has the queue's name, shard 2 of ``orders`` is called ``orders/2``. So each has
 a slot of its own in a cluster, or a server of its own where the URL names several. A task's id says which shard it is in.
