@@ -423,7 +423,9 @@ def pooler(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
     os.environ["DATABASE_POOLER"] = "true"  # for the processes that tests start
     plain = Settings(database_url=postgres.url(), redis_url="redis://nowhere")
     # For the pooler's backends only: migrators and the tests themselves wait for as long as it takes.
-    session = "; ".join(f"SET {name} = {value}" for name, value in session_settings(plain).items())
+    session = "; ".join(
+        f"SET {name} = ''{value}''" for name, value in session_settings(plain).items()
+    )
     folder = tmp_path_factory.mktemp("pooler")
     url = sa.make_url(postgres.url())
     with (

@@ -40,6 +40,8 @@ def session_settings(settings: Settings) -> dict[str, str]:
     timeout = str(_ms(settings.statement_timeout_seconds))
     return {
         "timezone": "UTC",
+        # A statement that waited for a lock sees what its holder changed, whatever the database's default.
+        "default_transaction_isolation": "read committed",
         "lock_timeout": str(_ms(settings.lock_timeout_seconds)),
         "statement_timeout": timeout,
         # Ends a transaction whose client froze, and with it the locks.
@@ -86,7 +88,9 @@ def create_engine(settings: Settings) -> sa.Engine:
         connect_args["prepare_threshold"] = None
     else:
         session = session_settings(settings)
-        connect_args["options"] = " ".join(f"-c {name}={value}" for name, value in session.items())
+        connect_args["options"] = " ".join(
+            f"-c {name}=" + value.replace(" ", "\\ ") for name, value in session.items()
+        )
     engine = sa.create_engine(url, connect_args=connect_args, **options)
     patience = settings.statement_timeout_seconds + GRACE_SECONDS
 

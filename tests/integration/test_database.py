@@ -9,7 +9,7 @@ from orders.clients.service import Clients
 from orders.errors import StorageUnavailable
 from orders.sql.database import LightCursor, reading
 from orders.sql.tables import stock_items
-from tests.conftest import Shop, opened
+from tests.conftest import Shop, connected, opened
 
 
 def test_a_connection_of_the_service_can_roll_back(shop: Shop) -> None:
@@ -73,3 +73,13 @@ def test_columns_have_the_drivers_names_and_types(shop: Shop, query: str) -> Non
         described = [(column[0], column[1]) for column in light.description or ()]
         plainly = super(LightCursor, light).description or ()
         assert described == [(column.name, column.type_code) for column in plainly]
+
+
+def test_the_isolation_is_the_services_own_not_the_databases(migrated_url: str) -> None:
+    with connected(migrated_url) as connection:
+        connection.execute(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = "
+            "serializable', current_database()); END $$"
+        )
+    with opened(migrated_url) as shop, reading(shop.engine) as connection:
+        assert connection.scalar(sa.text("SHOW transaction_isolation")) == "read committed"

@@ -486,10 +486,10 @@ def test_a_conflict_that_goes_on_is_an_outage(shop: Shop) -> None:
 
 
 def strict(engine: sa.Engine) -> None:
-    """Make transactions of this database repeatable reads, unless they say otherwise."""
-    with engine.begin() as connection:
-        connection.exec_driver_sql(
-            f"ALTER DATABASE {engine.url.database} "
-            "SET default_transaction_isolation = 'repeatable read'"
-        )
+    """Make transactions of new connections repeatable reads, as the service's own setting would not."""
     engine.dispose()
+
+    @sa.event.listens_for(engine, "connect")
+    def set_isolation(connection: Any, _: object) -> None:
+        connection.execute("SET default_transaction_isolation = 'repeatable read'")
+        connection.commit()
