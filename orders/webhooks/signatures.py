@@ -5,6 +5,7 @@ https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-w
 """
 
 import base64
+import binascii
 import hashlib
 import hmac
 import re
@@ -65,5 +66,8 @@ def verify(
 
 def _signature(key: str, message_id: str, timestamp: str, body: bytes) -> str:
     text = f"{message_id}.{timestamp}.".encode() + body
-    secret = base64.b64decode(key.removeprefix(PREFIX), validate=True)
+    try:
+        secret = base64.b64decode(key.removeprefix(PREFIX), validate=True)
+    except binascii.Error as error:
+        raise ValueError("a secret is whsec_ and base64") from error
     return "v1," + base64.b64encode(hmac.digest(secret, text, hashlib.sha256)).decode()

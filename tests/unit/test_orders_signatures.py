@@ -101,3 +101,8 @@ def test_thousands_of_signatures_cost_one_digest_a_secret(
     assert len(digests) == len(keys)
     headers["webhook-signature"] = " ".join(["v1,AAAA"] * (MAX_SIGNATURES - 1) + [one])
     assert verify(headers, BODY, keys, now_seconds=NOW) == "m1"
+
+
+def test_a_secret_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="a secret is whsec_ and base64"):
+        signed("m1", BODY, ["whsec_pasted in part"], now_seconds=NOW)
