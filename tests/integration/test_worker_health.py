@@ -189,7 +189,8 @@ def test_claims_that_are_stuck_although_work_is_due_fail(
         queue.schedule_many((f"{n}", 1, b"") for n in range(50))
         [found] = worker.health().flows
         assert found.failures[0].startswith("claims have made no progress for ")
-        assert queue.stats().due == 50
+        # Of "first" it depends on where the lane was stopped, so it is not counted.
+        assert queue.stats().due >= 50
         go_on.set()
         wait_until(lambda: worker.health().status == "ok", "the end")
         wait_until(lambda: not queue.stats().scheduled, "the tasks")
