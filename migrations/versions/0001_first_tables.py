@@ -220,14 +220,13 @@ CREATE TABLE order_events (
   expires_at timestamptz,
   version integer,
   client_reference varchar(255),
-  CONSTRAINT pk_order_events PRIMARY KEY (order_id, id),
+  place bigint GENERATED ALWAYS AS (CASE WHEN expires_at IS NULL THEN id ELSE 0 END) STORED,
+  CONSTRAINT uq_order_events_terminal UNIQUE (order_id, place),
+  CONSTRAINT pk_order_events PRIMARY KEY (client_id, id),
   CONSTRAINT ck_order_events_terminal
     CHECK ((type IN ('order.paid', 'order.cancelled')) = (expires_at IS NOT NULL)
       AND (expires_at IS NULL) = (version IS NULL))
 );
-CREATE INDEX ix_order_events_client ON order_events (client_id, id);
-CREATE UNIQUE INDEX uq_order_events_terminal ON order_events (order_id)
-  WHERE type IN ('order.paid', 'order.cancelled');
 CREATE INDEX ix_order_events_ended ON order_events (client_id, type, order_id)
   WHERE type IN ('order.paid', 'order.cancelled');
 CREATE INDEX ix_order_events_ended_expires ON order_events (client_id, type, expires_at, order_id)

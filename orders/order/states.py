@@ -13,7 +13,7 @@ from orders.order.domain import EventType, OrderStatus
 from orders.sql.expressions import Id, Instant, one_of, text_literal
 from orders.sql.steps import Operation
 from orders.sql.tables import (
-    TERMINAL,
+    ENDS,
     api_clients,
     cancel_reason,
     order_events,
@@ -152,7 +152,7 @@ def list_orders(status: str | None, given: frozenset[str]) -> Operation:
     for kind, ending in ENDINGS.items():
         if status in (None, ending):
             page = ended_state().where(*_within(order_events, {"type": text_literal(kind)}, given))
-            pages.append(page if "client_reference" in given else page.where(TERMINAL))
+            pages.append(page if "client_reference" in given else page.where(ENDS))
     state = listed(*pages, by=by).cte("page")
     name = client_of(p("for_client", type_=Id))
     return Operation(lambda _: in_state(state, name).order_by(*_latest_first(state, by)))

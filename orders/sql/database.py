@@ -55,6 +55,8 @@ def session_settings(settings: Settings) -> dict[str, str]:
         "enable_nestloop": "off",
         # Compiling such a statement takes longer than running it.
         "jit": "off",
+        # So their plans do not depend on parameters either, and none is made twice.
+        "plan_cache_mode": "force_generic_plan",
     }
 
 
@@ -68,6 +70,8 @@ def create_engine(settings: Settings) -> sa.Engine:
         # A connection that died while it was idle is found before a request is spent on it.
         "pool_pre_ping": True,
         "pool_recycle": 1800,
+        # Each connection prepares its own statements: the one that was used last has most of them.
+        "pool_use_lifo": True,
         "pool_size": settings.database_pool_size,
         "max_overflow": 0,
         "pool_timeout": 3,

@@ -277,27 +277,32 @@ order_events = sa.Table(
     sa.Column("expires_at", Instant),
     sa.Column("version", sa.Integer),
     sa.Column("client_reference", sa.String(255)),
-    sa.PrimaryKeyConstraint("order_id", "id"),
+    # An order ends once: the database refuses a second event in place 0.
+    sa.Column(
+        "place",
+        sa.BigInteger,
+        sa.Computed("CASE WHEN expires_at IS NULL THEN id ELSE 0 END", persisted=True),
+    ),
+    sa.UniqueConstraint("order_id", "place", name="uq_order_events_terminal"),
     # A client's events in their sequence: see `orders.order.feed`.
-    sa.Index("ix_order_events_client", "client_id", "id"),
+    sa.PrimaryKeyConstraint("client_id", "id"),
     sa.CheckConstraint(
         "(type IN ('order.paid', 'order.cancelled')) = (expires_at IS NOT NULL)"
         " AND (expires_at IS NULL) = (version IS NULL)",
         name="ck_order_events_terminal",
     ),
 )
-TERMINAL = sa.text("type IN ('order.paid', 'order.cancelled')")
-# An order ends once: the database refuses a second ending.
-sa.Index(
-    "uq_order_events_terminal", order_events.c.order_id, unique=True, postgresql_where=TERMINAL
-)
+#: Whether an event is the terminal one of an order that the statement names.
+TERMINAL = order_events.c.place == sa.literal_column("0")
+#: The same, where it names a client.
+ENDS = sa.text("type IN ('order.paid', 'order.cancelled')")
 # A client's ended orders, in the order of each list.
 sa.Index(
     "ix_order_events_ended",
     order_events.c.client_id,
     order_events.c.type,
     order_events.c.order_id,
-    postgresql_where=TERMINAL,
+    postgresql_where=ENDS,
 )
 sa.Index(
     "ix_order_events_ended_expires",
@@ -305,7 +310,7 @@ sa.Index(
     order_events.c.type,
     order_events.c.expires_at,
     order_events.c.order_id,
-    postgresql_where=TERMINAL,
+    postgresql_where=ENDS,
 )
 sa.Index(
     "ix_order_events_ended_reference",
