@@ -57,7 +57,7 @@ class ShownRecords(Transactional[OrderRepository]):
                 locked = locked_rows(sql.connection) if overdue else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
-        oldest_ms = -upcoming[0].expires_in_ms if upcoming else 0
+        oldest_ms = max((-row.expires_in_ms for row in upcoming), default=0)
         return {
             "answers": True,
             "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": max(0, oldest_ms)},

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.order.states import client_of, ended_state, in_state, listed, unpaid_state
+from orders.order.waiting import under_way
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, newest_ids, oldest_first
 from orders.sql.steps import insertion
@@ -31,7 +32,7 @@ MINUTES, SAMPLE = 30, 25
 #: Cancellations before that are not listed among the latest.
 DAY_AGO_MS = sa.literal_column("-86400000", sa.BigInteger)
 
-_overdue = unpaid_orders.c.expires_at <= now()
+_overdue = sa.and_(unpaid_orders.c.expires_at <= now(), ~under_way(unpaid_orders))
 _of_unpaid = (
     # With a bound, planners seek in the index instead of scanning all of it.
     sa.select(unpaid_orders.c.expires_at)
@@ -45,13 +46,15 @@ COUNT_OVERDUE = sa.select(sa.func.count()).select_from(_of_unpaid.where(_overdue
 _owner = client_of(orders.c.client_id)
 _next = (
     unpaid_state()
+    .add_columns(unpaid_orders.c.under_way_until)
     .where(unpaid_orders.c.expires_at > sa.literal(FIRST.at, Instant))
     .order_by(unpaid_orders.c.expires_at, unpaid_orders.c.order_id)
     .limit(p("most"))
     .cte("page")
 )
-# The unpaid orders that expire next, overdue ones first.
-LIST_NEXT = in_state(_next, _owner, ms_until(_next.c.expires_at).label("expires_in_ms")).order_by(
+_ends_at = sa.func.greatest(_next.c.expires_at, _next.c.under_way_until)
+# The unpaid orders that expire next, overdue ones first. One that is being paid waits for that.
+LIST_NEXT = in_state(_next, _owner, ms_until(_ends_at).label("expires_in_ms")).order_by(
     _next.c.expires_at, _next.c.order_id
 )
 _latest = (

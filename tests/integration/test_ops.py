@@ -334,6 +334,17 @@ def expire(api: Api, order_id: str, ms: int) -> None:
         connection.execute(moved, {"ms": ms})
 
 
+def test_an_order_that_is_being_paid_is_not_overdue(api: Api, page: Page) -> None:
+    order_id = (api.place().json or {})["id"]
+    expire(api, order_id, -7000)
+    with api.services.engine.begin() as connection:
+        until = sa.update(unpaid_orders).values(under_way_until=later(now(), "ms"))
+        connection.execute(until, {"ms": 60_000})
+    sql = page.get("state")["sql"]
+    assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"]) == (0, 0)
+    assert 50_000 < sql["next"][0]["expires_in_ms"] <= 60_000
+
+
 def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page) -> None:
     first = (api.place(client_reference="A-1").json or {})["id"]
     second = (api.place().json or {})["id"]
