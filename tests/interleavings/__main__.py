@@ -191,12 +191,15 @@ def _shops() -> Iterator[Shop]:
 
 def _first_sending(shop: Shop, mistake: SqlMistake) -> str | None:
     """The order of statements that finds a mistake in those of webhooks."""
+    changed = []
     for line in SENDINGS:
-        with webhook_world(shop) as world, planted_in_sql(shop.engine, mistake):
+        with webhook_world(shop) as world, planted_in_sql(shop.engine, mistake) as changed_here:
             try:
                 explore(world, line)
             except Violation as violation:
                 return " ".join(str(violation).split())
+        changed += changed_here
+    assert changed, f"no statement has {mistake.right!r}"
     return None
 
 

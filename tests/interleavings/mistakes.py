@@ -65,14 +65,14 @@ MISTAKES = [
     Mistake("redis.call('ZREM', dead, id)", ""),
     Mistake("redis.call('HDEL', letters, id) == 1", "redis.call('HDEL', letters, id) >= 0"),
     Mistake("redis.call('ZADD', scheduled, now, id)", "", "requeue"),
-    Mistake("'-inf', now, 'WITHSCORES'", "'-inf', '(' .. whole(now), 'WITHSCORES'", "claim"),
+    Mistake("'-inf', now, {}", "'-inf', '(' .. whole(now), {}", "claim"),
     Mistake(
         "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
     ),
     Mistake("upcoming > now", "upcoming > now + lease", "claim"),
     Mistake("redis.call('ZREM', from, unpack(ids))", "", "claim"),
     Mistake("redis.call('ZADD', claims, now + lease, ARGV[7])", "", "claim"),
-    Mistake("if #ARGV > 12 then", "if false then", "claim"),
+    Mistake("if #ARGV > 13 then", "if false then", "claim"),
     Mistake("if not redis.call('ZSCORE', lost_claims, state.token) then", "do", "claim"),
     Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
     Mistake("if lease_end then shorten_late_leases() end", "", "claim"),

@@ -243,6 +243,8 @@ class QueueWorld(Machine):
             if has_turn:
                 self.sweeper = self.now + LEASE, worker
             assert is_near or not self.paused, "paused"
+            leases = [each.at for each in self.known.values() if each.place == "leased"]
+            assert is_near or max(leases, default=0) <= self.now + LEASE, "a lease ends too late"
         now, model, quiet = self.now, self._model(), Said(worker, False, False, 0, None, [])
         self.now += SOON - 1
         assert is_near or not self.take(quiet, LIMIT, LEASE, ""), "there is something to claim"

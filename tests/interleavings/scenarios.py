@@ -21,6 +21,7 @@ SCENARIOS = [
     "schedule a; w1 claim, w1 ack a, save, restart, w1 sweep, lease ends",
     "schedule a, w1 claim; w1 extend a, w1 ack a, outage x2, w2 claim x2, clock back",
     "schedule a; w1 lose claim, w1 delay claim, w1 late claim, w2 claim, outage, lease ends",
+    "w1 claim, schedule a; w1 delay claim, w1 late claim, w2 claim, outage, lease ends",
     "schedule a, w1 claim; w1 look again a, w1 reschedule a, w2 claim, w1 sweep, lease ends x2",
     "schedule a; w1 lose claim, pause, w1 claim, resume, w2 claim, lease ends",
     "schedule b, w1 claim, lease ends, w1 claim; w1 release b, w1 look again b, schedule a, w2 claim, lease ends",

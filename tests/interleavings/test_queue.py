@@ -11,6 +11,7 @@ from devtools.valkey import Valkey
 from tests.conftest import missing
 from tests.interleavings.explorer import explore
 from tests.interleavings.lanes import ConsumerWorld, LaneWorld, RecurringWorld
+from tests.interleavings.mistakes import IN_PYTHON, MISTAKES, planted, planted_in_python
 from tests.interleavings.queue_world import QueueWorld
 from tests.interleavings.scenarios import CONSUMERS, LARGE, PAIRS, RECURRING, SCENARIOS, TRIPLES
 from tests.length import quick_first
@@ -62,3 +63,12 @@ def test_no_order_of_two_recurring_workers_calls_does(server: redis.Redis, line:
 def search(world: LaneWorld, line: str) -> None:
     with capture_logs():  # to write them would take longer than all the rest
         assert explore(world, line).complete
+
+
+def test_each_mistake_to_plant_has_its_place_in_the_code(server: redis.Redis) -> None:
+    for mistake in MISTAKES:
+        with planted(QueueWorld(server), mistake):
+            pass
+    for each in IN_PYTHON:
+        with planted_in_python(each):
+            pass
