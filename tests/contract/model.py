@@ -356,9 +356,10 @@ class Machine(RuleBasedStateMachine):
         self.renew_pause(knew=said.knew)
         if self.paused:
             return []
-        self.shorten_leases(lease)
         ids = [] if self.spared_until() else self.take_suspects(isqrt(limit))
         ids = ids or self.take_due(limit, newest=said.newest)
+        if not ids or said.newest or said.expected is None:
+            self.shorten_leases(lease)
         if ids and self.deliveries(ids[0]) > 1:
             self.alone = ids[0]
         if ids:

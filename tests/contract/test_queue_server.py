@@ -44,6 +44,21 @@ def test_a_hundred_thousand_tasks_cost_only_their_zset(
     assert _growth(client, scheduled) <= 1.1 * expected
 
 
+@pytest.mark.parametrize(("payload", "most"), [(b"", 22), (b"x", 25)])
+def test_a_task_costs_no_more_commands_than_these(
+    client: Any, queue: DelayQueue, payload: bytes, most: int
+) -> None:
+    queue.schedule("first", 1)
+    queue.ack(queue.claim(1, 60_000).tasks)
+    client.config_resetstat()
+    for n in range(200):
+        queue.schedule(f"{n}", n, payload)
+    for tasks in [queue.claim(1, 60_000).tasks for _ in range(200)]:
+        queue.ack(tasks)
+    calls = [int(command["calls"]) for command in client.info("commandstats").values()]
+    assert sum(calls) / 200 < most + 0.1  # the first one wakes somebody
+
+
 def _growth(client: Any, fill: Callable[[], None]) -> int:
     before = client.info("memory")["used_memory"]
     fill()

@@ -213,6 +213,16 @@ def test_a_lease_taken_by_a_fast_clock_ends_in_time(
     assert [(task.id, task.deliveries) for task in suspects] == [("a", 1), ("b", 1)]
 
 
+def test_a_busy_worker_finds_such_a_lease_in_two_claims(queue: DelayQueue) -> None:
+    queue.schedule_many((name, NOW, b"") for name in "abcd")
+    (slow,), now_ms, *_ = queue.claim(1, 10_000)
+    assert queue.claim(1, 10_000).tasks
+    queue.extend([slow], 10_000, now_ms=now_ms + HOUR)
+    claims = [queue.claim(1, 10_000) for _ in range(2)]
+    assert [len(claim.tasks) for claim in claims] == [1, 1]
+    assert state(queue)["leased"][slow.id] <= claims[-1].now_ms + 10_000
+
+
 def test_a_lease_extended_by_a_fast_clock_ends_in_time(
     queue: DelayQueue,
 ) -> None:

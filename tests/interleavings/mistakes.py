@@ -69,14 +69,14 @@ MISTAKES = [
     Mistake(
         "'-inf', now, 'LIMIT', 0, MOST_SUSPECTS", "'-inf', now + lease, 'LIMIT', 0, 9", "claim"
     ),
-    Mistake("upcoming > now", "upcoming > now + lease", "claim"),
+    Mistake("'-inf', now, {}", "'-inf', now + lease, {}", "claim"),
     Mistake("redis.call('ZREM', from, unpack(ids))", "", "claim"),
     Mistake("redis.call('ZADD', claims, now + lease, ARGV[7])", "", "claim"),
     Mistake("if #ARGV > 13 then", "if false then", "claim"),
     Mistake("if not redis.call('ZSCORE', lost_claims, state.token) then", "do", "claim"),
     Mistake("state.deliveries, state.attempts =", "local _, _ =", "claim"),
-    Mistake("if lease_end then shorten_late_leases() end", "", "claim"),
-    Mistake("if is_paused(ARGV[10]) then return {1, now, -1} end", "", "claim"),
+    Mistake("then shorten_late_leases() end", "then end", "claim"),
+    Mistake("if is_paused(ARGV[10], there % 2) then return {1, now, -1} end", "", "claim"),
     Mistake("if i == 1 and suspect then break end", "", "claim"),
     Mistake("if i == 1 or not suspect then", "do", "claim"),
     Mistake("kept_as(NOBODY, state)", "kept_as(string.sub(kept, 1, 64), state)", "claim"),

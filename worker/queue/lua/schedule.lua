@@ -36,9 +36,9 @@ for i = 4, #ARGV, 3 do
   elseif redis.call('HEXISTS', letters, id) == 1 then
     answers[#answers + 1] = 'dead'
   else
-    if known then redis.call('ZREM', leased, '') end -- a full server refuses an HSET as the first write
     -- The payload first: if that fails, the task is still where it was.
     if payload ~= '' then
+      if known then redis.call('ZREM', leased, '') end -- a full server refuses an HSET as the first write
       redis.call('HSET', payloads, id, payload)
     elseif known then
       redis.call('HDEL', payloads, id)
