@@ -164,8 +164,15 @@ def test_a_drain_that_runs_out_releases_its_tasks_and_ends(
         wait_until(lambda: redis_client.llen("blocked") == restarts, "the handler to begin")  # noqa: B023
         assert worker.stop() == 0
         assert tasks(queue) == {"scheduled": {"a": 1}, "tokens": {"a": attempts(1)}}
-    exits: Any = redis_client.lrange("blocked", 0, -1)
-    assert {int(status) for status in exits} == {-signal.SIGTERM}, "its child ended when told to"
+
+
+def test_a_child_that_a_handler_forks_ends_when_told_to(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    DelayQueue(redis_client, "occupied").schedule("a", 1)
+    start("occupied")
+    wait_until(lambda: redis_client.llen("blocked"), "the child to end")
+    assert redis_client.lrange("blocked", 0, -1) == [b"%d" % -signal.SIGTERM]
 
 
 def _ends(worker: Process) -> bool:
