@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from devtools.processes import Process, free_port, wait_until
 from devtools.valkey import Valkey, private_valkey, valkey_server
@@ -361,7 +362,8 @@ def cluster(tmp_path: Path, servers: list[Valkey | Process]) -> str:
     nodes = []
     for name, slots in (("one", (0, 8191)), ("two", (8192, 16383))):
         ports = ["--cluster-port", str(free_port())]
-        node = Valkey(tmp_path / name, "--cluster-enabled", "yes", "--save", "", *ports).start()
+        settings = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(DAY), "--save", ""]
+        node = Valkey(tmp_path / name, *settings, *ports).start()
         servers.append(node)
         client: Any = redis.Redis.from_url(node.url, decode_responses=True)
         client.execute_command("CLUSTER ADDSLOTSRANGE", *slots)
@@ -389,3 +391,19 @@ def test_queues_of_a_cluster_are_on_any_of_its_nodes(cluster: str) -> None:
 
     asyncio.run(produce(3, Scheduled.CREATED))
     asyncio.run(produce(50, Scheduled.UNCHANGED))
+
+
+def test_a_node_that_is_down_keeps_no_script_from_another(
+    cluster: str, servers: list[Valkey | Process]
+) -> None:
+    name = next(name for name in (f"q{n}" for n in range(99)) if key_slot(name.encode()) > 8191)
+
+    async def produce() -> None:
+        async with connect_async(cluster, timeout_seconds=LONG) as client:
+            await client.initialize()
+            await asyncio.to_thread(servers[0].kill)
+            queue = AsyncDelayQueue(client, name)
+            assert await queue.schedule("a", DAY) is Scheduled.CREATED
+            assert await queue.schedule("a", DAY) is Scheduled.UNCHANGED
+
+    asyncio.run(produce())

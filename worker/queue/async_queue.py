@@ -5,6 +5,7 @@ from typing import Any
 
 import redis.asyncio
 from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
 
 from ..flow import Due
 from .formats import (
@@ -45,6 +46,7 @@ class AsyncDelayQueue(Noting):
         refuse_decoding(client)
         self.name = name
         self.keys = Keys(name)
+        self._redis: Any = client
         self._scripts = {
             file.name: (AsyncScript(client, file.text.encode()), self.keys.of(file))
             for file in scripts()
@@ -52,7 +54,11 @@ class AsyncDelayQueue(Noting):
 
     async def _run(self, name: str, now_ms: int | None, *args: Any) -> Any:
         script, keys = self._scripts[name]
-        return await script(keys=keys, args=["" if now_ms is None else now_ms, *args])
+        sent = (len(keys), *keys, "" if now_ms is None else now_ms, *args)
+        try:
+            return await self._redis.evalsha(script.sha, *sent)
+        except NoScriptError:  # not as redis-py does: see `scripted`
+            return await self._redis.eval(script.script, *sent)
 
     async def schedule(
         self,
