@@ -25,17 +25,13 @@ MAX_DUE_AT_MS = 2**53 - 1
 def task_to_schedule(
     task_id: str, due_at_ms: float | None, payload: bytes, delay_ms: float | None
 ) -> tuple[str, float, bytes] | Due:
-    """One task for `schedule_args`.
-
-    Raises ValueError unless it has either a time or a delay and can be stored.
-    """
+    """One task for `schedule_args`. Raises ValueError unless it has either a time or a delay."""
     if due_at_ms is not None and delay_ms is None:
         task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
     elif delay_ms is not None and due_at_ms is None:
         task = Due(task_id, checked_delay(delay_ms), payload)
     else:
         raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
-    _row(task)
     return task
 
 
@@ -47,7 +43,7 @@ def schedule_args(
     Raises ValueError for a task that cannot be stored, before it yields anything.
     """
     head = (keys.wake, int(only_if_absent))
-    for part in slices_by_size([*map(_row, tasks)]):
+    for part in slices_by_size([*map(row_of, tasks)]):
         yield chain(head, chain.from_iterable(part))
 
 
@@ -102,8 +98,8 @@ def slices_by_size(
         yield rows[start:]
 
 
-def _row(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
-    """A task as `schedule.lua` takes it."""
+def row_of(task: tuple[str, float, bytes] | Due) -> tuple[bytes, int | str, bytes]:
+    """A task as `schedule.lua` takes it. Raises ValueError for one that cannot be stored."""
     task_id, at_ms, payload = task
     if isinstance(task, Due):
         return checked_id(task_id), f"+{checked_delay(at_ms)}", payload

@@ -14,7 +14,7 @@ from ..errors import described
 from ..flow import MAX_DELAY_MS, Due
 from ..log import log
 from .delay_queue import DelayQueue
-from .formats import SLICE, task_to_schedule
+from .formats import SLICE, row_of, task_to_schedule
 
 #: How long a change waits for others to be sent with it. Sending one costs as much as sending twenty.
 LINGER_SECONDS = 0.01
@@ -95,7 +95,7 @@ class BatchScheduler:
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
-        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
+        row_of(task := task_to_schedule(task_id, due_at_ms, payload, delay_ms))
         self._change(task_id, _Entry(task, self._clock(), even_if_dead))
 
     def cancel(self, task_id: str) -> None:
