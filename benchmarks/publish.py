@@ -1,4 +1,4 @@
-"""Writes the latest figures into docs/performance.md, as tables and plots.
+"""Writes the latest figures into docs/performance.md and docs/capacity.md, as tables and plots.
 
 python -m benchmarks.publish
 """
@@ -13,13 +13,20 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from benchmarks import report
+from benchmarks.simulate import CELLS, TROUBLES, troubled
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = (DOCS / "performance.md", DOCS / "capacity.md")
 OWN, OTHER = "#1f5a7a", "#b9b2a6"
 #: What is left to the plots and the results' files.
 UNPUBLISHED = {"min_ms", "p10_ms", "p90_ms", "redis_commands_per_s", "redis_commands_per_task"}
 #: Parts of which a plot shows the rows of others.
 PLOTTED = {"drain", "lateness"}
+#: What is said of figures that were not measured themselves.
+DERIVED = {
+    "machines": "Extrapolated from what was measured",
+    "simulated": "Simulated from what was measured",
+}
 #: Rows whose 99th percentile is at most this are also in a second plot, with a finer scale.
 SOON_MS = 20
 Figures = Mapping[str, Mapping[str, Sequence[float]]]
@@ -28,16 +35,19 @@ Figures = Mapping[str, Mapping[str, Sequence[float]]]
 def main() -> None:
     """Rewrite the text between ``<!-- part -->`` and ``<!-- end -->`` for each part."""
     mpl.use("Agg")
-    text = PAGE.read_text()
+    blocks = {}
     for path in sorted(report.RESULTS.glob("*.json")):
-        found = report.load(path.stem)
-        block = f"<!-- {path.stem} -->\n{_figures(found, path.stem)}\n<!-- end -->"
-        pattern = rf"<!-- {path.stem} -->.*?<!-- end -->"
-        text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)  # noqa: B023
-        print(f"{path.stem}: {'in' if count else 'not in'} {PAGE.name}")
-    PAGE.write_text(text)
+        blocks[path.stem] = _figures(report.load(path.stem), path.stem)
+    for page in PAGES:
+        text = page.read_text()
+        for part, block in blocks.items():
+            pattern = rf"(?<=<!-- {part} -->\n).*?(?=\n<!-- end -->)"
+            text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)  # noqa: B023
+            print(f"{part}: {'in' if count else 'not in'} {page.name}")
+        page.write_text(text)
     _drain()
     _lateness()
+    _simulated()
 
 
 def _figures(found: report.Report, part: str) -> str:
@@ -47,7 +57,7 @@ def _figures(found: report.Report, part: str) -> str:
         for row, columns in found.figures.items()
         if part not in PLOTTED or _is_own(row)
     }
-    return f"{report.table(figures)}\n\nMeasured {found.measured}."
+    return f"{report.table(figures)}\n\n{DERIVED.get(part, 'Measured')} {found.measured}."
 
 
 def _drain() -> None:
@@ -111,6 +121,28 @@ def _distribution(axes: Any, row: str, quantiles: dict[str, float]) -> None:
     axes.plot([quantiles["p50_ms"]], [row], "o", color="black", markersize=5)
 
 
+def _simulated() -> None:
+    """In each trouble, how late the latest of the orders are that are cancelled in a half second."""
+    figure, all_axes = plt.subplots(1, len(TROUBLES), figsize=(12, 3.2), layout="constrained")
+    for axes, trouble in zip(all_axes, TROUBLES, strict=True):
+        for cell, colour in zip(CELLS, (OTHER, OWN), strict=True):
+            latest: dict[float, float] = {}
+            for at, late, _ in troubled(trouble, cell, seed=1).late:
+                second = (at + late) // 500 / 2
+                latest[second] = max(latest.get(second, 0), late / 1000)
+            seconds = sorted(latest)
+            values = [latest[second] for second in seconds]
+            axes.plot(seconds, values, color=colour, label=f"{cell}, {CELLS[cell][1]:,} a second")
+        axes.set_title(trouble, fontsize="medium")
+        axes.set_xlabel("cancelled after, s")
+        axes.set_ylim(bottom=0)
+        axes.spines[["top", "right"]].set_visible(False)
+    all_axes[0].set_ylabel("the latest of them, s late")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.savefig(DOCS / "plots" / "simulated.png", dpi=120, metadata={"Software": None})
+    plt.close(figure)
+
+
 def _medians(row: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {column: statistics.median(values) for column, values in row.items()}
 
@@ -125,7 +157,7 @@ def _colour(row: str) -> str:
 
 def _save(figure: Any, axes: Any, name: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(PAGE.parent / "plots" / f"{name}.png", dpi=120, metadata={"Software": None})
+    figure.savefig(DOCS / "plots" / f"{name}.png", dpi=120, metadata={"Software": None})
     plt.close(figure)
 
 

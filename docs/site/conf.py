@@ -31,6 +31,7 @@ navigation = {
         "docs/exposing",
         "docs/failure-modes",
         "docs/performance",
+        "docs/capacity",
         "docs/tested-on",
     ],
     "Copy it": [
