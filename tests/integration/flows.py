@@ -1,5 +1,6 @@
 """Flows for real worker processes. What they did is written to Redis, to be read by the tests."""
 
+import gc
 import json
 import os
 import time
@@ -43,7 +44,7 @@ def recording() -> list[Flow]:
     def handler(name: str) -> Flow:
         return Flow(
             name=name,
-            handler=lambda tasks: note(client, tasks, flow=name),
+            handler=lambda tasks: note(client, tasks, flow=name, frozen=gc.get_freeze_count()),
             batch_size=100,
             pool="one",
         )

@@ -175,6 +175,16 @@ def test_a_child_that_a_handler_forks_ends_when_told_to(
     assert redis_client.lrange("blocked", 0, -1) == [b"%d" % -signal.SIGTERM]
 
 
+def test_what_is_loaded_is_never_searched_for_garbage(
+    redis_client: redis.Redis, start: Start
+) -> None:
+    DelayQueue(redis_client, "high").schedule("a", 1)
+    start("recording")
+    wait_for(redis_client, 1)
+    [row] = handled(redis_client)
+    assert row["frozen"] > 10_000
+
+
 def _ends(worker: Process) -> bool:
     if worker.running():
         worker.signal(signal.SIGTERM)
