@@ -273,7 +273,8 @@ class Scene:
         for each in held:
             if each.given_back_at is None or self.is_settling:
                 continue
-            if all(event.at >= each.given_back_at for event in endings):
+            # Of two in one millisecond either may have been first.
+            if all(event.at > each.given_back_at for event in endings):
                 deadline = each.ends_at + timedelta(milliseconds=each.give_back_ms)
                 assert order.expires_at >= deadline, "a freeze did not give back"
         is_expired = any((each.data or {}).get("reason") == "expired" for each in endings)
