@@ -57,10 +57,10 @@ class ShownRecords(Transactional[OrderRepository]):
                 locked = locked_rows(sql.connection) if overdue else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
-        oldest_ms = max((-row.expires_in_ms for row in upcoming), default=0)
+        oldest_ms = max([0, *(-row.expires_in_ms for row in upcoming)])
         return {
             "answers": True,
-            "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": max(0, oldest_ms)},
+            "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": oldest_ms},
             "locked": [str(each) for each in locked],
             "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],

@@ -55,7 +55,7 @@ def session_settings(settings: Settings) -> dict[str, str]:
         "enable_nestloop": "off",
         # Compiling such a statement takes longer than running it.
         "jit": "off",
-        # So their plans do not depend on parameters either, and none is made twice.
+        # Nor do plans depend on parameters: a connection plans a statement once.
         "plan_cache_mode": "force_generic_plan",
     }
 

@@ -65,7 +65,7 @@ def _run(options: argparse.Namespace) -> None:
         host=options.metrics_host,
         port=options.metrics_port,
     ) as worker:
-        # What is loaded by now stays. To look through it for garbage takes 0.1 s, in which no task begins.
+        # What is loaded by now stays. Searching it for garbage takes 0.1 s, in which no task begins.
         gc.collect()
         gc.freeze()
         _run_until_stopped(worker)

@@ -27,12 +27,10 @@ def task_to_schedule(
 ) -> tuple[str, float, bytes] | Due:
     """One task for `schedule_args`. Raises ValueError unless it has either a time or a delay."""
     if due_at_ms is not None and delay_ms is None:
-        task: tuple[str, float, bytes] | Due = (task_id, due_at_ms, payload)
-    elif delay_ms is not None and due_at_ms is None:
-        task = Due(task_id, checked_delay(delay_ms), payload)
-    else:
-        raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
-    return task
+        return task_id, due_at_ms, payload
+    if delay_ms is not None and due_at_ms is None:
+        return Due(task_id, checked_delay(delay_ms), payload)
+    raise ValueError("a task is scheduled with either due_at_ms or delay_ms, not both")
 
 
 def schedule_args(

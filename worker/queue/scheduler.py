@@ -95,7 +95,8 @@ class BatchScheduler:
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"the payload of {task_id!r} is {payload!r}, not bytes")
-        row_of(task := task_to_schedule(task_id, due_at_ms, payload, delay_ms))
+        task = task_to_schedule(task_id, due_at_ms, payload, delay_ms)
+        row_of(task)  # to raise now what it would raise when it is sent
         self._change(task_id, _Entry(task, self._clock(), even_if_dead))
 
     def cancel(self, task_id: str) -> None:
