@@ -12,6 +12,7 @@ from orders.bootstrap import Services, bootstrap, counting, guard_of, tracing
 from orders.closings import attempt_flow
 from orders.config import Settings
 from orders.deliveries import webhook_flow
+from orders.errors import StorageUnavailable
 from orders.freezes.guard import Guard
 from orders.order.domain import CancelledOrder
 from orders.order.service import Report
@@ -19,13 +20,14 @@ from orders.order.waiting import kept
 from orders.outages import outages
 from orders.pruning import retention_flow
 from orders.sql.database import session_settings
+from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
 from orders.sql.guards import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor
 from orders.watch.locked import LockLog
 from orders.watch.traces import NO_TRACES, Traces
-from worker import Backoff, DeadLetter, Flow, Outcome, Retry, Task
+from worker import Backoff, DeadLetter, Flow, Outcome, Retry, Task, Unavailable
 from worker.records import Records
 
 log = structlog.get_logger("orders")
@@ -62,12 +64,18 @@ def timeout_flow(
     ) -> Mapping[str, float | Outcome]:
         odd = {id_: HAS_PAYLOAD for id_, task in tasks.items() if task.payload}
         report, ids = _report(tasks.values(), traces, time.time_ns()), [*(tasks.keys() - odd)]
-        if guard is not None:
-            with outages():
+        not_after = None
+        try:
+            if guard is not None:
                 guard.before_cancelling(connection, ids)
-        not_after = None if guard is None else guard.not_after()
-        with locks.expected():
+                not_after = guard.not_after()
             left = orders.expire(connection, ids, report, not_after)
+        except StorageUnavailable as error:
+            raise Unavailable(str(error)) from error
+        except sa.exc.OperationalError as error:
+            if sqlstate(error) == LOCK_NOT_AVAILABLE:
+                locks.suspect()
+            raise
         if any(ms <= 0 for ms in left.values()):
             locks.suspect()
         return {**(_spread(left, per_second) if per_second else left), **odd}

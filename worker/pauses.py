@@ -1,7 +1,8 @@
 """A pause: what it says, and where a flow may keep it."""
 
+from collections.abc import Hashable, Mapping
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Pause(NamedTuple):
@@ -28,3 +29,14 @@ class Pauses(Protocol):
 
     def end(self) -> None:
         """End the pause, if there is one."""
+
+
+@runtime_checkable
+class KeptTogether(Pauses, Protocol):
+    """Keeps the pauses of several queues in one place, where one query finds all."""
+
+    queue: str
+    place: Hashable
+
+    def find_all(self) -> Mapping[str, Pause]:
+        """The pauses in this place, by the queue's name. Raises Unavailable."""

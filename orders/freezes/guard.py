@@ -101,23 +101,21 @@ class Guard:
 
         An error of its own must not count against orders: it is logged, and they go on.
         """
+        own_ms = self._own_ms()
+        must_look = own_ms > self._looked_at + FRESH_MS
+        may_brake = self._may_brake(len(order_ids), own_ms)
+        if not (must_look or may_brake):
+            return
         try:
             with translated():
-                self._check(connection, order_ids)
+                if must_look:
+                    self.look()
+                if may_brake:
+                    self._brake(connection, order_ids)
         except StorageUnavailable:
             raise
         except Exception:
             log.exception("guard failed")
-
-    def _check(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
-        own_ms = self._own_ms()
-        if own_ms > self._looked_at + FRESH_MS:
-            self.look()
-        if self._limits.brake_factor and own_ms >= self._checked_at + BRAKE_MS:
-            self._unchecked += len(order_ids)
-            if self._unchecked >= BRAKE_EVERY or len(order_ids) >= LARGE_BATCH:
-                self._unchecked, self._checked_at = 0, own_ms
-                self._brake(connection, order_ids)
 
     # -- the door --------------------------------------------------------------------------
 
@@ -198,6 +196,15 @@ class Guard:
             self._clock_freeze = None
 
     # -- the brake -------------------------------------------------------------------------
+
+    def _may_brake(self, orders: int, own_ms: float) -> bool:
+        if not self._limits.brake_factor or own_ms < self._checked_at + BRAKE_MS:
+            return False
+        self._unchecked += orders
+        if self._unchecked < BRAKE_EVERY and orders < LARGE_BATCH:
+            return False
+        self._unchecked, self._checked_at = 0, own_ms
+        return True
 
     def _brake(self, connection: sa.Connection, order_ids: Sequence[str]) -> None:
         step = max(1, len(order_ids) // SAMPLE)

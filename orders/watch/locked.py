@@ -5,8 +5,7 @@ and that one's own lock names its connection.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import structlog
 
 from orders.errors import StorageUnavailable
 from orders.sql.database import reading
-from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
 
 log = structlog.get_logger("orders")
 
@@ -92,16 +90,6 @@ class LockLog:
         #: on the monotonic clock.
         self._look_at: float | None = None
         self._logged: dict[tuple[str, int], float] = {}
-
-    @contextmanager
-    def expected(self) -> Iterator[None]:
-        """Suspect a locked row if a statement is given up because of one."""
-        try:
-            yield
-        except sa.exc.OperationalError as error:
-            if sqlstate(error) == LOCK_NOT_AVAILABLE:
-                self.suspect()
-            raise
 
     def suspect(self) -> None:
         """Have `tick` look in a while, and as long as there is something to be seen."""

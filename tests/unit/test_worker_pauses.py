@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.engine import Clock, ClockedQueue
 from worker import Flow, Pause, Unavailable
-from worker.runtime.pauses import KNOWN_SECONDS, LOOK_SECONDS, PauseWatch, pause, resume
+from worker.runtime.pauses import KNOWN_SECONDS, LOOK_SECONDS, PauseRound, PauseWatch, pause, resume
 
 
 class Kept:
@@ -39,7 +39,12 @@ class Watched:
         self.queue = ClockedQueue("a", self.clock, self.redis)
         flow = Flow(name="a", handler=lambda _: None, pauses=self.pauses if kept else None)
         self.watch = PauseWatch(flow, self.queue)
+        self.rounds = PauseRound(self.queue.environment.clock)
+        self.rounds.add(self.pauses, self.watch, self._count)
         self.ended = 0
+
+    def _count(self) -> None:
+        self.ended += 1
 
     @property
     def holds(self) -> bool:
@@ -47,11 +52,7 @@ class Watched:
 
     def look(self) -> bool:
         """Look as a worker does all the time; return whether nothing may be claimed."""
-
-        def count() -> None:
-            self.ended += 1
-
-        self.clock.move(self.watch.round(count))
+        self.clock.move(self.rounds.round())
         return self.holds
 
 
@@ -118,6 +119,43 @@ def test_a_pause_that_ended_in_between_is_not_put_back(watched: Watched) -> None
     watched.queue.pause = late  # type: ignore[method-assign, assignment]
     watched.look()
     assert watched.queue.find_pause() is None
+
+
+class KeptOfQueue(Kept):
+    """One of several pauses in one place."""
+
+    place = "table"
+
+    def __init__(self, queue: str, all_: dict[str, Pause]) -> None:
+        super().__init__()
+        self.queue, self.all, self.queries = queue, all_, 0
+
+    def find_all(self) -> dict[str, Pause]:
+        self.queries += 1
+        if self.error:
+            raise self.error
+        return self.all
+
+
+def test_pauses_in_one_place_are_read_in_one_query() -> None:
+    clock, found = Clock(), {"b": Pause("why", "anna")}
+    kept = [KeptOfQueue(name, found) for name in "abc"]
+    redis = fakeredis.FakeServer()
+    flows = [Flow(name=each.queue, handler=lambda _: None, pauses=each) for each in kept]
+    watches = [PauseWatch(flow, ClockedQueue(flow.name, clock, redis)) for flow in flows]
+    rounds = PauseRound(lambda: clock.now)
+    for each, watch in zip(kept, watches, strict=True):
+        rounds.add(each, watch, lambda: None)
+    rounds.round()
+    assert [watch.holds(clock.now) for watch in watches] == [False, True, False]
+    found.clear()
+    kept[0].error = Unavailable("gone")
+    rounds.round()
+    assert watches[1].holds(clock.now), "nobody could read that it has ended"
+    kept[0].error = None
+    rounds.round()
+    assert not watches[1].holds(clock.now)
+    assert [each.queries for each in kept] == [3, 0, 0]
 
 
 def test_a_pause_begins_without_redis_and_without_records(watched: Watched) -> None:

@@ -36,7 +36,13 @@ _BY_INDEX = ", ".join(
 _BEGIN_WRITING = sa.text(f"SELECT {_BOUNDED}")
 #: Due times are read as text.
 _AS_ISO = "set_config('DateStyle', 'ISO', true)"
-_BEGIN_READING = sa.text(f"SELECT {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
+#: Whether the session's own settings do all that; a list is evaluated from the left.
+_IS_SET = (
+    "'0' NOT IN (current_setting('lock_timeout'), current_setting('statement_timeout'))"
+    " AND 'on' NOT IN (current_setting('enable_seqscan'), current_setting('enable_bitmapscan'),"
+    " current_setting('jit')) AND current_setting('DateStyle') LIKE 'ISO%'"
+)
+_BEGIN_READING = sa.text(f"SELECT {_IS_SET}, {_BOUNDED}, {_BY_INDEX}, {_AS_ISO}")
 
 
 class PostgreSQL:
@@ -78,18 +84,32 @@ class PostgreSQL:
         values = sa.func.array(sa.select(sa.func.unnest(given)).scalar_subquery())
         return self.id == sa.any_(sa.type_coerce(values, array))
 
-    def begin(self, connection: sa.Connection, timeout_seconds: float, *, writes: bool) -> None:
-        """Limit every wait of a transaction."""
-        settings = _BEGIN_WRITING if writes else _BEGIN_READING
-        connection.execute(settings, {"ms": str(round(1000 * timeout_seconds))})
-
-    def leave_autocommit(self, connection: sa.Connection) -> None:
-        """Make the next transaction a real one, whatever the engine's isolation level."""
-        if connection.dialect.detect_autocommit_setting(_driver(connection)):
-            connection.execution_options(isolation_level="READ COMMITTED")
+    @contextmanager
+    def writing(self, connection: sa.Connection, timeout_seconds: float) -> Iterator[None]:
+        """A transaction whose every wait is limited."""
+        _leave_autocommit(connection)
+        with connection.begin():
+            connection.execute(_BEGIN_WRITING, {"ms": _in_ms(timeout_seconds)})
+            yield
 
     @contextmanager
-    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+    def reading(self, connection: sa.Connection, timeout_seconds: float) -> Iterator[None]:
+        """The same, and it reads by index. A session whose own settings see to that needs no transaction."""
+        if connection.info.get(_IS_SET):
+            with self.autocommit(connection, timeout_seconds):
+                yield
+            return
+        _leave_autocommit(connection)
+        with connection.begin():
+            is_idle = _is_idle(_driver(connection))
+            is_set = connection.execute(
+                _BEGIN_READING, {"ms": _in_ms(timeout_seconds)}
+            ).scalar_one()
+            connection.info[_IS_SET] = is_idle and is_set
+            yield
+
+    @contextmanager
+    def autocommit(self, connection: sa.Connection, _timeout_seconds: float) -> Iterator[None]:
         """Commit each statement by itself until the block ends.
 
         The driver is told, not SQLAlchemy, which would take as long as a small statement, and which an engine
@@ -144,23 +164,26 @@ class SQLite:
     def among(self, ids: str) -> sa.ColumnElement[bool]:
         return self.id.in_(sa.bindparam(ids, type_=self.id.type, expanding=True))
 
-    def begin(self, connection: sa.Connection, _timeout_seconds: float, *, writes: bool) -> None:
+    @contextmanager
+    def writing(self, connection: sa.Connection, timeout_seconds: float) -> Iterator[None]:
         """Take the write lock first: a transaction that begins with a read fails at once if another one writes."""
-        driver = _driver(connection)
-        if getattr(driver, "autocommit", None) is True:
-            raise ValueError("with autocommit=True, SQLite's driver commits nothing: leave it out")
-        if not writes:
-            return
-        if driver.in_transaction:  # begun by a listener of the engine's
-            connection.execute(sa.delete(self._table).where(sa.false()))
-        else:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def leave_autocommit(self, connection: sa.Connection) -> None:
-        """Nothing to do: `begin` starts a real transaction."""
+        with self.reading(connection, timeout_seconds):
+            if _driver(connection).in_transaction:  # begun by a listener of the engine's
+                connection.execute(sa.delete(self._table).where(sa.false()))
+            else:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield
 
     @contextmanager
-    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+    def reading(self, connection: sa.Connection, _timeout_seconds: float) -> Iterator[None]:
+        """A transaction."""
+        if getattr(_driver(connection), "autocommit", None) is True:
+            raise ValueError("with autocommit=True, SQLite's driver commits nothing: leave it out")
+        with connection.begin():
+            yield
+
+    @contextmanager
+    def autocommit(self, connection: sa.Connection, _timeout_seconds: float) -> Iterator[None]:
         """Commit each statement by itself until the block ends.
 
         The driver is told, not SQLAlchemy, which would leave the connection with another isolation level than
@@ -188,3 +211,18 @@ DATABASES: dict[str, type[PostgreSQL | SQLite]] = {
 
 def _driver(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection
+
+
+def _in_ms(seconds: float) -> str:
+    return str(round(1000 * seconds))
+
+
+def _leave_autocommit(connection: sa.Connection) -> None:
+    """Make the next transaction a real one, whatever the engine's isolation level."""
+    if connection.dialect.detect_autocommit_setting(_driver(connection)):
+        connection.execution_options(isolation_level="READ COMMITTED")
+
+
+def _is_idle(driver: Any) -> bool:
+    """Whether no listener of the engine's has begun a transaction. Not every driver can tell."""
+    return getattr(getattr(driver, "info", None), "transaction_status", None) == 0

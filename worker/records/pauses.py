@@ -1,5 +1,6 @@
 """Keeps pauses in a table, so that they hold whatever happens to Redis."""
 
+from collections.abc import Mapping
 from datetime import UTC
 from typing import Any
 
@@ -50,25 +51,30 @@ class TablePauses:
             index_elements=[columns.queue],
             set_={name: inserted.excluded[name] for name in ("reason", "paused_by", "paused_at")},
         )
-        mine = columns.queue == queue
-        self._find = sa.select(columns.reason, columns.paused_by, columns.paused_at).where(mine)
-        self._end = sa.delete(table).where(mine)
+        self.queue, self.place = queue, (engine, table)
+        self._find = sa.select(columns.queue, columns.reason, columns.paused_by, columns.paused_at)
+        self._end = sa.delete(table).where(columns.queue == queue)
 
     def find(self) -> Pause | None:
         """The pause; None if the queue is not paused."""
+        return self.find_all().get(self.queue)
+
+    def find_all(self) -> Mapping[str, Pause]:
+        """The pauses of all queues in the table, by the queue's name."""
         with self._transactions.autocommit() as connection:
-            row = connection.execute(self._find).one_or_none()
-        if row is None:
-            return None
-        at = row.paused_at.replace(tzinfo=row.paused_at.tzinfo or UTC)  # SQLite has no time zones
-        return Pause(row.reason, row.paused_by, at.astimezone(UTC))
+            return {row.queue: _pause(row) for row in connection.execute(self._find)}
 
     def begin(self, reason: str, by: str) -> None:
         """Pause, or change the reason."""
-        with self._transactions.begin(writes=True) as connection:
+        with self._transactions.write() as connection:
             connection.execute(self._begin, {"reason": reason, "paused_by": by})
 
     def end(self) -> None:
         """End the pause, if there is one."""
-        with self._transactions.begin(writes=True) as connection:
+        with self._transactions.write() as connection:
             connection.execute(self._end)
+
+
+def _pause(row: Any) -> Pause:
+    at = row.paused_at.replace(tzinfo=row.paused_at.tzinfo or UTC)  # SQLite has no time zones
+    return Pause(row.reason, row.paused_by, at.astimezone(UTC))

@@ -251,7 +251,7 @@ class Records:
         """Lock the records that are pending and due, have them handled, and look at what is left."""
         ids = [*batch]
         asked = {str(id_): task for id_, task in batch.items()}
-        with self._transactions.begin(writes=True) as connection:
+        with self._transactions.write() as connection:
             locked = connection.execute(self._statements.lock, {"ids": ids}).all()
             if locked:
                 handle(connection, [row[-1] for row in locked])
@@ -277,7 +277,7 @@ class Records:
             if last is not None:
                 bounds |= {"last_due": last.due, "last_id": last.key}
             # No transaction is open while a page is processed.
-            with self._transactions.begin() as connection:
+            with self._transactions.read() as connection:
                 statement = self._statements.page(bounds)
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(key), ms) for key, _, ms in page]
@@ -288,7 +288,7 @@ class Records:
     def _probe(self, before: Probe | None) -> None:
         if before is not None:
             before()
-        with self._transactions.begin() as connection:
+        with self._transactions.read() as connection:
             read_only = connection.execute(self._statements.read_only).scalar_one()
             connection.execute(self._statements.nothing)  # raises if there is no such table
         if read_only:

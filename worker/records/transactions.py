@@ -1,7 +1,7 @@
 """Transactions in which every wait ends."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import sqlalchemy as sa
 
@@ -20,26 +20,27 @@ class Transactions:
         self._sql = sql
         self._timeout_seconds = timeout_seconds
 
-    @contextmanager
-    def begin(self, *, writes: bool = False) -> Iterator[sa.Connection]:
+    def write(self) -> AbstractContextManager[sa.Connection]:
         """One transaction."""
-        with unavailable(self._engine), self._engine.connect() as connection:
-            self._sql.leave_autocommit(connection)
-            with (
-                self._sql.deadline(connection, self._timeout_seconds + GRACE_SECONDS),
-                connection.begin(),
-            ):
-                self._sql.begin(connection, self._timeout_seconds, writes=writes)
-                yield connection
+        return self._within(self._sql.writing)
+
+    def read(self) -> AbstractContextManager[sa.Connection]:
+        """For statements that read pages by index, and need not see the same state."""
+        return self._within(self._sql.reading)
+
+    def autocommit(self) -> AbstractContextManager[sa.Connection]:
+        """Each statement is committed by itself."""
+        return self._within(self._sql.autocommit)
 
     @contextmanager
-    def autocommit(self) -> Iterator[sa.Connection]:
-        """Each statement is committed by itself."""
-        seconds = self._timeout_seconds + GRACE_SECONDS
+    def _within(
+        self, transaction: Callable[[sa.Connection, float], AbstractContextManager[None]]
+    ) -> Iterator[sa.Connection]:
+        seconds = self._timeout_seconds
         with (
             unavailable(self._engine),
             self._engine.connect() as connection,
-            self._sql.deadline(connection, seconds),
-            self._sql.autocommit(connection),
+            self._sql.deadline(connection, seconds + GRACE_SECONDS),
+            transaction(connection, seconds),
         ):
             yield connection

@@ -5,15 +5,17 @@ flow's records keep still holds, because a worker that has not read it recently 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 import redis
 
 from ..errors import FATAL, Unavailable, described
 from ..flow import Flow
 from ..log import log
-from ..pauses import Pause, Pauses
+from ..pauses import KeptTogether, Pause, Pauses
 from ..queue.delay_queue import DelayQueue
 
 #: How often each worker reads whether its flow is paused.
@@ -53,6 +55,12 @@ def find(queue: DelayQueue, pauses: Pauses | None) -> Pause | None:
     return (None if pauses is None else pauses.find()) or queue.find_pause()
 
 
+#: Finds a pause, or raises Unavailable.
+Find = Callable[[], Pause | None]
+#: Called when a pause has ended.
+OnEnd = Callable[[], None]
+
+
 class PauseWatch:
     """Whether a flow's records say that it is paused. Times are on the monotonic clock, in seconds."""
 
@@ -72,25 +80,23 @@ class PauseWatch:
     def allows(self) -> bool:
         """Read it now; return whether tasks may be handled. While Redis is away nothing else tells of a pause."""
         if self.pauses is not None:
-            self._look(self.pauses)
+            self._look(self.pauses.find, self._clock())
         return not (self._fails or self.holds(self._clock()))
 
-    def round(self, on_end: Callable[[], None]) -> float:
-        """Read it; call ``on_end`` if claims may begin. Returns in how many seconds to read it again."""
-        assert self.pauses is not None
+    def round(self, pauses: Pauses, find: Find, asked_at: float, on_end: OnEnd) -> None:
+        """Read it; call ``on_end`` if claims may begin. ``find`` may have looked before, at ``asked_at``."""
         before, until = self._found, self._known_until
-        self._look(self.pauses)
+        self._look(find, asked_at)
         now = self._clock()
         if self._found is not None:
-            self._tell_redis(self.pauses, self._found)
+            self._tell_redis(pauses, self._found)
         elif (before is not None or now > until) and not self.holds(now):
             on_end()
-        return LOOK_SECONDS
 
-    def _look(self, pauses: Pauses) -> None:
-        before, asked_at = self._found, self._clock()
+    def _look(self, find: Find, asked_at: float) -> None:
+        before = self._found
         try:
-            self._found = pauses.find()
+            self._found = find()
         except FATAL:
             raise
         except BaseException as error:  # noqa: BLE001  whatever it is, nothing is known
@@ -111,3 +117,36 @@ class PauseWatch:
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between
                     self._queue.resume()
+
+
+class PauseRound:
+    """Reads the pauses that are kept in one place: in one query, whoever's they are."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._watched: list[tuple[Pauses, PauseWatch, OnEnd]] = []
+
+    def add(self, pauses: Pauses, watch: PauseWatch, on_end: OnEnd) -> None:
+        """Add a queue's pause. ``on_end`` is called when claims may begin."""
+        self._watched.append((pauses, watch, on_end))
+
+    def round(self) -> float:
+        """Read them; return in how many seconds to do so again."""
+        asked_at = self._clock()
+        found: Future[Mapping[str, Pause]] = Future()
+        for pauses, watch, on_end in self._watched:
+            find = (
+                partial(_find, pauses, found) if isinstance(pauses, KeptTogether) else pauses.find
+            )
+            watch.round(pauses, find, asked_at, on_end)
+        return LOOK_SECONDS
+
+
+def _find(pauses: KeptTogether, found: Future[Mapping[str, Pause]]) -> Pause | None:
+    """Find a pause among those ``found``, which the first call finds: if that fails, so do the others."""
+    if not found.done():
+        try:
+            found.set_result(pauses.find_all())
+        except BaseException as error:  # noqa: BLE001  raised below
+            found.set_exception(error)
+    return found.result().get(pauses.queue)

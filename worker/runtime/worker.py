@@ -2,9 +2,8 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import redis
 
@@ -12,6 +11,7 @@ from .. import events
 from ..errors import UnsafeServer, described
 from ..flow import Flow
 from ..log import log
+from ..pauses import KeptTogether
 from ..queue.connection import client_for
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import REAL, Environment
@@ -21,6 +21,7 @@ from .heartbeat import Heartbeat, new_worker_id
 from .lane import Lane
 from .liveness import Liveness, Watched, WorkerHealth
 from .lookout import Lookout
+from .pauses import PauseRound
 from .recurring import Recurring
 from .rounds import Rounds
 from .server_check import ServerCheck
@@ -229,14 +230,18 @@ class Worker:
             # A script cannot see all queues of a cluster.
             if polled and not hasattr(client, "get_nodes"):
                 self._repeat("lookout", Lookout(polled).round)
+        places: dict[Hashable, PauseRound] = {}
         for station, lane, _ in self._watched:
             self._renewals.add(f"renewer {station.queue.name}", station.renewer.round)
-            if station.pause.pauses is not None:
-                wake = lane.alarm.set
-                self._repeat(f"pauses {station.queue.name}", partial(station.pause.round, wake))
+            if (pauses := station.pause.pauses) is not None:
+                place = pauses.place if isinstance(pauses, KeptTogether) else id(pauses)
+                together = places.setdefault(place, PauseRound(self._clock))
+                together.add(pauses, station.pause, lane.alarm.set)
             if station.flow.tick is not None:
                 ticks = Ticks(station.queue.name, station.flow.tick)
                 self._repeat(f"ticks {station.queue.name}", ticks.round)
+        for n, together in enumerate(places.values(), 1):
+            self._repeat(f"pauses {n}", together.round)
         return helpers
 
     def _client_of(self, flow: Flow) -> redis.Redis:
