@@ -24,7 +24,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from orders.order.domain import CancelReason, EventType
 from orders.order.pace import at_most, granted
 from orders.order.states import client_of, in_state, unpaid_state, with_items
-from orders.order.waiting import end_attempts, kept, kept_ms, moved_with
+from orders.order.waiting import end_attempts, kept, moved_with
 from orders.sql.expressions import (
     Id,
     Instant,
@@ -599,9 +599,7 @@ def _expire(step: Step, *, in_detail: bool, paced: bool) -> sa.Select[Any]:
     deliveries = _release(step, cancelled, CancelReason.EXPIRED)
     rest = sa.except_(ids("ids"), sa.select(cancelled.c.order_id)).subquery("rest")
     until = ms_until(unpaid_orders.c.expires_at)
-    overdue_ms = sa.func.coalesce(kept_ms(unpaid_orders), until)
-    ms = sa.case((unpaid_orders.c.expires_at <= now(), overdue_ms), else_=until)
-    left = rows_of("unpaid", unpaid_orders.c.order_id, ms).where(
+    left = rows_of("unpaid", unpaid_orders.c.order_id, until).where(
         one_of(unpaid_orders.c.order_id, sa.select(rest))
     )
     count = rows_of("count", sa.null(), sa.func.count()).select_from(cancelled)
@@ -623,7 +621,7 @@ def expire(step: Step) -> sa.Select[Any]:
     An order that is locked, because somebody is paying it, is skipped, not waited for; one that was
     paid after the statement began and before it took the lock is no longer unpaid. Returns rows of
     three kinds: ``unpaid``, an order that still is, with the milliseconds until it expires, negative
-    if it was skipped; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
+    if it was skipped or is kept; ``delivery``, the id of a webhook delivery; and ``count``, how many orders
     were cancelled, in ms.
     """
     return _expire(step, in_detail=False, paced=False)

@@ -52,7 +52,7 @@ from orders.order.states import (
     unpaid_state,
     with_items,
 )
-from orders.order.waiting import kept
+from orders.order.waiting import kept, kept_ms
 from orders.sql.acting import KEY_ID
 from orders.sql.errors import waited_for
 from orders.sql.expressions import Id, Instant, ids, ms_until, now, one_of
@@ -101,8 +101,8 @@ class Expired(NamedTuple):
     cancelled: int
     #: Each that was cancelled, if asked for.
     details: list[CancelledOrder]
-    #: The milliseconds until each expires: negative when it is overdue, and was skipped because it
-    #: is locked.
+    #: In how many milliseconds to look at each again: when it expires, or what keeps it ends; 0 or less
+    #: when it was skipped because it is locked.
     unpaid: dict[str, float]
 
 
@@ -179,6 +179,14 @@ LIST_PAYMENTS = _payments.where(
 )
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
+
+# Those of a batch that something keeps, and in how many milliseconds to look at them again.
+_kept = (
+    sa.select(unpaid_orders.c.order_id.label("id"), kept_ms(unpaid_orders).label("ms"))
+    .where(one_of(unpaid_orders.c.order_id, ids("ids")))
+    .subquery()
+)
+GET_KEPT = Operation(lambda _: sa.select(_kept).where(_kept.c.ms.is_not(None)))
 
 # The deadline that passed longest ago, of an unpaid order that nothing keeps.
 OLDEST_OVERDUE = (
@@ -324,7 +332,7 @@ class OrderRepository(Statements):
         not_after: datetime | None = None,
     ) -> Expired:
         """Cancel the orders that are unpaid past their deadline, if that is not after a moment; 0 per
-        second means all.
+        second means all. If any of them was left, ask what keeps those.
         """
         given = {"ids": order_ids, "not_after": not_after}
         if per_second:
@@ -339,7 +347,10 @@ class OrderRepository(Statements):
         cancelled = [
             CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
-        return Expired(kinds["count"][0].ms, cancelled, {row.id: row.ms for row in kinds["unpaid"]})
+        left = {row.id: row.ms for row in kinds["unpaid"]}
+        if overdue := [id_ for id_, ms in left.items() if ms <= 0]:
+            left |= {row.id: row.ms for row in self.do(GET_KEPT, ids=overdue)}
+        return Expired(kinds["count"][0].ms, cancelled, left)
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""

@@ -64,14 +64,14 @@ def _freezes(unpaid: sa.FromClause, *columns: sa.ColumnElement[Any]) -> sa.Selec
 def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a freeze holds an order."""
     everything = (each.is_(None) for each in freezes.c["client_id", "sku", "provider"])
-    of_anybody = sa.select(freezes.c.id).where(HOLDS, freezes.c.client_id.is_(None))
-    clients = sa.select(freezes.c.client_id).where(HOLDS, freezes.c.client_id.is_not(None))
+    clients = sa.func.array(sa.select(freezes.c.client_id).where(HOLDS).scalar_subquery())
     # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves no
-    # order to look at; the others leave only orders of clients that a freeze may concern.
+    # order to look at. The other leaves those of clients that a freeze may concern: one of any client
+    # has null among its clients, which makes the comparison null, not false.
     is_all = sa.exists(sa.select(freezes.c.id).where(HOLDS, *everything))
-    is_of_client = unpaid.c.client_id == sa.any_(sa.func.array(clients.scalar_subquery()))
+    may_be_held = (unpaid.c.client_id == sa.any_(clients)).is_not(sa.false())
     held = sa.exists(_freezes(unpaid, freezes.c.id))
-    return is_all | sa.case((sa.exists(of_anybody) | is_of_client, held), else_=sa.false())
+    return is_all | sa.case((may_be_held, held), else_=sa.false())
 
 
 def frozen_ms(unpaid: sa.FromClause) -> sa.ColumnElement[int]:
