@@ -51,6 +51,10 @@ def configure_logging(level: str = "") -> None:
         )
     )
     logging.basicConfig(level=name, handlers=[handler], force=True)
+    # No line shows where it was written. Finding that out is half of its cost, and this is how Python's own
+    # documentation says to leave it out.
+    logging._srcfile = None  # noqa: SLF001
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def _for_programs() -> list[Processor]:
