@@ -105,4 +105,5 @@ class Rounds:
     def _put(self, again: Repeated) -> None:
         with self._changed:
             heapq.heappush(self._waiting, again)
-            self._changed.notify_all()
+            if self._waiting[0] is again:  # otherwise the wait for the first goes on
+                self._changed.notify_all()
