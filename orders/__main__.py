@@ -7,7 +7,7 @@ from orders.app import COMMANDS, create_app
 from orders.sql.migrate import migrate
 
 
-class Commands(FlaskGroup):
+class LazyCommands(FlaskGroup):
     """Knows its commands without making the application, which needs settings."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -19,7 +19,7 @@ class Commands(FlaskGroup):
 
 def main() -> None:
     """Run the command line. It imports nothing from the current folder, unlike ``flask --app``."""
-    group = Commands(
+    group = LazyCommands(
         create_app=create_app,
         add_version_option=False,
         load_dotenv=False,

@@ -36,15 +36,15 @@ class Command(click.Command):
             raise click.ClickException(str(error)) from error
 
 
-class Commands(AppGroup):
+class CommandGroup(AppGroup):
     """Commands of this kind."""
 
     command_class = Command
 
 
-keys = Commands("keys", help="API keys.")
-providers = Commands("providers", help="Payment providers, which send signed webhooks.")
-stock = Commands("stock", help="Stock on hand and prices.")
+keys = CommandGroup("keys", help="API keys.")
+providers = CommandGroup("providers", help="Payment providers, which send signed webhooks.")
+stock = CommandGroup("stock", help="Stock on hand and prices.")
 
 
 def _id_of(_context: object, _parameter: object, text: str) -> str:

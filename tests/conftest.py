@@ -35,7 +35,7 @@ from orders.clients.service import Clients
 from orders.config import Settings
 from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order, Timeouts
-from orders.order.payments import Paid
+from orders.order.payments import PaymentResult
 from orders.order.service import OrderService
 from orders.sql.database import create_engine, session_settings
 from orders.sql.expressions import later, now
@@ -279,7 +279,7 @@ class Shop:
         )
         return self.service.order(owner, placed.order.id)
 
-    def pay(self, order: Order, reference: str = "", **other: Any) -> Paid:
+    def pay(self, order: Order, reference: str = "", **other: Any) -> PaymentResult:
         """What the order costs, at its bank, unless told otherwise."""
         payment: dict[str, Any] = {"provider": "bank", "reference": reference or uuid4().hex}
         payment |= {"amount_minor": order.total_minor, "currency": order.currency, **other}

@@ -29,7 +29,7 @@ from orders.webhooks.signatures import signed
 CLOSE = "payment.close"
 
 
-class Sender(Protocol):
+class Poster(Protocol):
     """Sends over HTTP, such as `orders.webhooks.sender.WebhookSender`."""
 
     def post(self, url: str, headers: dict[str, str], body: bytes, /) -> Answer: ...
@@ -63,7 +63,7 @@ class _Reply(RootModel[Annotated[_Closed | _Paid | _Unknown, Field(discriminator
 class HttpGateway:
     """Asks at one URL, with the secrets of the provider's endpoint. It is for one request."""
 
-    def __init__(self, sender: Sender, closer: Closer) -> None:
+    def __init__(self, sender: Poster, closer: Closer) -> None:
         self._sender = sender
         self._closer = closer
 

@@ -22,7 +22,7 @@ from orders.errors import (
     UnknownProvider,
 )
 from orders.order.domain import EventType
-from orders.order.ports import TaskScheduler
+from orders.order.ports import CheckScheduler
 from orders.sql.errors import retried
 from orders.sql.ids import new_id
 from orders.sql.statements import Position, Statements
@@ -43,8 +43,8 @@ class Attempts(Service):
     def __init__(
         self,
         engine: sa.Engine,
-        checks: TaskScheduler,
-        closings: TaskScheduler,
+        checks: CheckScheduler,
+        closings: CheckScheduler,
         at_most_seconds: float,
     ) -> None:
         """``checks`` schedules those of orders, ``closings`` those of attempts.

@@ -99,14 +99,14 @@ class Looked(NamedTuple):
     is_shut: bool
 
 
-class Due(NamedTuple):
+class DueCount(NamedTuple):
     """How many orders are overdue, and how many of them before what they were promised."""
 
     due: int
     moved: int
 
 
-LOOKED, OVERDUE = made_of(Looked), made_of(Due)
+LOOKED, OVERDUE = made_of(Looked), made_of(DueCount)
 
 
 class Signs(Service):
@@ -132,7 +132,7 @@ class Signs(Service):
         """How many of these orders expire before what they were promised."""
         return int(self._value(COUNT_MOVED, ids=order_ids))
 
-    def count_overdue(self) -> Due:
+    def count_overdue(self) -> DueCount:
         [due] = self._all(OVERDUE, COUNT_OVERDUE)
         return due
 

@@ -16,7 +16,7 @@ from orders.errors import KeyReused
 from orders.order.domain import EventType
 from orders.order.operations import move, rows_of
 from orders.order.payments import Payments
-from orders.order.ports import Observer, TaskScheduler, nobody
+from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.repository import LAST_ID
 from orders.order.waiting import HOLDS, in_scope
 from orders.sql.database import autocommit, reading
@@ -44,7 +44,7 @@ BATCH_SIZE = 500
 MILLISECOND = sa.literal_column("1", sa.BigInteger)
 
 
-class Batch(NamedTuple):
+class ExtendedBatch(NamedTuple):
     """What one statement did."""
 
     #: By order, in how many milliseconds it expires.
@@ -246,7 +246,7 @@ class Wanted(NamedTuple):
     due_before: datetime | None = None
 
 
-class Progress(NamedTuple):
+class ExtensionProgress(NamedTuple):
     """How many orders were extended, and whether all were: otherwise repeat it."""
 
     extended: int
@@ -257,16 +257,16 @@ class Extensions(Payments):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: TaskScheduler,
+        scheduler: CheckScheduler,
         *,
-        webhooks: TaskScheduler | None = None,
+        webhooks: CheckScheduler | None = None,
         reminders: bool = False,
         observe: Observer = nobody,
     ) -> None:
         super().__init__(engine, webhooks, observe, reminders=reminders)
         self._scheduler = scheduler
 
-    def give_back(self, connection: sa.Connection, freeze_id: str) -> Batch | None:
+    def give_back(self, connection: sa.Connection, freeze_id: str) -> ExtendedBatch | None:
         """Give some orders their time back, in one statement, on a connection that commits it by
         itself; None if the freeze is not ready for it, as `give_back` says.
 
@@ -289,7 +289,7 @@ class Extensions(Payments):
 
     def extend(
         self, wanted: Wanted, *, ms: int, note: str, by: str, extension_id: str, seconds: float
-    ) -> Progress:
+    ) -> ExtensionProgress:
         """Extend orders by so many milliseconds, each once for each extension, a batch to a statement.
 
         An overdue order is extended from now on. Takes little more than ``seconds``. Interrupting it
@@ -304,7 +304,7 @@ class Extensions(Payments):
         values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
         while values["last_id"] is not None:
             if time.monotonic() > until:
-                return Progress(extended, done=False)
+                return ExtensionProgress(extended, done=False)
             with autocommit(self._engine) as connection:
                 rows = extend_wanted(connection, **values, reminders=self._reminders)
             batch = self._batch(rows)
@@ -312,7 +312,7 @@ class Extensions(Payments):
             extended += len(batch.extended)
             [page] = (row for row in rows if row.kind == "page")
             skipped, values = skipped + page.ms, {**values, "last_id": page.id}
-        return Progress(extended, done=not skipped)
+        return ExtensionProgress(extended, done=not skipped)
 
     def _begin(self, extension_id: str, fingerprint: str) -> str:
         """Note what an extension is; return the id that the orders it wants come before."""
@@ -324,13 +324,13 @@ class Extensions(Payments):
             raise KeyReused
         return str(known.before_id)
 
-    def _batch(self, rows: Sequence[sa.Row[Any]]) -> Batch:
+    def _batch(self, rows: Sequence[sa.Row[Any]]) -> ExtendedBatch:
         """What was done, once the checks and the webhooks are scheduled."""
         extended = {row.id: row.ms for row in rows if row.kind == "extended"}
         for order_id, ms in extended.items():
             self._scheduler.schedule(order_id, delay_ms=ms)
         self._send(row.id for row in rows if row.kind == "delivery")
-        return Batch(extended, any(row.kind == "freeze" and row.ms for row in rows))
+        return ExtendedBatch(extended, any(row.kind == "freeze" and row.ms for row in rows))
 
 
 def first_page(wanted: Wanted) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from orders.errors import (
     WrongCurrency,
 )
 from orders.order.domain import Entry, EventType, Payment
-from orders.order.ports import Observer, TaskScheduler
+from orders.order.ports import CheckScheduler, Observer
 from orders.order.repository import GET_OWN_PAYMENT, LIST_PAYMENTS, PAYMENT, OrderRepository
 from orders.sql.errors import retried
 from orders.sql.statements import Position
 from orders.sql.transactions import Transactional
 
 
-class Paid(NamedTuple):
+class PaymentResult(NamedTuple):
     """A payment, and whether it, or its refund, had been recorded before."""
 
     payment: Payment
@@ -35,7 +35,7 @@ class Payments(Transactional[OrderRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        webhooks: TaskScheduler | None,
+        webhooks: CheckScheduler | None,
         observe: Observer,
         *,
         reminders: bool = False,
@@ -63,7 +63,7 @@ class Payments(Transactional[OrderRepository]):
         reference: str,
         amount_minor: int | None = None,
         currency: str | None = None,
-    ) -> Paid:
+    ) -> PaymentResult:
         """Record a refund that the provider has sent, with the provider's reference for it.
 
         Without an amount, it is of all that is left. Raises PaymentNotFound, ReferenceReused,
@@ -72,7 +72,7 @@ class Payments(Transactional[OrderRepository]):
         return self.enter(client_id, payment_id, Entry(reference, amount_minor, currency))
 
     @retried
-    def enter(self, client_id: str, payment_id: str, entry: Entry) -> Paid:
+    def enter(self, client_id: str, payment_id: str, entry: Entry) -> PaymentResult:
         """Record a refund or a dispute, once for each reference. Raises as `refund` does."""
         with self._autocommit() as repository:
             recorded = repository.enter(entry, payment_id, client_id)
@@ -90,13 +90,13 @@ class Payments(Transactional[OrderRepository]):
                 same = (known.amount_minor, payment.currency)
                 if payment.id != known.payment_id or given != same:
                     raise ReferenceReused
-                return Paid(payment, replayed=True)
+                return PaymentResult(payment, replayed=True)
         self._observe(EventType.REFUNDED if entry.kind == "refund" else EventType.DISPUTED)
-        return Paid(payment, replayed=False)
+        return PaymentResult(payment, replayed=False)
 
     def enter_by_reference(
         self, client_id: str, provider: str, payment_reference: str, entry: Entry
-    ) -> Paid:
+    ) -> PaymentResult:
         """`enter` what is about the payment that the provider knows by ``payment_reference``."""
         found = self.payments_with(client_id, provider, payment_reference)
         if not found:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class TaskScheduler(Protocol):
+class CheckScheduler(Protocol):
     """Schedules and cancels the checks of deadlines. Its methods neither raise nor wait."""
 
     def schedule(

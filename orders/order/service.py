@@ -36,8 +36,8 @@ from orders.order.domain import (
     Timeouts,
 )
 from orders.order.holdings import NOTHING, Holding, HoldingLimits, Holdings
-from orders.order.payments import Paid, Payments
-from orders.order.ports import Observer, TaskScheduler, nobody
+from orders.order.payments import PaymentResult, Payments
+from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.reads import Reads
 from orders.sql.errors import retried
 from orders.sql.schema import check_ready
@@ -68,12 +68,12 @@ class OrderService(Payments, Reads):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: TaskScheduler,
+        scheduler: CheckScheduler,
         timeouts: Timeouts,
         limits: HoldingLimits = HoldingLimits(),  # noqa: B008  it is frozen
         placing: Bulkhead | None = None,
         *,
-        webhooks: TaskScheduler | None = None,
+        webhooks: CheckScheduler | None = None,
         reminders: bool = False,
         per_second: int = 0,
         observe: Observer = nobody,
@@ -228,7 +228,7 @@ class OrderService(Payments, Reads):
         amount_minor: int,
         currency: str,
         paid_at: datetime | None = None,
-    ) -> Paid:
+    ) -> PaymentResult:
         """Report a payment: the order is paid, or the money is kept and marked for refund.
 
         A payment after the deadline is accepted as long as the order was not cancelled: its stock
@@ -251,12 +251,12 @@ class OrderService(Payments, Reads):
                 same = (known.order_id, known.amount_minor, known.currency)
                 if same != (order_id, amount_minor, currency):
                     raise ReferenceReused
-                return Paid(known, replayed=True)
+                return PaymentResult(known, replayed=True)
         self._observe(f"payment.{payment.status}", payment.reason or "")
         if payment.status is PaymentStatus.APPLIED:
             self._observe(EventType.PAID)
             self._scheduler.cancel(order_id)
-        return Paid(payment, replayed=False)
+        return PaymentResult(payment, replayed=False)
 
     @retried
     def cancel(self, client_id: str, order_id: str) -> Order:

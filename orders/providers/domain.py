@@ -47,7 +47,7 @@ class ProviderMessage:
         return Sender(self.endpoint_id, self.client_id, self.provider)
 
 
-class Waiting(NamedTuple):
+class WaitingMessages(NamedTuple):
     """How many messages wait for a person, counted up to a number, and how long the oldest has."""
 
     messages: int

@@ -19,7 +19,7 @@ from orders.errors import (
     SignatureInvalid,
 )
 from orders.providers import repository
-from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender, Waiting
+from orders.providers.domain import ProviderEndpoint, ProviderMessage, Sender, WaitingMessages
 from orders.sql.database import Bind
 from orders.sql.errors import retried
 from orders.sql.ids import is_uuid, new_id
@@ -191,10 +191,10 @@ class Providers(Service):
         if not room.is_there:
             raise InboxFull("This one was not kept: send it again.")
 
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitingMessages:
         """How many messages wait for a person, up to `MOST_WAITING`, and how long the oldest has."""
         [row] = self._all(tuple, repository.COUNT_WAITING)
-        return Waiting(row[0], -(row[1] or 0))
+        return WaitingMessages(row[0], -(row[1] or 0))
 
     def messages(
         self, status: str, *, page_size: int, after: Position | None = None

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from orders.freezes.domain import Freeze
 from orders.freezes.service import Freezes
-from orders.providers.domain import MessageStatus, ProviderMessage, Waiting
+from orders.providers.domain import MessageStatus, ProviderMessage, WaitingMessages
 from orders.providers.service import Providers
 from orders.sql.expressions import Instant, one_of, unindexed
 from orders.sql.statements import FIRST, Statements
@@ -233,7 +233,7 @@ class DoctorRepository(Statements):
         """Subscriptions whose endpoint keeps failing, for longest first."""
         return self.run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
 
-    def inbox(self) -> tuple[Waiting, list[ProviderMessage]]:
+    def inbox(self) -> tuple[WaitingMessages, list[ProviderMessage]]:
         """Providers' messages that wait for a person, and those that have waited longest."""
         providers = Providers(self.connection)
         return providers.waiting(), providers.messages(MessageStatus.WAITING, page_size=NAMED)

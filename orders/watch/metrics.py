@@ -25,7 +25,7 @@ from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR
 from orders.order.domain import RefundsDue
 from orders.order.repository import OrderRepository
-from orders.providers.domain import MOST_WAITING, Waiting
+from orders.providers.domain import MOST_WAITING, WaitingMessages
 from orders.providers.service import Providers
 from orders.sql.database import reading
 
@@ -78,7 +78,7 @@ class Figures(Collector):
         if found is not None:
             yield from _figures(*found)
 
-    def _look(self) -> tuple[int, Counter[str], list[RefundsDue], Waiting] | None:
+    def _look(self) -> tuple[int, Counter[str], list[RefundsDue], WaitingMessages] | None:
         try:
             with reading(self._engine) as connection:
                 repository = OrderRepository(connection)
@@ -94,7 +94,10 @@ class Figures(Collector):
 
 
 def _figures(
-    oldest_overdue_ms: int, holding: Counter[str], refunds: list[RefundsDue], waiting: Waiting
+    oldest_overdue_ms: int,
+    holding: Counter[str],
+    refunds: list[RefundsDue],
+    waiting: WaitingMessages,
 ) -> Iterator[Metric]:
     overdue = GaugeMetricFamily(
         "orders_oldest_overdue_age_seconds",

@@ -73,7 +73,7 @@ AS_READ = (
 )
 
 
-class Line(NamedTuple):
+class WaitingSubscription(NamedTuple):
     """A subscription with a delivery that waits, and the milliseconds until the first one is due."""
 
     #: The delivery's or the subscription's, by which it was asked for.

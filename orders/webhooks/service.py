@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from orders.errors import DeliveryNotFound, KeyReused, TooManyWebhooks, WebhookNotFound
 from orders.order.domain import Order, OrderStatus
 from orders.order.origin import Origin
-from orders.order.ports import Observer, TaskScheduler, nobody
+from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.sql.errors import retried
 from orders.sql.ids import named_id, new_id
 from orders.sql.statements import FIRST, LAST, Position, Statements
@@ -37,7 +37,7 @@ from orders.webhooks.domain import (
     Message,
     Subscription,
 )
-from orders.webhooks.repository import SECRETS, Line
+from orders.webhooks.repository import SECRETS, WaitingSubscription
 from orders.webhooks.signatures import new_secret
 from orders.webhooks.urls import parsed
 
@@ -68,14 +68,14 @@ NO_OUTCOME = Answer(None, "the worker stopped", None)
 ReadOrder = Callable[[sa.Connection, str, str], Order | None]
 
 
-class Claimed(NamedTuple):
+class ClaimedMessage(NamedTuple):
     """What a look at a subscription brought: a message to send, and whether to look again."""
 
     message: Message | None
     more: bool
 
 
-NOTHING, SOMETHING_ELSE = Claimed(None, more=False), Claimed(None, more=True)
+NOTHING, SOMETHING_ELSE = ClaimedMessage(None, more=False), ClaimedMessage(None, more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Webhooks(Service):
     def __init__(
         self,
         engine: sa.Engine,
-        scheduler: TaskScheduler,
+        scheduler: CheckScheduler,
         policy: WebhookPolicy,
         read_order: ReadOrder,
         observe: Observer = nobody,
@@ -264,12 +264,14 @@ class Webhooks(Service):
 
     # -- for the worker --------------------------------------------------------------------
 
-    def find_lines(self, ids: Sequence[str]) -> list[Line]:
+    def find_lines(self, ids: Sequence[str]) -> list[WaitingSubscription]:
         """Those of these ids of deliveries and subscriptions that something waits for."""
-        found = self._all(Line._make, repository.FIND_LINES, for_ids=ids)
+        found = self._all(WaitingSubscription._make, repository.FIND_LINES, for_ids=ids)
         return [line for line in found if None not in line]
 
-    def lines(self, after_seconds: float | None, before_seconds: float) -> list[Line]:
+    def lines(
+        self, after_seconds: float | None, before_seconds: float
+    ) -> list[WaitingSubscription]:
         """The subscriptions that something waits for, soonest first, within bounds from now.
 
         The first delivery counts, and is due `LATE_MS` later than it is: until then it is about to
@@ -280,10 +282,13 @@ class Webhooks(Service):
         values = {"after_ms": after_ms - LATE_MS, "before_ms": before_ms}
         with self._reading() as sql:
             rows = sql.run(repository.LIST_LINES, **values).all()
-        return [Line(row.id, row.id, row.client_id, row.due_in_ms + LATE_MS) for row in rows]
+        return [
+            WaitingSubscription(row.id, row.id, row.client_id, row.due_in_ms + LATE_MS)
+            for row in rows
+        ]
 
     @retried
-    def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> Claimed:
+    def claim(self, subscription_id: str, write: Callable[[Message], str | None]) -> ClaimedMessage:
         """Lease the first delivery of a subscription that may be sent now; ``write`` makes its body."""
         with self._autocommit() as sql:  # each write is guarded by what was read
             found = sql.run(repository.LOOK, for_subscription=subscription_id).all()
@@ -317,7 +322,9 @@ class Webhooks(Service):
                 token = leased.scalar_one_or_none()
                 if token is not None:
                     began = token - timedelta(milliseconds=lease_ms)
-                    return Claimed(replace(message, token=token, body=body, claimed_at=began), more)
+                    return ClaimedMessage(
+                        replace(message, token=token, body=body, claimed_at=began), more
+                    )
         return SOMETHING_ELSE
 
     def _wait_ms(self, message: Message, target: sa.Row[Any]) -> int | None:

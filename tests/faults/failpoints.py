@@ -31,7 +31,7 @@ from orders import app
 from orders.bootstrap import bootstrap, guard_of
 from orders.config import Settings
 from orders.deliveries import webhook_flow
-from orders.order.ports import TaskScheduler
+from orders.order.ports import CheckScheduler
 from orders.queues import QUEUE
 from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
@@ -90,7 +90,7 @@ def create_app() -> Flask:
 
 
 class _Scheduler:
-    def __init__(self, scheduler: TaskScheduler) -> None:
+    def __init__(self, scheduler: CheckScheduler) -> None:
         self._scheduler = scheduler
         self.cancel = scheduler.cancel
 

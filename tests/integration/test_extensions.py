@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from devtools.processes import wait_until
 from orders.http.schemas.types import rfc3339
-from orders.order.extensions import Extensions, Progress, Wanted
+from orders.order.extensions import ExtensionProgress, Extensions, Wanted
 from orders.sql.ids import new_id
 from orders.sql.tables import unpaid_orders
 from tests.conftest import Api, Shop
@@ -29,7 +29,7 @@ def extensions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Extensions:
 
 def extend(
     extensions: Extensions, wanted: Wanted, extension_id: str = "", seconds: float = 60
-) -> Progress:
+) -> ExtensionProgress:
     return extensions.extend(
         wanted,
         ms=HOUR_MS,
@@ -47,15 +47,15 @@ def test_what_is_wanted_goes_by_the_databases_clock(
     extension_id = new_id()
     monkeypatch.setattr("orders.sql.ids.uuid7", lambda: UUID(int=uuid4().int >> 48))
     assert extensions.count(Wanted()) == 1
-    assert extend(extensions, Wanted(), extension_id) == Progress(1, done=True)
+    assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(1, done=True)
 
 
 def test_each_wanted_order_is_extended_once(shop: Shop, extensions: Extensions) -> None:
     orders = [shop.place() for _ in range(5)]
     extension_id = new_id()
     assert extensions.count(Wanted()) == 5
-    assert extend(extensions, Wanted(), extension_id) == Progress(5, done=True)
-    assert extend(extensions, Wanted(), extension_id) == Progress(0, done=True)
+    assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(5, done=True)
+    assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(0, done=True)
     for order in orders:
         after = shop.service.order(shop.client, order.id)
         assert after.expires_at == order.expires_at + timedelta(hours=1)
@@ -90,7 +90,7 @@ def test_only_what_is_wanted_is_extended(shop: Shop, extensions: Extensions) -> 
         before = versions(shop)
         assert extensions.count(wanted) == len(found)
         shop.expire_in(60_000, first)
-        assert extend(extensions, wanted) == Progress(len(found), done=True)
+        assert extend(extensions, wanted) == ExtensionProgress(len(found), done=True)
         after = versions(shop)
         assert {id_ for id_ in after if after[id_] > before[id_]} == found
         shop.expire_in(60_000, first)
@@ -105,20 +105,20 @@ def versions(shop: Shop) -> dict[str, int]:
 def test_an_overdue_order_is_extended_from_now_on(shop: Shop, extensions: Extensions) -> None:
     order = shop.place()
     shop.expire_in(-HOUR_MS, order)
-    assert extend(extensions, Wanted()) == Progress(1, done=True)
+    assert extend(extensions, Wanted()) == ExtensionProgress(1, done=True)
     [(_, ms)] = [each for each in shop.scheduler.scheduled if each[1] > 50 * 60_000]
     assert HOUR_MS - 60_000 < ms <= HOUR_MS
 
 
 def test_an_interrupted_extension_goes_on(shop: Shop, extensions: Extensions) -> None:
     shop.place()
-    assert extend(extensions, Wanted(), seconds=-1) == Progress(0, done=False)
+    assert extend(extensions, Wanted(), seconds=-1) == ExtensionProgress(0, done=False)
     locked, extension_id = shop.place(), new_id()
     row = sa.select(unpaid_orders).where(unpaid_orders.c.order_id == locked.id)
     with shop.engine.begin() as payer:
         payer.execute(row.with_for_update())
-        assert extend(extensions, Wanted(), extension_id) == Progress(1, done=False)
-    assert extend(extensions, Wanted(), extension_id) == Progress(1, done=True)
+        assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(1, done=False)
+    assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(1, done=True)
     assert {*versions(shop).values()} == {2}
 
 
@@ -149,10 +149,10 @@ def test_two_runs_of_one_extension_extend_an_order_once(shop: Shop, extensions: 
     finally:
         with shop.engine.begin() as connection:
             connection.execute(sa.text("DROP FUNCTION in_turn CASCADE"))
-    assert found == [Progress(0, done=False), Progress(1, done=True)]
+    assert found == [ExtensionProgress(0, done=False), ExtensionProgress(1, done=True)]
     after = shop.service.order(shop.client, order.id)
     assert after.expires_at == order.expires_at + timedelta(hours=1)
-    assert extend(extensions, Wanted(), extension_id) == Progress(0, done=True)
+    assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(0, done=True)
 
 
 def test_an_extension_over_http(api: Api) -> None:

@@ -26,7 +26,7 @@ from orders.freezes.domain import Freeze, FreezeState, Scope
 from orders.freezes.service import EVERYTHING, MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
 from orders.order.domain import Order
-from orders.order.extensions import Batch, Extensions
+from orders.order.extensions import ExtendedBatch, Extensions
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
@@ -62,7 +62,7 @@ def extensions(shop: Shop) -> Extensions:
     return Extensions(shop.engine, shop.scheduler, reminders=True)
 
 
-def give_back(shop: Shop, freeze: Freeze) -> Batch | None:
+def give_back(shop: Shop, freeze: Freeze) -> ExtendedBatch | None:
     """One batch."""
     with autocommit(shop.engine) as connection:
         return extensions(shop).give_back(connection, freeze.id)
@@ -280,7 +280,7 @@ def test_a_locked_order_counts_as_left(shop: Shop) -> None:
         first = give_back(shop, held)
         assert first is not None
         assert ([*first.extended], first.done) == ([other.id], False)
-        assert give_back(shop, held) == Batch({}, done=False)
+        assert give_back(shop, held) == ExtendedBatch({}, done=False)
     assert [*give_all_back(shop, held)] == [paying.id]
 
 

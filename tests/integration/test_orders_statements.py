@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from devtools.processes import wait_until
 from orders.errors import AlreadyPaid, KeyReused, OutOfStock
 from orders.order.domain import Entry, Order
-from orders.order.payments import Paid
+from orders.order.payments import PaymentResult
 from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.expressions import clock
@@ -206,7 +206,7 @@ def test_what_waited_for_a_payment_finds_the_order_paid(shop: Shop) -> None:
     same = shop.place()
     with waiting(shop, lambda: shop.pay(same, "r-3")) as (other, found):
         payment = pay(other, shop, same, "r-3")
-    assert found[0] == Paid(payment, replayed=True)
+    assert found[0] == PaymentResult(payment, replayed=True)
 
     kept = shop.place()
     with waiting(shop, lambda: shop.service.cancel(shop.client, kept.id)) as (other, found):

@@ -22,8 +22,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from devtools.processes import wait_until
-from orders.attempts.domain import Closed, Reply
-from orders.attempts.domain import Paid as PaidThere
+from orders.attempts.domain import Closed, Paid, Reply
 from orders.attempts.service import Attempts
 from orders.closings import attempt_flow
 from orders.config import Settings
@@ -31,7 +30,7 @@ from orders.errors import OrderError
 from orders.freezes.domain import Scope
 from orders.freezes.service import Freezes
 from orders.order.extensions import Extensions
-from orders.order.payments import Paid
+from orders.order.payments import PaymentResult
 from orders.providers.service import Providers
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
@@ -118,7 +117,7 @@ class Scene:
     def named(self, reference: str) -> dict[str, Any]:
         return {"provider": "bank", "reference": f"{self.sku} {reference}"}
 
-    def pay_with(self, reference: str, amount: int, **when: Any) -> Paid:
+    def pay_with(self, reference: str, amount: int, **when: Any) -> PaymentResult:
         return self.shop.service.pay(
             self.shop.client,
             self.order.id,
@@ -219,7 +218,7 @@ class Scene:
         return self.reply
 
     def close_as_paid(self) -> Reply:
-        self.reply = PaidThere(self.order.total_minor, "EUR")
+        self.reply = Paid(self.order.total_minor, "EUR")
         return self.close()
 
     def die_while_closing(self) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -458,3 +459,16 @@ def test_a_tests_name_has_at_most_60_characters() -> None:
     files = [file.read_text() for file in (ROOT / "tests").rglob("*.py")]
     names = [name for file in files for name in re.findall(r"def (test_\w+)", file)]
     assert [name for name in names if len(name) > 60] == []
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Only an event is called after the error or the outcome that it reports."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    names = Counter(
+        name
+        for file in files
+        if file != ROOT / "worker/events.py"
+        for name in re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE)
+        if not name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -37,7 +37,7 @@ def flow_findings(flow: Flow, queue: DelayQueue | None) -> Iterator[Finding]:
     if queue is None and flow.pauses is not None and up:  # otherwise it was found with the queue
         yield pause_finding(flow.name, flow.pauses.find())
     if flow.sweep is not None and up:
-        sample = Sample(flow.sweep)
+        sample = FirstRecords(flow.sweep)
         yield _overdue(flow.name, sample, queue)
         if queue is not None:
             yield _lost_tasks(flow, sample, queue)
@@ -74,7 +74,7 @@ def _probe(flow: Flow) -> Finding:
     return ok("flow.probe", f"{flow.name}: the probe succeeds")
 
 
-class Sample:
+class FirstRecords:
     """The first records of a sweep within some bounds."""
 
     def __init__(self, sweep: Sweep) -> None:
@@ -94,14 +94,14 @@ class Sample:
         return found
 
 
-def _wrong_rows(name: str, sample: Sample) -> Iterator[Finding]:
+def _wrong_rows(name: str, sample: FirstRecords) -> Iterator[Finding]:
     for row, why in [*sample.wrong.items()][:1]:
         advice = "Correct them: no sweep restores what cannot be scheduled."
         count = quantity(len(sample.wrong), "record")
         yield warning("flow.rows", f"{name}: {count} skipped, such as {row}: {why}", advice)
 
 
-def _overdue(name: str, sample: Sample, queue: DelayQueue | None) -> Finding:
+def _overdue(name: str, sample: FirstRecords, queue: DelayQueue | None) -> Finding:
     late = [due for due in sample(None, -LATE_SECONDS) if due.delay_ms <= 0]
     dead: set[str] = set()
     if queue is not None and late:
@@ -117,7 +117,7 @@ def _overdue(name: str, sample: Sample, queue: DelayQueue | None) -> Finding:
     return failure("flow.overdue", f"{name}: {many} overdue, the oldest by {oldest:,.0f} s", advice)
 
 
-def _lost_tasks(flow: Flow, sample: Sample, queue: DelayQueue) -> Finding:
+def _lost_tasks(flow: Flow, sample: FirstRecords, queue: DelayQueue) -> Finding:
     """Whether Redis has the tasks that are due next by the records, as far ahead as the sweep looks."""
     horizon = 2 * flow.lookahead_seconds
     page = sample(0.0, horizon)

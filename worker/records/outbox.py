@@ -19,7 +19,7 @@ _OUTBOX = "worker.records"
 _hooking = threading.Lock()
 
 
-class Entry(NamedTuple):
+class OutboxTask(NamedTuple):
     """A task to schedule after a commit."""
 
     send: Callable[[Sequence[Due]], None]
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 class _Outbox:
     """The tasks to schedule when a transaction commits."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[OutboxTask] = field(default_factory=list)
     #: How many entries there were at each savepoint.
     savepoints: dict[str, int] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ def _outbox(info: dict[Any, Any]) -> _Outbox:
     return outbox
 
 
-def add(connection: sa.Connection, entries: Iterable[Entry]) -> None:
+def add(connection: sa.Connection, entries: Iterable[OutboxTask]) -> None:
     """Send these tasks once the connection's transaction has committed; never after a rollback."""
     hook(connection.dialect)
     _outbox(connection.info).entries += entries
@@ -82,7 +82,7 @@ def hook(dialect: Dialect) -> None:
         vars(dialect).update({_OUTBOX: True, **{hook.__name__: hook for hook in hooks}})
 
 
-def _emptied(connection: PoolProxiedConnection) -> list[Entry]:
+def _emptied(connection: PoolProxiedConnection) -> list[OutboxTask]:
     """Take everything out of the outbox of a transaction that ends."""
     try:
         outbox: _Outbox | None = connection.info.pop(_OUTBOX, None)
@@ -92,7 +92,7 @@ def _emptied(connection: PoolProxiedConnection) -> list[Entry]:
     return outbox.entries if outbox else []
 
 
-def _send(entries: Sequence[Entry]) -> None:
+def _send(entries: Sequence[OutboxTask]) -> None:
     """Schedule the tasks of a committed transaction. Raises nothing, because the commit has succeeded."""
     now = time.monotonic()
     for send in dict.fromkeys(entry.send for entry in entries):

@@ -203,7 +203,7 @@ class Records:
         read_at = time.monotonic()
         outbox.add(
             connection,
-            (outbox.Entry(self._send, str(row.key), read_at + row.ms / 1000) for row in found),
+            (outbox.OutboxTask(self._send, str(row.key), read_at + row.ms / 1000) for row in found),
         )
 
     def _task_id(self, id_: Any) -> str:

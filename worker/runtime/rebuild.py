@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..flow import MAX_SECONDS, Sweep
 from ..queue.delay_queue import DelayQueue
-from .waiting import MOST_LOST, SLACK_SECONDS, LostTasks, Waiting
+from .waiting import MOST_LOST, SLACK_SECONDS, LostTasks, SweepReader
 
 
 class Progress(NamedTuple):
@@ -28,7 +28,7 @@ def rebuild(queue: DelayQueue, sweep: Sweep, *, look_only: bool = False) -> Iter
 
     Rows that cannot be scheduled are logged and skipped. Raises what the sweep raises, and redis.RedisError.
     """
-    waiting = Waiting(queue, sweep)
+    waiting = SweepReader(queue, sweep)
 
     def restored_of(lost: LostTasks) -> int:
         if look_only:

@@ -21,7 +21,7 @@ from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Restored
 from .outages import HangDetector
 from .station import Station
-from .waiting import MOST_LOST, LostTasks, Page, Waiting
+from .waiting import MOST_LOST, LostTasks, Page, SweepReader
 from .waker import Alarm
 from .without_redis import WithoutRedis
 
@@ -52,7 +52,7 @@ class Sweeper:
         self.name = station.flow.name
         self._station = station
         self._flow = station.flow
-        self._waiting = Waiting(queue, records)
+        self._waiting = SweepReader(queue, records)
         self._queue = queue
         self._clock = queue.environment.clock
         #: What a sweep learns, claims know, and the other way round.

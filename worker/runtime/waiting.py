@@ -36,7 +36,7 @@ class Page(NamedTuple):
 ReadPages = Callable[[float | None, float], Iterator[Page]]
 
 
-class Waiting:
+class SweepReader:
     """What a flow's sweep lists, without the rows that cannot be scheduled."""
 
     def __init__(self, queue: DelayQueue, sweep: Sweep) -> None:
