@@ -1,5 +1,6 @@
 """The Flask application."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable
@@ -102,6 +103,11 @@ def create_app(settings: Settings | None = None) -> Flask:
     ops.install(app)
     for command in COMMANDS:
         app.cli.add_command(command)
+    # What a server's process has loaded by now stays. Searching it for garbage takes 0.1 s, in which no
+    # request is answered.
+    if settings is None and parent_process():
+        gc.collect()
+        gc.freeze()
     return app
 
 

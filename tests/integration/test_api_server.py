@@ -1,14 +1,17 @@
 """The same application under the server that carries it: what only a real socket can send."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from flask import Flask
 
 from devtools import processes
 from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
+from orders.app import create_app
 from tests.clock import bound
 from tests.conftest import Api
 from tests.raw_http import CHUNKED, ORDER, Reply, Server, chunked
@@ -37,6 +40,25 @@ def server(
     log = (folder / "api.log").read_text()
     assert "unexpected error" not in log
     assert not [key for key in api.keys.values() if key.partition(".")[2] in log]
+
+
+def frozen_app() -> Flask:
+    """The application, and how many of its process's objects are never searched for garbage."""
+    app = create_app()
+    app.add_url_rule("/frozen", "frozen", lambda: str(gc.get_freeze_count()))
+    return app
+
+
+def test_no_request_waits_for_a_search_of_what_was_loaded(
+    shared_url: str, valkey: Valkey, tmp_path: Path
+) -> None:
+    env = {"DATABASE_URL": shared_url, "REDIS_URL": valkey.url}
+    server = Server(free_port(), {"customer": "nobody"})
+    app = f"{__name__}:{frozen_app.__name__}"
+    process = processes.api(env, server.port, tmp_path / "api.log", app=app)
+    wait_until(lambda: server.request("GET /healthz"), "the API to serve", ignoring=OSError)
+    assert int(server.request("GET /frozen").body) > 50_000
+    assert process.stop() == 0
 
 
 def test_an_order_is_created_over_a_real_socket(server: Server) -> None:
