@@ -1,6 +1,7 @@
 """What an operator reads: dead letters in pages, a forecast, and whether the queue's invariants hold."""
 
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -8,6 +9,7 @@ import redis
 from tests.contract.state import attempts, state
 from tests.contract.steps import bury
 from worker import DelayQueue, Place, Put, TaskState
+from worker.queue.operator_side import INSPECTED
 
 #: More than a script searches from both ends of the list.
 MANY = 2600
@@ -161,6 +163,18 @@ def test_only_a_sample_is_inspected(client: redis.Redis, queue: DelayQueue) -> N
     for sample in (0, 501):
         with pytest.raises(ValueError, match="1 to 500"):
             queue.inspect(sample)
+
+
+def test_a_sample_is_inspected_a_hundred_tasks_at_a_time(queue: DelayQueue) -> None:
+    queue.schedule_many((f"{n}", n, b"") for n in range(2 * INSPECTED + 1))
+    with patch.object(queue, "_run", wraps=queue._run) as run:
+        assert queue.inspect(500) == []
+    assert run.call_count == 3
+
+
+def test_a_task_that_ends_meanwhile_is_not_inconsistent(queue: DelayQueue) -> None:
+    with patch.object(queue, "_sampled", return_value=[b"ended"]):
+        assert queue.inspect() == []
 
 
 def test_the_servers_time_is_in_ms(queue: DelayQueue) -> None:

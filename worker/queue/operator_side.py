@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import chain, islice
 from operator import eq
 from typing import Any
 
@@ -20,7 +21,9 @@ LETTERS = 100
 #: How many are removed at a time. Fewer, because each memory page is copied on its first write while Redis
 #: rewrites its file.
 REMOVED = 50
-#: These limits keep a forecast and an inspection from blocking the server for more than a few milliseconds.
+#: How many tasks a script inspects at a time: five commands for each.
+INSPECTED = 100
+#: These limits keep a forecast and a list from blocking the server for more than a few milliseconds.
 MAX_INTERVALS = 1000
 MAX_SAMPLE = 500
 
@@ -153,9 +156,22 @@ class OperatorSide(ScriptedQueue):
         """
         if not 1 <= sample <= MAX_SAMPLE:
             raise ValueError(f"a sample is 1 to {MAX_SAMPLE} tasks, not {sample}")
-        reply = self._run("inspect", None, sample)
-        rows = zip(*(reply[column::6] for column in range(6)), strict=True)
-        return [_inconsistency(id_to_text(task_id), *places) for task_id, *places in rows]
+        broken: list[str] = []
+        for part in slices(self._sampled(sample), size=INSPECTED):
+            reply = self._run("inspect", None, *part)
+            rows = zip(*(reply[column::6] for column in range(6)), strict=True)
+            broken += [_inconsistency(id_to_text(task_id), *places) for task_id, *places in rows]
+        return broken
+
+    def _sampled(self, sample: int) -> list[bytes]:
+        """The ids of so many tasks in each place, and of so many whose attempts are recorded."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zrange(self.keys.scheduled, 0, sample - 1)
+            pipe.zrange(self.keys.leased, 0, sample - 1)
+            pipe.zrevrange(self.keys.dead, 0, sample - 1)
+            pipe.hscan(self.keys.tokens, count=sample)
+            *places, (_, recorded) = pipe.execute()
+        return [*dict.fromkeys(chain(*places, islice(recorded, sample)))]
 
     def server_time_ms(self) -> int:
         """The server's clock: ms since the epoch."""
