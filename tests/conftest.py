@@ -74,6 +74,7 @@ def pytest_configure() -> None:
 NOT_POOLED = {
     "test_a_statement_that_takes_too_long",
     "test_a_fresh_connection_is_pinged_only_after_a_hang_up",
+    "test_a_locked_row_delays_nobody_else_and_is_no_failure",
     "test_a_database_that_takes_no_writes_may_still_be_read",
 }
 
