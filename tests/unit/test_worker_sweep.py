@@ -41,7 +41,13 @@ from worker.flow import MAX_DELAY_MS, Sweep
 from worker.runtime.outages import HANGS_SECONDS
 from worker.runtime.rebuild import rebuild
 from worker.runtime.results import BatchResult
-from worker.runtime.sweep import EXTEND_AFTER, PARKED_SECONDS, SILENCE_SECONDS, Sweeper
+from worker.runtime.sweep import (
+    EXTEND_AFTER,
+    PARKED_SECONDS,
+    SILENCE_SECONDS,
+    SLOW_SECONDS,
+    Sweeper,
+)
 from worker.runtime.waiting import MOST_LOGGED
 from worker.runtime.waker import Alarm
 
@@ -63,6 +69,8 @@ class Records:
         #: The ids of all of them.
         self.seen: set[str] = set()
         self.error: BaseException | None = None
+        #: How long it takes to find the first.
+        self.seconds = 0.0
 
     def add(self, **delays: float) -> None:
         """Records by id, due so many seconds from now."""
@@ -72,6 +80,7 @@ class Records:
         self.asked.append((after, before))
         if self.error:
             raise self.error
+        self.clock.move(self.seconds)
         delays = ((due - self.clock.now, name) for name, due in self.waiting.items())
         found = [
             Due(name, delay * 1000, self.payloads.get(name, b""))
@@ -467,8 +476,8 @@ def test_a_worker_that_lost_the_sweep_takes_it_again_when_it_can(
 def test_a_round_begins_every_second_however_long_it_takes(place: Place, clock: Clock) -> None:
     takes = iter([0.25, 0.0, 1.5, 0.5])
 
-    def slow(after: float | None, _before: float) -> list[list[Due]]:
-        if after is None:
+    def slow(_after: float | None, before: float) -> list[list[Due]]:
+        if before == 0:
             clock.move(next(takes))
         return []
 
@@ -587,7 +596,7 @@ def test_a_former_sweeper_asks_no_more_often_than_others(place: Place) -> None:
     first, second = place.peer, place.join("w2")
     _bury(place, dead=-60)
     place.rounds(2)
-    assert first.sweeper._parked_until is not None
+    assert first.sweeper._settled_until is not None
     first.queue.resign("w1")
     second.sweeper._ask_at = 0.0
     place.peers = [second, first]
@@ -728,8 +737,66 @@ def test_a_live_task_between_dead_letters_is_read_each_round(place: Place, delay
     assert set(place.peer.queue.scheduled()) == {"b"}
 
 
+def begins(place: Place) -> list[float | None]:
+    """Where each round since the last call began to read what is overdue, in seconds from then."""
+    found = [after for after, before in place.records.asked if before == 0]
+    place.records.asked.clear()
+    return found
+
+
+def test_what_is_slow_to_read_and_done_is_read_by_look_aheads_only(place: Place) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    place.round()
+    assert begins(place) == [None]
+    place.rounds(28)
+    assert begins(place) == pytest.approx([-PARKED_SECONDS - 1] * 28, abs=0.1)
+    place.rounds(2)
+    assert None in begins(place)
+
+
+def test_what_is_quick_to_read_is_read_from_the_beginning(place: Place) -> None:
+    place.rounds(5)
+    assert begins(place) == [None] * 5
+
+
+@pytest.mark.parametrize("delay", [-60, -5, 0])
+def test_of_what_is_slow_to_read_no_live_task_is_left_out(place: Place, delay: float) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    _bury(place, a=-70, b=-20)
+    place.records.add(live=delay, other=-1)
+    place.round()
+    assert len(place.peer.claim()) == 2
+    place.rounds(3)
+    place.peer.queue._redis.zrem(place.peer.queue.keys.leased, "live")
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"live"}
+
+
+def test_rounds_skip_what_is_slow_to_read_before_a_live_task(place: Place) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    place.records.add(live=-1)
+    place.round()
+    assert len(place.peer.claim()) == 1
+    assert begins(place) == [None]
+    place.rounds(2)
+    # The task was due a second before the first round.
+    assert begins(place) == pytest.approx([-PARKED_SECONDS - n for n in (3, 4)], abs=0.5)
+
+
+def test_what_is_committed_late_is_read_although_reading_is_slow(place: Place) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    place.rounds(3)
+    place.records.add(late=1 - PARKED_SECONDS)
+    place.round()
+    assert set(place.peer.queue.scheduled()) == {"late"}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2 * SLOW_SECONDS], ids=["quick", "slow"])
 @pytest.mark.parametrize("loss", ["flush", "outage"])
-def test_all_is_read_again_after_redis_may_have_lost_something(place: Place, loss: str) -> None:
+def test_all_is_read_again_after_redis_may_have_lost_something(
+    place: Place, loss: str, seconds: float
+) -> None:
+    place.records.seconds = seconds
     _bury(place, a=-60, b=-59, c=-58)
     place.rounds(2)
     if loss == "flush":

@@ -34,6 +34,9 @@ EXTEND_AFTER = 0.6
 #: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
 #: read only when the sweep looks ahead, instead of every round.
 PARKED_SECONDS = 10.0
+#: Records that take longer to read are mostly ones that are done, and that their database cannot remove yet: a
+#: transaction holds an old snapshot, for example. Then they, too, are read only when the sweep looks ahead.
+SLOW_SECONDS = 0.02
 
 
 class Sweeper:
@@ -73,8 +76,8 @@ class Sweeper:
         self.records_answer = True
         #: When to read again what is due soon, and everything that is overdue.
         self._look_ahead_at = 0.0
-        #: Every task that was due by this time is parked, so the next round need not read it.
-        self._parked_until: float | None = None
+        #: Every task that was due by this time is parked or done, so the next round need not read it.
+        self._settled_until: float | None = None
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
     def round(self) -> float | None:
@@ -114,7 +117,7 @@ class Sweeper:
         must_ask = (
             now >= self._ask_at
             or self._silent_since is not None
-            or self._parked_until is not None  # valid only until Redis loses something
+            or self._settled_until is not None  # valid only until Redis loses something
             or self._station.failing
         )
         if must_ask and self._ask([]) is None:
@@ -124,7 +127,7 @@ class Sweeper:
             look_ahead = now >= self._look_ahead_at
             if look_ahead:
                 self._look_ahead_at = now + self._flow.lookahead_seconds
-                self._parked_until = None
+                self._settled_until = None
             self._sweep_overdue()
             if look_ahead and self._my_turn and self._silent_since is None:
                 self._sweep_upcoming()
@@ -135,14 +138,17 @@ class Sweeper:
             yield page
 
     def _sweep_overdue(self) -> None:
-        asked_at, all_parked = self._clock(), True
-        since = self._parked_until
+        asked_at, all_parked, slow = self._clock(), True, False
+        since = self._settled_until
         lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
         for page in self._read(None if since is None else since - asked_at, 0.0):
             found = self._look(page, held)
             if not self._may_continue(found):
                 return
             lost.add(page, found.lost)
+            slow = slow or page.read_at - asked_at > SLOW_SECONDS
+            if slow and all_parked and found.parked < len(page.rows):
+                self._note_settled(asked_at + page.rows[found.parked].delay_ms / 1000)
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
             if len(lost.ids) > MOST_LOST or (found.due and not found.lost):
@@ -155,6 +161,9 @@ class Sweeper:
             if all_parked and found.parked:
                 self._note_parked(page, found.parked, asked_at)
             all_parked = all_parked and found.parked == len(page.rows)
+        else:
+            if all_parked and (slow or self._clock() - asked_at > SLOW_SECONDS):
+                self._note_settled(asked_at)
         self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
@@ -206,7 +215,14 @@ class Sweeper:
         until = min(page.read_at + last.delay_ms / 1000 + 0.001, last_read)
         if parked < len(page.rows) and asked_at + page.rows[parked].delay_ms / 1000 <= until:
             return  # the next task, which is not parked, may be due at the same time
-        self._parked_until = until
+        self._settled_until = until
+
+    def _note_settled(self, before: float) -> None:
+        """Skip what was due ``before``, but for the latest of it, until the next round that looks ahead: a transaction
+        that wrote a record may have been committed since.
+        """
+        until = before - PARKED_SECONDS
+        self._settled_until = max(until, self._settled_until or until)
 
     def _sweep_without_redis(self) -> None:
         """Pass overdue tasks to the flow's own handler, until it is time to ask Redis again."""
@@ -236,12 +252,12 @@ class Sweeper:
             return None
         if self._silent_since is not None or found.new_turn:
             # Redis may have lost data, so read everything again.
-            self._silent_since = self._parked_until = None
+            self._silent_since = self._settled_until = None
             self._look_ahead_at = 0.0
             self._without_redis.forget()
         self._my_turn = found.turn
         if not found.turn:
-            self._parked_until = None  # another worker watches for losses
+            self._settled_until = None  # another worker watches for losses
         turn_ms = EXTEND_AFTER * term_ms if found.turn else found.turn_in_ms
         self._ask_at = asked_at + turn_ms / 1000
         return found
