@@ -61,6 +61,7 @@ def scraped(
     folder = tmp_path_factory.mktemp("scraped")
     env = {"DATABASE_URL": shared_url, "REDIS_URL": valkey.url}
     ports, serves_at = Scraped(free_port(), free_port()), free_port()
+    healthz = f"http://127.0.0.1:{serves_at}/healthz"
     with serving(env["DATABASE_URL"], valkey.url) as shop:
         order_id = shop.place().get_json()["id"]
         for reference in ("first", "second"):
@@ -71,8 +72,8 @@ def scraped(
         processes.worker({**env, "METRICS_PORT": str(ports.worker)}, folder / "worker.log"),
     ]
     try:
+        wait_until(lambda: ask(healthz), "the API to answer", ignoring=OSError)
         wait_until(ports.texts, "both to be scraped", ignoring=OSError)
-        urlopen(f"http://127.0.0.1:{serves_at}/healthz", timeout=60).close()
         yield ports
     finally:
         for process in started:
