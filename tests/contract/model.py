@@ -24,7 +24,7 @@ from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
 from tests.length import rounds
 from worker import Cancelled, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
-from worker.queue.replies import Put, Restored
+from worker.queue.replies import Put, Restored, Seeded
 
 IDS = st.sampled_from(["a", "b", "c", "\udcff\r\n"])
 SETS_OF_IDS = st.lists(IDS, min_size=1, max_size=3)
@@ -43,6 +43,10 @@ SPARED = 2000
 STALE = 1000
 #: A task that is later than its record says by no more than this is left where it is.
 SLACK = 100
+#: A schedule of recurring runs is in force for so long after a worker that has it has looked.
+IN_FORCE = 180_000
+#: A run's id, and when it is due.
+Run = tuple[str, int]
 
 
 @dataclass
@@ -133,6 +137,9 @@ class Machine(RuleBasedStateMachine):
         self.sweeper: tuple[int, str] | None = None
         #: Until when leases that have ended are left to their workers.
         self.spared = 0
+        #: The recurring runs that were scheduled; and until when which schedule is in force, since when.
+        self.seeded: dict[str, int] = {}
+        self.recurrence: tuple[int, int, str] | None = None
 
     # -- the clock, and putting in ---------------------------------------------------------
 
@@ -262,6 +269,54 @@ class Machine(RuleBasedStateMachine):
         self.queue.resign(worker)
         if self.sweeper and self.sweeper[1] == worker:
             self.sweeper = None
+
+    @rule(
+        schedule=st.sampled_from(["daily", "hourly"]),
+        started=st.integers(-30, 30),
+        ahead=st.integers(-20, 40),
+        expected=st.none() | st.integers(-20, 0),
+    )
+    def seed_runs(self, schedule: str, started: int, ahead: int, expected: int | None) -> None:
+        upcoming, *missed = [
+            (f"at {self.now + ms}", self.now + ms) for ms in (ahead, expected) if ms is not None
+        ]
+        self.seed(schedule, self.now + started, upcoming, *missed)
+
+    def seed(
+        self, schedule: str, started: int, upcoming: Run, expected: Run | None = None
+    ) -> Seeded:
+        found = self.queue.seed(schedule, started, upcoming, expected)
+        runs = self.runs_to_seed(schedule, started, upcoming, expected)
+        assert found == Seeded(runs is not None, tuple(run for run, _ in runs or ()))
+        for run, due in runs or ():
+            self.known[run], self.seeded[run] = Known("scheduled", due), due
+        return found
+
+    def runs_to_seed(
+        self, schedule: str, started: int, upcoming: Run, expected: Run | None
+    ) -> list[Run] | None:
+        """Those that are scheduled; None if another schedule is in force. Runs of that are removed, unless they are due
+        or have begun.
+        """
+        until, since, in_force = self.recurrence or (0, 0, "")
+        since, started = (at if at <= self.now else 0 for at in (since, started))
+        all_lost = not self.seeded
+        if in_force != schedule:
+            is_newer = (started, schedule) > (since, in_force)
+            if not is_newer and self.now < until <= self.now + IN_FORCE:
+                return None
+            for run in [run for run, due in self.seeded.items() if due > self.now]:
+                known = self.known.get(run)
+                never_claimed = known and (known.place, known.attempts) == ("scheduled", None)
+                if never_claimed and run != upcoming[0]:
+                    del self.known[run], self.seeded[run]
+            since = 0
+        self.recurrence = self.now + IN_FORCE, max(since, started), schedule
+        runs = [expected] if expected and all_lost else []
+        is_past = upcoming[1] <= min(self.now, max(self.seeded.values(), default=0))
+        if not is_past and upcoming[0] not in self.seeded and upcoming not in runs:
+            runs.append(upcoming)
+        return runs
 
     # -- a worker --------------------------------------------------------------------------
 
@@ -641,6 +696,8 @@ class Machine(RuleBasedStateMachine):
             "sweeper": self.sweeper and "{} {}".format(*self.sweeper),
             "paused": self.paused and "1",
             "resumed": self.resumed and "1",
+            "seeded": self.seeded,
+            "recurrence": self.recurrence and "{} {} {}".format(*self.recurrence),
         }
         return {key: value for key, value in content.items() if value}
 

@@ -2,6 +2,7 @@
 
 python -m tests.interleavings --minutes 60 [--seed 1]
 python -m tests.interleavings --self
+python -m tests.interleavings --count    # how much `make test` and `make test-all` search completely
 """
 
 import argparse
@@ -43,11 +44,15 @@ from tests.interleavings.scenarios import (
     LARGE,
     OF_CONSUMERS,
     OF_RECURRING,
+    OF_RUNS,
     OF_SENDINGS,
+    PAIRS,
     RECURRING,
     RECURRING_FRAME,
+    RUNS_FRAME,
     SCENARIOS,
     SENDING_FRAME,
+    SENDING_PAIRS,
     SENDINGS,
     TRANSITIONS,
     TURNS,
@@ -66,6 +71,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--self", action="store_true", help="plant mistakes instead")
+    parser.add_argument("--count", action="store_true", help="count states and steps instead")
     options = parser.parse_args()
     server = Valkey(Path(tempfile.mkdtemp()))
     server.start()
@@ -74,6 +80,8 @@ def main() -> int:
         with connect(server.url, timeout_seconds=5) as client, capture_logs():
             if options.self:
                 return _plant(client)
+            if options.count:
+                return _count(client)
             return _search(client, options.minutes, options.seed)
     finally:
         server.stop()
@@ -85,13 +93,32 @@ class Draw(NamedTuple):
     world: Callable[[redis.Redis, Shop], AbstractContextManager[World]]
     frame: str
     transitions: Sequence[str]
+    #: How many it adds at most.
+    most: int = 2
+
+
+def _queue(client: redis.Redis, _: Shop) -> AbstractContextManager[World]:
+    return nullcontext(QueueWorld(client))
+
+
+def _consumers(client: redis.Redis, _: Shop) -> AbstractContextManager[World]:
+    return nullcontext(ConsumerWorld(client))
+
+
+def _recurring(client: redis.Redis, _: Shop) -> AbstractContextManager[World]:
+    return nullcontext(RecurringWorld(client))
+
+
+def _webhooks(_: redis.Redis, shop: Shop) -> AbstractContextManager[World]:
+    return webhook_world(shop)
 
 
 DRAWS = [
-    Draw(lambda client, _: nullcontext(QueueWorld(client)), FRAME, TRANSITIONS),
-    Draw(lambda client, _: nullcontext(ConsumerWorld(client)), CONSUMER_FRAME, OF_CONSUMERS),
-    Draw(lambda client, _: nullcontext(RecurringWorld(client)), RECURRING_FRAME, OF_RECURRING),
-    Draw(lambda _, shop: webhook_world(shop), SENDING_FRAME, OF_SENDINGS),
+    Draw(_queue, FRAME, TRANSITIONS, 5),
+    Draw(_queue, RUNS_FRAME, OF_RUNS, 4),
+    Draw(_consumers, CONSUMER_FRAME, OF_CONSUMERS),
+    Draw(_recurring, RECURRING_FRAME, OF_RECURRING),
+    Draw(_webhooks, SENDING_FRAME, OF_SENDINGS, 3),
 ]
 
 
@@ -102,11 +129,9 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
     for shop in _shops():
         while time.monotonic() < ends:
             number += 1
-            draw = chance.choices(DRAWS, weights=(3, 1, 1, 1))[0]
-            most = 5 if draw is DRAWS[0] else 2
-            line = ", ".join(
-                (draw.frame, *chance.choices(draw.transitions, k=chance.randint(2, most)))
-            )
+            draw = chance.choices(DRAWS, weights=(3, 1, 1, 1, 1))[0]
+            added = chance.choices(draw.transitions, k=chance.randint(2, draw.most))
+            line = ", ".join((draw.frame, *added))
             case, names = (
                 chance.choice(CASES),
                 chance.choices([*OPERATIONS], k=chance.randint(3, 4)),
@@ -129,6 +154,28 @@ def _search(client: redis.Redis, minutes: float, seed: int) -> int:
         f"{number} scenarios, {complete} complete, {states:,} states, {steps:,} steps,"
         f" {meetings} meetings, seed {seed}"
     )
+    return 0
+
+
+def _count(client: redis.Redis) -> int:
+    """Search what the tests search completely, and print how much that is."""
+    counted: dict[str, tuple[Callable[..., AbstractContextManager[World]], list[str]]] = {
+        "scenarios of the queue": (_queue, SCENARIOS),
+        "larger ones": (_queue, LARGE),
+        "pairs": (_queue, PAIRS),
+        "scenarios of consumers": (_consumers, CONSUMERS),
+        "scenarios of recurring flows": (_recurring, RECURRING),
+        "scenarios of webhooks": (_webhooks, SENDINGS),
+        "pairs of webhooks": (_webhooks, SENDING_PAIRS),
+    }
+    for shop in _shops():
+        for name, (world, lines) in counted.items():
+            states = steps = 0
+            for line in lines:
+                with world(client, shop) as made:
+                    found = explore(made, line)
+                states, steps = states + found.states, steps + found.steps
+            print(f"{len(lines):4} {name}: {states:,} states, {steps:,} steps", flush=True)
     return 0
 
 
@@ -156,7 +203,9 @@ def _planted(client: redis.Redis) -> Iterator[tuple[str, str | None]]:
 def _first_trace(client: redis.Redis, mistake: Mistake | PythonMistake) -> str | None:
     """The order of moves that finds a mistake, in the first scenario that does."""
     kinds: list[tuple[Callable[[redis.Redis], QueueWorld | LaneWorld | TurnsWorld], list[str]]]
-    kinds = [(QueueWorld, [*SCENARIOS, *LARGE])]
+    script = mistake.only if isinstance(mistake, Mistake) else ""
+    lines = sorted([*SCENARIOS, *LARGE], key=lambda line: script not in line)
+    kinds = [(QueueWorld, lines)]
     if isinstance(mistake, PythonMistake) and mistake.is_in("worker.runtime"):
         kinds = [(ConsumerWorld, CONSUMERS), (RecurringWorld, RECURRING)]
     if isinstance(mistake, PythonMistake) and mistake.is_in("orders.webhooks"):

@@ -65,12 +65,14 @@ def explore(world: World, line: str, most_steps: int = 1_000_000) -> Explored:
     seen, checked = {(world.key(), start.left)}, set[Hashable]()
     waiting, steps = deque([start]), 0
     while waiting:
-        state = waiting.popleft()
+        state, is_loaded = waiting.popleft(), False
         for n, move in enumerate(names):
             if not state.left[n]:
                 continue
-            world.load(state.saved)
-            if not world.can(move):
+            if not is_loaded:
+                world.load(state.saved)
+            is_loaded = not world.can(move)
+            if is_loaded:
                 continue
             if steps == most_steps:
                 return Explored(len(seen), steps, complete=False)

@@ -36,7 +36,10 @@ class Process:
     """A program in a thread, which stops before each call until it is told how to go on."""
 
     def __init__(self, program: Callable[["Process"], None]) -> None:
-        self._told, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        # Locks that one thread acquires and the other releases.
+        self._told, self._stopped = threading.Lock(), threading.Lock()
+        self._told.acquire()
+        self._stopped.acquire()
         #: The call that it is about to make; "" after its end.
         self.at = "begin"
         self._way = ""
@@ -163,7 +166,7 @@ class LaneWorld:
     def check(self) -> None:
         """With all faults over, everybody works until nothing is due."""
         self.queue.resume()
-        for _ in range(8):
+        for _ in range(5):
             self.do_minute_passes()
             for process in [*self.processes.values()] * 2:
                 self._until_idle(process)

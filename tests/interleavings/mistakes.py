@@ -11,6 +11,7 @@ from redis.commands.core import Script
 
 from orders.webhooks.turns import Turns, _Ring
 from tests.interleavings.queue_world import QueueWorld
+from tests.interleavings.rewriting import rewriting
 from worker import DelayQueue
 from worker.runtime.recurring import Recurrence
 from worker.runtime.settling import Settler
@@ -109,6 +110,11 @@ MISTAKES = [
     Mistake("or (score(leased, -1) or 0) > latest", "", "glance"),
     Mistake("or redis.call('EXISTS', paused) == 1", "", "glance"),
     Mistake("== worker", "~= nil", "glance"),
+    Mistake(" and not redis.call('ZSCORE', seeded, id)", "", "seed"),
+    Mistake("if ARGV[6] and all_lost", "if ARGV[6]", "seed"),
+    Mistake("if not is_past and", "if", "seed"),
+    Mistake(" and redis.call('HEXISTS', tokens, id) == 0", "", "seed"),
+    Mistake("if valid > now + IN_FORCE_MS then", "if false then", "seed"),
 ]
 
 
@@ -266,6 +272,11 @@ IN_SQL: list[SqlMistake] = [
         _at("frozen", "unpaid row", "thaw, describe"),
         "counted",
     ),
+    SqlMistake(
+        "unpaid_orders.expires_at <= least(",
+        "unpaid_orders.expires_at IS NOT NULL OR now() <= least(",
+        _at("overdue", "unpaid row", "clock_back, expire"),
+    ),
 ]
 
 _OR_NOT = "due_at IS NOT NULL OR now() = "
@@ -287,6 +298,14 @@ IN_WEBHOOKS = [
     SqlMistake(
         "DELETE FROM webhook_interests WHERE", "DELETE FROM webhook_interests WHERE false AND"
     ),
+    SqlMistake(
+        "earlier.event_id < ",
+        "earlier.id != webhook_deliveries.id AND earlier.created_at <= webhook_deliveries.created_at AND 0 < ",
+    ),
+    SqlMistake("CASE WHEN (webhook_deliveries.type = ", "CASE WHEN (webhook_deliveries.type != "),
+    SqlMistake("newer.id > ", "newer.id < "),
+    SqlMistake("coalesce(webhook_secrets.expires_at > ", "coalesce(webhook_secrets.expires_at < "),
+    SqlMistake("SET expires_at=(", "SET expires_at=(interval '9 days' + ", only="webhook_secrets"),
 ]
 
 
@@ -310,19 +329,15 @@ def planted_in_sql(engine: sa.Engine, mistake: SqlMistake) -> Iterator[list[str]
     """Have the engine send this instead. Yields the statements that had it."""
     changed: list[str] = []
 
-    def change(*arguments: Any) -> tuple[str, Any]:
-        _, _, statement, parameters, *_ = arguments
+    def rewritten(statement: str) -> str:
         text = " ".join(statement.split())
         if mistake.only not in text or mistake.right not in text:
-            return statement, parameters
+            return statement
         changed.append(text)
-        return text.replace(mistake.right, mistake.wrong), parameters
+        return text.replace(mistake.right, mistake.wrong)
 
-    sa.event.listen(engine, "before_cursor_execute", change, retval=True)
-    try:
+    with rewriting(engine, rewritten):
         yield changed
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", change)
 
 
 @contextmanager

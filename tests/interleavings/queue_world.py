@@ -1,13 +1,13 @@
 """The queue on a real server, two workers and an operator, who act one at a time in any order."""
 
-import copy
+import pickle
 import re
 from collections.abc import Hashable
 from typing import Any
 
 import redis
 
-from tests.contract.model import SLACK, Machine, Said
+from tests.contract.model import DAY, SLACK, Machine, Run, Said
 from tests.contract.steps import never_sent
 from tests.interleavings.moves import WORKERS, Move
 from worker import DelayQueue, Due, Task
@@ -20,9 +20,12 @@ SOON = LEASE // 2
 #: What is lost with Redis.
 REDIS = (
     *("known", "dead", "paused", "resumed", "lost_claims", "claims", "alone", "sweeper", "spared"),
-    *("not_before",),
+    *("not_before", "seeded", "recurrence"),
 )
-OWN = ("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed")
+OWN = (
+    *("now", "due", "done", "held", "begun", "asked_to_pause", "renewed", "flushed"),
+    *("is_recurring", "looked", "expected"),
+)
 #: Of these counts what claims say.
 SAID = ("ran", "unreported", "silent", "ahead", "delayed")
 #: Of a lease, and of who claims.
@@ -35,6 +38,16 @@ PUTS = {
     "look again": Put.LATER,
     "reschedule": Put.NEW,
 }
+
+
+#: When the first recurring run is due: that of the task ``a``.
+FIRST_RUN = 10 * DAY + LEASE
+
+
+def next_run(now: int, offset: int) -> Run:
+    """The first after a moment, by a schedule."""
+    due = now + LEASE - (now - FIRST_RUN - offset) % LEASE
+    return "a" if due == FIRST_RUN else f"run {due - FIRST_RUN}", due
 
 
 class QueueWorld(Machine):
@@ -61,8 +74,13 @@ class QueueWorld(Machine):
         self.flushed = False
         #: A worker's claim that it no longer waits for, and that Redis has not executed yet: the script's arguments.
         self.delayed: dict[str, tuple[list[Any], Said]] = {}
+        #: Whether the tasks are those of a recurring flow, of which the application has no records.
+        self.is_recurring = False
+        #: When each worker looked last, and the run that it seeded then.
+        self.looked: dict[str, int] = {}
+        self.expected: dict[str, Run] = {}
         #: What Redis has written to its disk, and the model of it.
-        self.saved: tuple[dict[str, bytes], dict[str, Any]] = {}, self._model()
+        self.saved = dict[str, bytes](), self._model()
 
     # -- for the explorer ------------------------------------------------------------------
 
@@ -71,7 +89,7 @@ class QueueWorld(Machine):
         said += [(said, arguments[4]) for arguments, said in self.delayed.values()]
         words = [(each._replace(newest=False), token) for each, token in said]  # no backlog is here
         own = [_in_order(getattr(self, name)) for name in (*REDIS, *OWN)]
-        saved = [_in_order(value) for value in self.saved[1].values()]
+        saved = [_in_order(value) for value in _unpacked(self.saved[1]).values()]
         names: dict[str, str] = {}  # each token is new, so it is named after its place
         text = repr((own, words, self.queue.memory.paused, saved))
         return TOKEN.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), text)
@@ -79,12 +97,12 @@ class QueueWorld(Machine):
     def save(self) -> Any:
         memories = [queue.memory for queue in self._queues()]
         own = {name: getattr(self, name) for name in (*REDIS, *OWN, *SAID, "saved")}
-        return self._dump(), copy.deepcopy((memories, own))
+        return self._dump(), pickle.dumps((memories, own))
 
     def load(self, saved: Any) -> None:
         stored, rest = saved
         self._restore(stored)
-        memories, own = copy.deepcopy(rest)
+        memories, own = _unpacked(rest)
         for queue, memory in zip(self._queues(), memories, strict=True):
             queue.memory = memory
         vars(self).update(own)
@@ -103,8 +121,8 @@ class QueueWorld(Machine):
                 pipe.restore(key, 0, value)
             pipe.execute()
 
-    def _model(self) -> dict[str, Any]:
-        return copy.deepcopy({name: getattr(self, name) for name in REDIS})
+    def _model(self) -> bytes:
+        return pickle.dumps({name: getattr(self, name) for name in REDIS})
 
     def can(self, move: Move) -> bool:
         """A worker settles only what it believes it holds."""
@@ -154,9 +172,13 @@ class QueueWorld(Machine):
     def do_schedule(self, task_id: str, delay: int = 0) -> None:
         self.schedule(task_id, delay, b"", only_if_absent=False, relative=True)
         if task_id not in self.dead:
-            self.due[task_id] = self.not_before[task_id] = self.now + delay
+            self._planned(task_id, self.now + delay)
             self.done.discard(task_id)
-            self.begun[task_id] = 0
+
+    def _planned(self, task_id: str, at: int) -> None:
+        self.not_before[task_id], self.begun[task_id] = at, 0
+        if not self.is_recurring:
+            self.due[task_id] = at
 
     def do_schedule_later(self, task_id: str) -> None:
         self.do_schedule(task_id, LEASE)
@@ -173,8 +195,7 @@ class QueueWorld(Machine):
 
     def do_requeue(self, task_id: str) -> None:
         if task_id in self.dead:
-            self.due[task_id] = self.not_before[task_id] = self.now
-            self.begun[task_id] = 0
+            self._planned(task_id, self.now)
         self.requeue([task_id])
 
     def do_purge(self, task_id: str) -> None:
@@ -194,6 +215,8 @@ class QueueWorld(Machine):
 
     def do_claim(self, worker: str) -> None:
         claimed: Any = self.claim(worker, LIMIT, LEASE)
+        if self.is_recurring:
+            self.looked[worker] = self.now
         for task in claimed.values:
             self._begin(task.id, task.deliveries)
             self.held[worker].append(task)
@@ -231,6 +254,25 @@ class QueueWorld(Machine):
         assert deliveries <= begun, f"{deliveries} deliveries of {begun}"
         self.begun[task_id] = begun + 1
 
+    def do_seed(self, worker: str, offset: int = 0) -> None:
+        """What a recurring flow's worker does after its latest claim, perhaps late. No run that began is seeded again."""
+        self.is_recurring = True
+        looked = self.looked.setdefault(worker, self.now)
+        upcoming, missed = next_run(looked, offset), self.expected.pop(worker, None)
+        if missed and (missed[1] > looked or missed[0] in {each.id for each in self.held[worker]}):
+            missed = None
+        seeded = self.seed(f"schedule {offset}", FIRST_RUN - LEASE, upcoming, missed)
+        if seeded.in_force:
+            self.expected[worker] = upcoming
+        for run, due in filter(None, (missed, upcoming)):
+            if run in seeded.ids:
+                assert not self.begun.get(run), f"{run} is seeded again"
+                self._planned(run, due)
+
+    def do_seed_anew(self, worker: str) -> None:
+        """By a newer schedule."""
+        self.do_seed(worker, LEASE // 2)
+
     def do_glance(self, *workers: str) -> None:
         """Nothing is near only if no claim finds anything until then, and a turn goes on only for who has it."""
         rows = [(self.queue, LEASE, b"", worker) for worker in workers]
@@ -248,13 +290,13 @@ class QueueWorld(Machine):
         now, model, quiet = self.now, self._model(), Said(worker, False, False, 0, None, [])
         self.now += SOON - 1
         assert is_near or not self.take(quiet, LIMIT, LEASE, ""), "there is something to claim"
-        vars(self).update(model, now=now)
+        vars(self).update(_unpacked(model), now=now)
 
     def do_die(self, worker: str) -> None:
         queue = self.workers[worker]
         queue.memory = Memory(queue.environment.token(8))
         self.held[worker], self.unreported[worker] = [], []
-        for facts in (self.claims, self.silent, self.ahead):
+        for facts in (self.claims, self.silent, self.ahead, self.looked, self.expected):
             facts.pop(worker, None)
 
     def do_sweep(self, worker: str) -> None:
@@ -339,10 +381,19 @@ class QueueWorld(Machine):
         self.time_passes(OUTAGE)
 
     def do_flush(self) -> None:
-        self.flushed, self.renewed = True, not self.asked_to_pause
         self.client.delete(*self._keys)
         self.forget_everything()
         self.not_before = {}
+        self._lost()
+
+    def _lost(self) -> None:
+        """Redis has lost something: what became of tasks that it does not know, and perhaps that they began."""
+        self.flushed, self.renewed = True, not self.asked_to_pause
+        self.done = set() if self.is_recurring else self.done - self.known.keys()
+        self.begun = {
+            task_id: known.attempts.deliveries + 1 if known.attempts else 0
+            for task_id, known in self.known.items()
+        }
 
     def do_save(self) -> None:
         self.saved = self._dump(), self._model()
@@ -351,12 +402,8 @@ class QueueWorld(Machine):
         """Redis has lost what it did since it wrote to its disk, or fails over to a replica that is behind."""
         stored, model = self.saved
         self._restore(stored)
-        vars(self).update(copy.deepcopy(model))
-        self.flushed, self.renewed = True, not self.asked_to_pause
-        self.done -= self.known.keys()
-        for task_id, known in self.known.items():
-            begun = known.attempts.deliveries + 1 if known.attempts else 0
-            self.begun[task_id] = max(self.begun.get(task_id, 0), begun)
+        vars(self).update(_unpacked(model))
+        self._lost()
 
 
 def _in_order(value: Any) -> Any:
@@ -368,3 +415,7 @@ def _in_order(value: Any) -> Any:
     if isinstance(value, dict):
         return sorted(value.items(), key=place)
     return sorted(value) if isinstance(value, set) else value
+
+
+def _unpacked(saved: bytes) -> Any:
+    return pickle.loads(saved)  # noqa: S301  it is our own

@@ -27,6 +27,9 @@ SCENARIOS = [
     "schedule b, w1 claim, lease ends, w1 claim; w1 release b, w1 look again b, schedule a, w2 claim, lease ends",
     "schedule a; flush, w1 look, w1 sweep, w2 look, w2 claim",
     "schedule a, w1 claim; w1 retry long a, record moves a, w1 sweep, w2 claim, lease ends",
+    "w1 seed, lease ends; w1 claim, w1 ack a, w1 seed x2, clock back, flush",
+    "w1 seed, lease ends, w1 claim; w1 release a, w1 seed, w2 seed anew, clock back x2",
+    "w1 seed, lease ends; w1 claim, w1 seed, w2 claim, w2 seed, lease ends x2",
     (
         "schedule a, schedule b, w1 claim, lease ends, w1 claim, lease ends;"
         " w1 claim x2, w2 claim, w2 ack a, w2 extend a, lease ends x2"
@@ -62,18 +65,22 @@ RECURRING = [
 ]
 #: Of two senders of one subscription, each stopped before every statement.
 SENDINGS = [
-    "event, w1 step x3; delete, w1 gone, time passes",
-    "event; event, w1 step x3, w1 fail, w2 step x3",
-    "event, event; w1 step x3, w1 die, w2 step x3, w2 sent, time passes",
-    "event, w1 step x3; pause, resume, w1 gone, change url, w2 step x3, w2 sent",
-    "event, w1 step x3; redeliver x2, w1 sent, w2 step x3, w2 fail, time passes",
-    "event, event; delete, w1 step x4, w2 step x3, w1 gone, w2 sent",
-    "event; narrow, widen, event x2, w1 step x3, w1 sent",
-    "event, event; w1 step x6, w1 fail, w1 sent, redeliver, w2 step x3, w2 sent",
-    "event, ping; w1 step x3, w2 step x3, w1 gone, change url, resume",
-    "event; pause, delete, ping, w1 step x4, w1 gone, event",
-    "event; w1 step x3, w1 die, w2 step x3, event, delete, time passes",
-    "event, w1 step x3, w1 fail; event, redeliver, time passes, w1 step x3, w2 step x3, w2 sent",
+    "event, w1 step x4; delete, w1 gone, time passes",
+    "event; event, w1 step x4, w1 fail, w2 step x4",
+    "event, event; w1 step x4, w1 die, w2 step x4, w2 sent, time passes",
+    "event, w1 step x4; pause, resume, w1 gone, change url, w2 step x4, w2 sent",
+    "event, w1 step x4; redeliver x2, w1 sent, w2 step x4, w2 fail, time passes",
+    "event, event; delete, w1 step x5, w2 step x4, w1 gone, w2 sent",
+    "event; narrow, widen, event x2, w1 step x4, w1 sent",
+    "event, event; w1 step x8, w1 fail, w1 sent, redeliver, w2 step x4, w2 sent",
+    "event, ping; w1 step x4, w2 step x4, w1 gone, change url, resume",
+    "event; pause, delete, ping, w1 step x5, w1 gone, event",
+    "event; w1 step x4, w1 die, w2 step x4, delete, time passes",
+    "event, w1 step x4, w1 fail, time passes; event, redeliver, w1 step x4, w2 step x4, w2 sent",
+    "extend; w1 step x5, w1 sent, time passes x2, extend",
+    "extend, time passes; w1 step x4, w1 sent, pay, w2 step x4, w2 sent",
+    "event, rotate, time passes; rotate, w1 step x4, w1 sent, time passes",
+    "event; clock back, event, w1 step x4, w1 sent, w2 step x4",
 ]
 #: Of three subscriptions, two of them one client's, that take turns.
 TURNS = [
@@ -93,6 +100,10 @@ PAIRS, TRIPLES = (
     [", ".join((FRAME, *some)) for some in combinations_with_replacement(TRANSITIONS, count)]
     for count in (2, 3)
 )
+#: Likewise of recurring runs: `seed` is combined with each.
+RUNS_FRAME = "w1 seed, lease ends, save; w1 claim, w2 claim, lease ends, w1 seed"
+OF_RUNS = [*TRANSITIONS, "w1 seed", "w2 seed", "w2 seed anew"]
+PAIRS += [f"{RUNS_FRAME}, {each}" for each in OF_RUNS]
 #: Of these `make explore` draws some, and of `TRANSITIONS`.
 OF_LANES = [
     *("w1 go on", "w2 go on", "w1 lose", "w1 miss", "w2 lose", "w1 fail", "w1 die", "w1 renew"),
@@ -102,8 +113,12 @@ CONSUMER_FRAME = "schedule a; w1 go on x3, w2 go on x2"
 OF_CONSUMERS = [*OF_LANES, "w1 exit", "w1 close", "schedule a", "schedule b"]
 RECURRING_FRAME = "w1 go on x4, minute passes; w1 go on x3, w2 go on x2"
 OF_RECURRING = [*OF_LANES, "extra run"]
-SENDING_FRAME = "event, event; w1 step x3, w2 step x3"
+SENDING_FRAME = "extend, w1 step x4, w1 sent, event, time passes, w1 step; w1 step x3, w1 sent"
 OF_SENDINGS = [
-    *("event", "w1 step", "w1 sent", "w1 fail", "w1 gone", "w1 die", "w2 sent", "w2 fail", "pause"),
-    *("resume", "delete", "change url", "narrow", "widen", "ping", "redeliver", "time passes"),
+    *("event", "extend", "pay", "w1 fail", "w1 gone", "w1 die", "w2 step x4", "pause", "resume"),
+    *("delete", "change url", "narrow", "widen", "ping", "redeliver", "rotate"),
+    *("time passes", "clock back"),
+]
+SENDING_PAIRS = [
+    ", ".join((SENDING_FRAME, *some)) for some in combinations_with_replacement(OF_SENDINGS, 2)
 ]

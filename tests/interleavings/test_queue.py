@@ -18,7 +18,7 @@ from tests.length import quick_first
 from worker import connect
 
 #: The same triples in each run, so many steps of each; `make explore` has others.
-SEED, SAMPLE, MOST_STEPS = 1, 35, 2000
+SEED, SAMPLE, MOST_STEPS = 1, 20, 2000
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
 import copy
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -13,29 +14,53 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from orders.order.domain import EventType, Timeouts
+from orders.order.domain import EventType, Order, Timeouts
+from orders.order.repository import read_order
 from orders.order.service import OrderService
 from orders.sql.statements import Statements
-from orders.webhooks.domain import Answer, Message
-from orders.webhooks.service import WebhookPolicy, Webhooks
+from orders.sql.tables import (
+    order_events,
+    unpaid_orders,
+    webhook_deliveries,
+    webhook_interests,
+    webhook_secrets,
+    webhook_subscriptions,
+)
+from orders.webhooks.domain import REMINDER, Answer, Message
+from orders.webhooks.service import OVERLAP_MS, WebhookPolicy, Webhooks
 from tests.conftest import Shop
 from tests.interleavings.moves import WORKERS, Move
+from tests.interleavings.rewriting import rewriting, with_clock
 
-TABLES = ("subscriptions", "secrets", "interests", "deliveries")
-DUMP = "SELECT json_build_object({})::text".format(
-    ", ".join(f"'{each}', (SELECT json_agg(t ORDER BY t) FROM webhook_{each} t)" for each in TABLES)  # noqa: S608
+#: What moves change, but for payments, of which any number may be left, and the stock.
+TABLES = (
+    *(webhook_subscriptions, webhook_secrets, webhook_interests, webhook_deliveries),
+    *(order_events, unpaid_orders),
 )
-CLEAR = "; ".join(f"DELETE FROM webhook_{each}" for each in reversed(TABLES))  # noqa: S608
-FILL = "INSERT INTO webhook_{0} SELECT * FROM json_populate_recordset(NULL::webhook_{0}, '{1}')"
-MOMENT = timedelta(milliseconds=1)
+DUMP = "SELECT json_build_object({})::text".format(
+    ", ".join(f"'{each}', (SELECT json_agg(t ORDER BY t::text) FROM {each} t)" for each in TABLES)  # noqa: S608
+)
+CLEAR = "; ".join(f"DELETE FROM {each}" for each in reversed(TABLES))  # noqa: S608
+FILL = "INSERT INTO {0} ({1}) SELECT {1} FROM json_populate_recordset(NULL::{0}, '{2}')"
+RESERVE = "UPDATE stock_items SET on_hand = 9, reserved = (SELECT count(*) FROM unpaid_orders)"
+MOMENT, HOUR = timedelta(milliseconds=1), timedelta(hours=1)
 #: After so long every lease has ended, and every retry is due.
 LONG = timedelta(hours=12)
+#: How long a client has to pay that got more time, and how long before the end it is reminded.
+MORE, NOTICE = timedelta(hours=18), timedelta(hours=11)
+#: When a secret has expired that is deleted.
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+#: How long a secret signs beside its successor.
+OVERLAP = timedelta(milliseconds=OVERLAP_MS)
+#: How far a move moves the clock, if by more than a moment.
+PASSES = {"time passes": LONG, "clock back": -HOUR}
 GONE = 410
 ANSWERS = {"sent": 200, "fail": 500, "gone": GONE}
 #: What a world has beside the rows.
 OWN = (
     *("now", "stored", "events", "wanted", "wants", "received", "claims", "owner", "leased", "url"),
     *("is_paused", "is_deleted", "woken", "later", "forgotten", "turns"),
+    *("latest", "deadline", "extended", "reminded", "secrets"),
 )
 
 
@@ -51,21 +76,34 @@ class Stepped(Statements):
         self._replies, self._had, self._asked = replies, len(replies), 0
 
     def run(self, statement: sa.Executable, **values: Any) -> Any:
+        def reply() -> Any:
+            result = super(Stepped, self).run(statement, **values)
+            return result.freeze() if result.returns_rows else None
+
+        replied = self.step(reply)
+        return replied and replied()
+
+    def step(self, call: Callable[[], Any]) -> Any:
         self._asked += 1
         if self._asked > self._had + 1:
             raise Stopped
         if self._asked > self._had:
-            result = super().run(statement, **values)
-            self._replies.append(result.freeze() if result.returns_rows else None)
-        reply = self._replies[self._asked - 1]
-        return reply and reply()
+            self._replies.append(call())
+        return self._replies[self._asked - 1]
 
 
 class Sender(Webhooks):
     replies: list[Any]
+    stepped: Stepped
 
     def _opened(self, connection: sa.Connection) -> Statements:
-        return Stepped(connection, self.replies)
+        self.stepped = Stepped(connection, self.replies)
+        return self.stepped
+
+    def read_order(self, *of: Any) -> Order | None:
+        """This is a step, too."""
+        found: Order | None = self.stepped.step(partial(read_order, *of))
+        return found
 
 
 class Turn(NamedTuple):
@@ -73,30 +111,23 @@ class Turn(NamedTuple):
 
     replies: tuple[Any, ...] = ()
     message: Message | None = None
-    #: When it began: the URL; and whether the subscription was paused or deleted all the time.
+    #: When it began: the URL. All the time: the deliveries that were not to be sent, and the secrets that signed.
+    #: At any time: those that signed.
     url: int = 0
-    was_told: bool = True
+    unwanted: frozenset[str] = frozenset()
+    signed: frozenset[str] = frozenset()
+    signs: frozenset[str] = frozenset()
 
 
 @contextmanager
 def webhook_world(shop: Shop) -> Iterator["WebhookWorld"]:
     """A world whose clock is the database's, and which deletes one row at a time."""
-
-    def stop_clock(*arguments: Any) -> tuple[str, Any]:
-        _, _, text, parameters, *_ = arguments
-        for each in ("statement_timestamp()", "clock_timestamp()"):
-            text = text.replace(each, "current_setting('world.now')::timestamptz")
-        return text, parameters
-
     shop.engine.dispose()  # a single connection knows the world's clock
     with shop.engine.begin() as connection:
         connection.exec_driver_sql(f"SET world.now = '{datetime.now(UTC)}'")
-    sa.event.listen(shop.engine, "before_cursor_execute", stop_clock, retval=True)
-    try:
-        with patch("orders.webhooks.service.SLICE", 1):
-            yield WebhookWorld(shop)
-    finally:
-        sa.event.remove(shop.engine, "before_cursor_execute", stop_clock)
+    has_clock = partial(with_clock, of="current_setting('world.now')::timestamptz")
+    with rewriting(shop.engine, has_clock), patch("orders.webhooks.service.SLICE", 1):
+        yield WebhookWorld(shop)
 
 
 class WebhookWorld:
@@ -106,16 +137,27 @@ class WebhookWorld:
     """
 
     def __init__(self, shop: Shop) -> None:
-        policy = WebhookPolicy(timeout_seconds=5, allow_private=True, reminder_minutes=0)
-        own = (shop.engine, self, policy, lambda *_: None)
-        self.webhooks, self.sender = Webhooks(*own), Sender(*own)
+        minutes = NOTICE / timedelta(minutes=1)
+        policy = WebhookPolicy(timeout_seconds=5, allow_private=True, reminder_minutes=minutes)
+        own = (shop.engine, self, policy)
+        self.webhooks = Webhooks(*own, read_order)
+        self.sender = Sender(*own, self._read_order)
         self.engine, self.client = shop.engine, shop.client
-        self.orders = OrderService(shop.engine, self, Timeouts(1800, 1, 86_400), webhooks=self)
-        shop.stock(on_hand=10_000)
-        self.order_id = shop.place().id
-        #: The number of the latest event of all: events are not undone, only their deliveries.
-        self.latest = self._event_after(0)
+        timeouts = Timeouts(1800, 1, 100 * 86_400)
+        self.orders = OrderService(
+            shop.engine, shop.scheduler, timeouts, webhooks=self, reminders=True
+        )
+        self._execute(CLEAR)
+        shop.stock()
+        order = shop.place()
+        self.order_id, self.total = order.id, order.total_minor
         self.now = datetime.now(UTC).replace(microsecond=0)
+        #: Until when the order is to be paid, if it is not, and the number of the event that said so; those of which
+        #: a reminder was received.
+        self.deadline: datetime | None = order.expires_at
+        self.extended, self.reminded = 0, set[int]()
+        [created] = self.orders.events(self.client, self.order_id, after_id=0, page_size=9)
+        self.latest = created.id
         #: The events; those of which there has to be a delivery, and whether the next is wanted, too; and those that
         #: were received, in the order of their first attempts.
         self.events: list[int] = []
@@ -132,11 +174,14 @@ class WebhookWorld:
         self.woken = self.later = self.forgotten = False
         self.turns = {name: Turn() for name in WORKERS}
         self._tick(MOMENT)
-        self._execute(CLEAR)
         other, _, _ = self.webhooks.subscribe(self.client, url="http://other.test/", events=None)
         self.webhooks.change(self.client, other.id, {"paused": True})
-        made, _, _ = self.webhooks.subscribe(self.client, url="http://this.test/0", events=None)
+        made, secret, _ = self.webhooks.subscribe(
+            self.client, url="http://this.test/0", events=None
+        )
         self.id = made.id
+        #: What signs, and until when.
+        self.secrets: dict[str, datetime | None] = {secret: None}
         self.stored = self._dump()
 
     def schedule(self, _: str, *, delay_ms: float, even_if_dead: bool = False) -> None:  # noqa: ARG002
@@ -158,44 +203,54 @@ class WebhookWorld:
 
     # -- for the explorer ------------------------------------------------------------------
 
-    def _dump(self) -> str:
+    def _dump(self) -> dict[str, list[dict[str, Any]]]:
         with self.engine.connect() as connection:
-            return str(connection.exec_driver_sql(DUMP).scalar_one())
+            found = json.loads(connection.exec_driver_sql(DUMP).scalar_one())
+        return {name: rows or [] for name, rows in found.items()}
 
     def _deliveries(self) -> list[dict[str, Any]]:
         """Those of the subscription, in the order of their events; pings come last."""
-        rows = json.loads(self.stored)["deliveries"] or ()
-        own = [row for row in rows if row["subscription_id"] == self.id]
-        for row in own:
-            row["due_at"] = datetime.fromisoformat(row["due_at"])
-        return sorted(own, key=lambda row: (row["event_id"] or 2**63, row["created_at"]))
+        own = [
+            row | {"due_at": datetime.fromisoformat(row["due_at"])}
+            for row in self.stored["webhook_deliveries"]
+            if row["subscription_id"] == self.id
+        ]
+        return sorted(own, key=lambda row: (row["event_id"] or 2**63, row["type"] == REMINDER))
 
     def save(self) -> Any:
         return {name: copy.copy(getattr(self, name)) for name in OWN}
 
     def load(self, saved: Any) -> None:
         vars(self).update({name: copy.copy(value) for name, value in saved.items()})
-        found = {name: json.dumps(rows or []) for name, rows in json.loads(self.stored).items()}
-        filled = [FILL.format(name, found[name].replace("'", "''")) for name in TABLES]
-        self._execute("; ".join([CLEAR, *filled]))
+        filled = [
+            FILL.format(
+                table,
+                ", ".join(each.name for each in table.columns if each.computed is None),
+                json.dumps(self.stored[table.name]).replace("'", "''"),
+            )
+            for table in TABLES
+        ]
+        self._execute("; ".join([CLEAR, *filled, RESERVE]))
 
     def key(self) -> Hashable:
         """Moments are named after their order, events and deliveries after their places."""
         rows = self._deliveries()
         names: dict[Any, Any] = {row["id"]: f"d{n}" for n, row in enumerate(rows)}
         names |= {number: f"e{n}" for n, number in enumerate(self.events)}
+        names |= {secret: f"s{n}" for n, secret in enumerate(self.secrets)}
         seen: list[Any] = []
-        for replies, message, *told in self.turns.values():
-            looks = [[(row.id, row.due_at) for row in reply().all()] for reply in replies[:1]]
-            targets = [reply().one() for reply in replies[1:]]
-            known = [(row.url, row.paused_at is None, row.deleted_at is None) for row in targets]
-            sends = message and (message.id, message.token, message.url, message.sequence)
-            seen += [told, looks, known, sends]
+        for turn in self.turns.values():
+            message = turn.message
+            sets = (turn.unwanted, turn.signed, turn.signs)
+            told = (turn.url, *(sorted(names.get(each, each) for each in some) for some in sets))
+            sends = message and (message.id, message.token, message.url, message.secrets)
+            seen += [told, self._known(turn.replies), sends]
         for row in rows:
             kept = ("id", "event_id", "type", "status", "attempts", "due_at")
             seen += [[row[name] for name in kept], row["last_attempt_at"] is None]
             seen += [self.claims[row["id"]], self.owner.get(row["id"]), row["id"] in self.leased]
         seen += [self.events, sorted(self.wanted), self.received, self.now]
+        seen += [self.deadline, self.extended, sorted(self.reminded), [*self.secrets.values()]]
         moments: set[datetime] = set()
 
         def named(value: Any) -> Any:
@@ -206,21 +261,38 @@ class WebhookWorld:
             return names.get(value, value)
 
         named(seen)
-        names |= {moment: f"@{n}" for n, moment in enumerate(sorted(moments))}
+        for n, moment in enumerate(sorted(moments)):
+            names[moment] = f"@{n} {max(0, round((moment - self.now) / HOUR))}"
         facts = (self.is_paused, self.is_deleted, self.woken, self.later, self.forgotten)
         return repr((named(seen), facts, self.wants, self.url))
 
+    def _known(self, replies: tuple[Any, ...]) -> list[Any]:
+        """What a sender read: the line, the subscription and the order."""
+        known: list[Any] = [
+            [(row.id, row.due_at) for row in reply().all()] for reply in replies[:1]
+        ]
+        for reply in replies[1:2]:
+            row = reply().one()
+            left = row.expires_in_ms
+            is_near = left is not None and (left <= 0, left * MOMENT <= NOTICE)
+            known += [row.url, row.paused_at is None, row.deleted_at is None, is_near]
+            known += [row.superseded, tuple(row.secrets)]
+        return known + [(order.status, order.expires_at) for order in replies[2:3] if order]
+
     def can(self, move: Move) -> bool:
+        if move.verb in ("extend", "pay"):
+            return self.deadline is not None
         if not move.actor:
             is_there = move.verb != "redeliver" or self._deliveries()
-            return bool(is_there) and (not self.is_deleted or move.verb in ("event", "time passes"))
+            is_possible = not self.is_deleted or move.verb in ("event", *PASSES)
+            return bool(is_there) and is_possible
         turn = self.turns[move.actor]
         if move.verb == "step":
             return turn.message is None and bool(turn.replies or self.woken)
         return bool(turn.message or (move.verb == "die" and turn.replies))
 
     def do(self, move: Move) -> None:
-        self._tick(LONG if move.verb == "time passes" else MOMENT)
+        self._tick(PASSES.get(move.verb, MOMENT))
         if move.verb in ANSWERS:
             self._answer(move.actor, ANSWERS[move.verb])
         else:
@@ -228,14 +300,18 @@ class WebhookWorld:
         self.stored = self._dump()
         self._check_rows()
 
+    def _read_order(self, *of: Any) -> Order | None:
+        return self.sender.read_order(*of)
+
     # -- the senders -----------------------------------------------------------------------
 
     def do_step(self, name: str) -> None:
         """One more statement of a look at the line, which somebody was woken for."""
-        turn = self.turns[name]
+        turn, unwanted, signs = self.turns[name], self._unwanted(), self._signing()
         if not turn.replies:
-            self.woken, turn = False, Turn(url=self.url)
-        turn = turn._replace(was_told=turn.was_told and (self.is_paused or self.is_deleted))
+            self.woken, turn = False, Turn(url=self.url, unwanted=unwanted, signed=signs)
+        unwanted, signed = turn.unwanted & unwanted, turn.signed & signs
+        turn = turn._replace(unwanted=unwanted, signed=signed, signs=turn.signs | signs)
         self.sender.replies = [*turn.replies]
         try:
             message, more = self.sender.claim(self.id, lambda _: "body")
@@ -245,8 +321,28 @@ class WebhookWorld:
         self.turns[name] = Turn(message=message, url=turn.url)
         self.woken |= more
         if message is not None:
-            assert not turn.was_told, "it was paused or deleted before"
+            assert message.id not in turn.unwanted, "it was not to be sent any more, or not yet"
+            assert turn.signed <= {*message.secrets} <= turn.signs, "other secrets sign"
             self._claimed(message, name)
+
+    def _unwanted(self) -> frozenset[str]:
+        """The deliveries that are not to be sent now."""
+        reminds = self.extended if self._is_near() else -1
+        return frozenset(
+            row["id"]
+            for row in self._deliveries()
+            if self.is_paused
+            or self.is_deleted
+            or (row["type"] == REMINDER and row["event_id"] != reminds)
+        )
+
+    def _is_near(self) -> bool:
+        """Whether it is time to remind of the deadline."""
+        return self.deadline is not None and self.deadline - NOTICE <= self.now < self.deadline
+
+    def _signing(self) -> frozenset[str]:
+        valid = (secret for secret, end in self.secrets.items() if end is None or end > self.now)
+        return frozenset(valid)
 
     def _claimed(self, message: Message, name: str) -> None:
         assert message.id not in self.leased, "two send one delivery"
@@ -272,7 +368,10 @@ class WebhookWorld:
     def _receive(self, message: Message) -> None:
         assert message.secrets, "it is not signed"
         number = message.sequence
-        if number is not None and number not in self.received:
+        if number is not None and message.type == REMINDER:
+            assert number in self.received, "it reminds of a deadline that it does not know"
+            self.reminded.add(number)
+        elif number is not None and number not in self.received:
             missing = [each for each in self.wanted - {*self.received} if each < number]
             assert not missing, "it came before an earlier event"
             self.received.append(number)
@@ -292,19 +391,42 @@ class WebhookWorld:
         self.woken |= self.later
         self.later = False
 
-    def do_event(self) -> None:
-        """A payment of too little, of which an order may have any number."""
-        money: Any = {"provider": "bank", "amount_minor": 1, "currency": "EUR"}
-        self.orders.pay(self.client, self.order_id, reference=uuid4().hex, **money)
-        self.latest = self._event_after(self.latest)
-        self.events.append(self.latest)
-        if self.wants and not self.is_deleted:
-            self.wanted.add(self.latest)
+    def do_clock_back(self) -> None:
+        """What was due is not any more, so that only the sweep finds it."""
+        self.forgotten = True
 
-    def _event_after(self, number: int) -> int:
-        after = {"after_id": number, "page_size": 9}
-        [event] = self.orders.events(self.client, self.order_id, **after)
-        return event.id
+    def do_event(self, amount: int = 1) -> None:
+        """A payment of too little, of which an order may have any number."""
+        money: Any = {"provider": "bank", "amount_minor": amount, "currency": "EUR"}
+        self.orders.pay(self.client, self.order_id, reference=uuid4().hex, **money)
+        self._find_events()
+
+    def do_pay(self) -> None:
+        self.deadline = None
+        self.do_event(self.total)
+
+    def do_extend(self) -> None:
+        """Give more time, of which there is a reminder before its end."""
+        self.deadline = self.now + MORE
+        times: Any = {"expires_at": self.deadline, "versions": None}
+        self.orders.extend(self.client, self.order_id, **times)
+        self._find_events()
+        self.extended = self.latest
+
+    def _find_events(self) -> None:
+        after = {"after_id": self.latest, "page_size": 9}
+        for event in self.orders.events(self.client, self.order_id, **after):
+            self.latest = event.id
+            self.events.append(event.id)
+            if (self.wants or event.type == EventType.PAID) and not self.is_deleted:
+                self.wanted.add(event.id)
+
+    def do_rotate(self) -> None:
+        _, secret = self.webhooks.rotate_secret(self.client, self.id)
+        until, kept = self.now + OVERLAP, self._signing()
+        ends = {each: min(end or until, until) for each, end in self.secrets.items()}
+        old = {each: end if each in kept else LONG_AGO for each, end in ends.items()}
+        self.secrets = {**old, secret: None}
 
     def do_pause(self) -> None:
         self.webhooks.change(self.client, self.id, {"paused": True})
@@ -317,6 +439,7 @@ class WebhookWorld:
     def do_delete(self) -> None:
         self.webhooks.unsubscribe(self.client, self.id)
         self.is_deleted, self.is_paused = True, False
+        self.secrets = dict.fromkeys(self.secrets, LONG_AGO)
 
     def do_change_url(self) -> None:
         self.url += 1
@@ -344,20 +467,24 @@ class WebhookWorld:
 
     def _check_rows(self) -> None:
         rows = self._deliveries()
-        [row] = [row for row in json.loads(self.stored)["subscriptions"] if row["id"] == self.id]
+        subscriptions = self.stored["webhook_subscriptions"]
+        [row] = [row for row in subscriptions if row["id"] == self.id]
         assert (row["paused_at"] is not None) == self.is_paused, "it is paused, or is not"
         if self.is_deleted:
             return
-        numbers = [row["event_id"] for row in rows if row["event_id"] is not None]
+        events = [row for row in rows if row["event_id"] is not None and row["type"] != REMINDER]
+        numbers = [row["event_id"] for row in events]
         assert numbers == sorted(self.wanted), "no delivery, or one that nobody wants"
         assert all(row["attempts"] == self.claims[row["id"]] for row in rows), "miscounted"
         is_looked_at = self.woken or any(turn.replies for turn in self.turns.values())
         if not (is_looked_at or self.forgotten or self.is_paused):
-            pending = [row for row in rows if row["status"] == "pending"]
-            untried = [row["event_id"] for row in pending if row["last_attempt_at"] is None]
-            first = min(filter(None, untried), default=2**63)
-            free = [row for row in pending if (row["event_id"] or 0) <= first]
-            assert all(row["due_at"] > self.now for row in free), "nobody knows what is due"
+            untried = (row for row in events if row["last_attempt_at"] is None)
+            waiting = (row["event_id"] for row in untried if row["status"] == "pending")
+            first = min(waiting, default=2**63)
+            for row in rows:
+                is_free = (row["event_id"] or 0) + (row["type"] == REMINDER) <= first
+                is_due = row["status"] == "pending" and row["due_at"] <= self.now
+                assert not (is_free and is_due), "nobody knows what is due"
 
     def check(self) -> None:
         """Once nothing goes wrong any more, the sweep finds all that is left, and it is sent."""
@@ -365,6 +492,7 @@ class WebhookWorld:
         if self.is_paused:
             assert not self._is_behind(), "the sweep finds what is paused"
             self.do_resume()
+        is_due = self._is_near() and self.extended in self.wanted and not self.is_deleted
         for _ in takewhile(lambda _: self._is_behind(), range(4)):
             self.leased.clear()
             self._send_all()
@@ -373,6 +501,7 @@ class WebhookWorld:
         left = {row["status"] for row in self._deliveries()}
         assert left <= (set() if self.is_deleted else {"delivered"}), "something is left"
         assert self.is_deleted or self.wanted <= {*self.received}, "an event is lost"
+        assert not is_due or self.extended in self.reminded, "nobody was reminded"
 
     def _is_behind(self) -> bool:
         return any(line.id == self.id for line in self.webhooks.lines(None, 0))
@@ -382,7 +511,7 @@ class WebhookWorld:
         for _ in range(50):
             message, more = self.webhooks.claim(self.id, lambda _: "body")
             if message is not None:
-                assert not self.is_deleted, "it was deleted before"
+                assert message.id not in self._unwanted(), "it was not to be sent"
                 self._claimed(message, "w1")
                 self._receive(message)
                 more |= self.webhooks.record(message, Answer(200, None, None))
