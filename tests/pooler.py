@@ -24,6 +24,7 @@ pool_mode = transaction
 default_pool_size = {backends}
 max_client_conn = 1000
 admin_users = pgbouncer
+server_login_retry = 1
 unix_socket_dir =
 """
 

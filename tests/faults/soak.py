@@ -17,8 +17,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -28,7 +29,7 @@ import sqlalchemy as sa
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
 from orders.sql.tables import order_events, webhook_deliveries
-from tests.faults.checker import Violation, read, violations
+from tests.faults.checker import History, Violation, read, violations
 from tests.faults.load import Load
 from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
@@ -60,11 +61,12 @@ class Soak:
 
     def __init__(self, folder: Path, seed: int, customers: int) -> None:
         self.chance = random.Random(seed)
+        self.closing = ExitStack()
         self.postgres = Postgres().start()
+        self.closing.callback(self.postgres.remove)
         self.postgres.execute("CREATE DATABASE soak")
-        self.site = Site(folder, self.postgres.url("soak"), SETTINGS)
-        self.proxy = Proxy(self.site.valkey.port)
-        self.through = {"REDIS_URL": f"redis://127.0.0.1:{self.proxy.port}/0"}
+        self.site, self.through = self.build(folder)
+        self.closing.callback(self.site.close)
         self.workers = [self._worker() for _ in range(WORKERS)]
         self.ports = [free_port(), free_port()]
         self.apis = [self.site.start_api(port, **self.through) for port in self.ports]
@@ -80,11 +82,21 @@ class Soak:
         self.windows: list[tuple[str, float, float]] = []
         self.found: list[Violation] = []
         self.checks = 0
-        self.nemesis: Sequence[Callable[[], None]] = (
-            self.worker_killed,
-            self.worker_frozen,
-            self.worker_terminated,
-            self.api_killed,
+        self.nemesis = [
+            *(self.worker_killed, self.worker_frozen, self.worker_terminated, self.api_killed),
+            *self.of_servers(),
+        ]
+
+    def build(self, folder: Path) -> tuple[Site, Mapping[str, str]]:
+        """The site, and what its processes get instead of its own settings."""
+        site = Site(folder, self.postgres.url("soak"), SETTINGS)
+        self.proxy = Proxy(site.valkey.port)
+        self.closing.callback(self.proxy.close)
+        return site, {"REDIS_URL": f"redis://127.0.0.1:{self.proxy.port}/0"}
+
+    def of_servers(self) -> Sequence[Callable[[], None]]:
+        """The faults of what workers and API processes depend on."""
+        return (
             self.redis_killed,
             self.redis_flushed,
             self.redis_frozen,
@@ -100,10 +112,8 @@ class Soak:
         )
 
     def close(self) -> None:
-        self.proxy.close()
         self.receiver.close()
-        self.site.close()
-        self.postgres.remove()
+        self.closing.close()
 
     # -- the nemesis -----------------------------------------------------------------------
 
@@ -224,22 +234,24 @@ class Soak:
 
     def check(self) -> None:
         """Everything that must hold at every moment. A part that is down is left out."""
-        with (
-            suppress(sa.exc.DBAPIError, redis.RedisError),
-            redis.Redis.from_url(self.site.valkey.url, socket_timeout=5) as client,
-        ):
-            history = read(self.site.services.engine, client, [*self.load.responses])
-            self.found += violations(history, stocked=STOCKED)
+        with suppress(sa.exc.DBAPIError, redis.RedisError):
+            self.found += violations(self.history(), stocked=STOCKED)
             self.checks += 1
+
+    def history(self) -> History:
+        with redis.Redis.from_url(self.site.valkey.url, socket_timeout=5) as client:
+            return read(self.site.services.engine, client, [*self.load.responses])
 
     def finish(self) -> None:
         """After healing, everything must finish; then nothing may be left or missing."""
         self.load.stop()
-        wait_until(lambda: self.site.unpaid() == 0, "every order to end", seconds=60)
+        ends = partial(
+            wait_until, ignoring=sa.exc.DBAPIError
+        )  # a pooler may need a while to connect
+        ends(lambda: self.site.unpaid() == 0, "every order to end", seconds=60)
         wait_until(self._queue_is_empty, "every check to be settled", seconds=60)
         wait_until(self._webhooks_are_sent, "every webhook to be sent", seconds=300, every=0.5)
-        with redis.Redis.from_url(self.site.valkey.url) as client:
-            history = read(self.site.services.engine, client, self.load.responses)
+        history = self.history()
         sent = {message.id for message in self.receiver.messages}
         self.found += [
             Violation("W", f"delivery {row.id} never came")
@@ -317,15 +329,15 @@ def signalled(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(kind: type[Soak] = Soak, what: str = __doc__ or "") -> int:
+    parser = argparse.ArgumentParser(description=what.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--customers", type=int, default=24)
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        soak = Soak(Path(folder), options.seed, options.customers)
+        soak = kind(Path(folder), options.seed, options.customers)
         try:
             start = time.monotonic()
             soak.load.start()
