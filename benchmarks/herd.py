@@ -91,7 +91,7 @@ def _api(stage: Scene) -> Iterator[int]:
         server.stop()
 
 
-def _make_due(stage: Scene, count: int, due_at: float) -> None:
+def make_due(stage: Scene, count: int, due_at: float) -> None:
     """Have the herd due within the second that begins then."""
     client, scheduled = stage.client(), stage.queue().keys.scheduled
     for first in range(1, count + 1, 10_000):
@@ -112,7 +112,7 @@ def _measure(
     stage: Scene, options: argparse.Namespace, worker: Process, key: str, port: int
 ) -> dict[str, float]:
     due_at = time.time() + 2 * options.seconds + options.herd / 20_000
-    _make_due(stage, options.herd, due_at)
+    make_due(stage, options.herd, due_at)
     time.sleep(max(0.0, due_at - options.seconds - time.time()))
     quiet = _create(port, key, options.rate, lambda: time.time() > due_at)
     wal, memory_mb = _wal(stage), _peak_mb(worker.pid)

@@ -84,27 +84,27 @@ class Bench:
     def rows(self) -> Iterator[tuple[str, Measured]]:
         """Measure each row in turn, on a server started for it."""
         for baskets in (Baskets(50), Baskets(5), Baskets(skus=1), Baskets()):
-            self._reopen(baskets)
+            self.reopen(baskets)
             yield f"plain: create, {baskets}", self._plain_create(baskets)
-            key = self._reopen(baskets)
-            yield f"this project: create, {baskets}", self._create(key, baskets)
-        yield "this project: pay", self._pay(key)
+            key = self.reopen(baskets)
+            yield f"this project: create, {baskets}", self.create(key, baskets)
+        yield "this project: pay", self.pay(key)
         yield "this project: read", self._read(key)
         yield "plain: read", self._plain_read()
-        key = self._reopen(baskets)
-        self._create(key, baskets)
+        key = self.reopen(baskets)
+        self.create(key, baskets)
         yield "plain: pay", self._plain_pay()
         yield "bare Flask: parse and answer JSON, no database", self._route()
         for name, write_order in RAW.items():
             yield name, self._raw(write_order)
 
-    def _reopen(self, baskets: Baskets) -> str:
+    def reopen(self, baskets: Baskets) -> str:
         """Delete everything but the earlier orders; return the key of a new client."""
         self.stage.client().flushall()
         self.stage.load(EARLIER, items=baskets.items, paid_share=1)
         return create_key(self.stage.env, "http", "orders", "payments")
 
-    def _create(self, key: str, baskets: Baskets) -> Measured:
+    def create(self, key: str, baskets: Baskets) -> Measured:
         headers = _bearer(key)
         orders = (
             request(
@@ -126,7 +126,7 @@ class Bench:
         return measured
 
     def _customer(self) -> str:
-        """The id of the client that `_reopen` creates."""
+        """The id of the client that `reopen` creates."""
         [[client_id]] = self.stage.rows("SELECT id FROM api_clients WHERE name = 'http'")
         return str(client_id)
 
@@ -140,7 +140,7 @@ class Bench:
         self._assert_written(measured.answered, baskets)
         return measured
 
-    def _pay(self, key: str) -> Measured:
+    def pay(self, key: str) -> Measured:
         headers = _bearer(key)
         payments = (
             request("POST", f"/v1/orders/{order_id}/payments", headers, payment)
@@ -192,7 +192,7 @@ class Bench:
         return self._under_load(PLAIN, bodies, 201)
 
     def _raw(self, write_order: Callable[..., None]) -> Measured:
-        self._reopen(Baskets())
+        self.reopen(Baskets())
         customer = self._customer()
         orders = ((customer, _priced(skus)) for skus in Baskets())
         measured = raw.orders(self.stage, orders, write_order, CONNECTIONS, self.seconds)
@@ -205,7 +205,7 @@ class Bench:
         port, log = free_port(), self.stage.folder / "api.log"
         server = api(self.stage.env, port, log, app)
         try:
-            wait_until(lambda: _answers(port), "the API to answer", ignoring=OSError)
+            wait_until(lambda: answers(port), "the API to answer", ignoring=OSError)
             warm_up = load(port, requests, expected, self.clients, WARM_UP_SECONDS)
             self.stage.analyze()
             measured = load(port, requests, expected, self.clients, self.seconds)
@@ -239,7 +239,7 @@ def _assert_all(expected: int, **counts: int) -> None:
         assert count == expected, f"{what}: {count}, not {expected}"
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     connection.request("GET", "/healthz")
     return bool(connection.getresponse().read())

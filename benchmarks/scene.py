@@ -150,17 +150,21 @@ class Scene:
         count: int,
         *,
         items: int = ITEMS,
+        skus: int = SKUS,
         paid_share: float = PAID_SHARE,
         analyzed: bool = True,
     ) -> list[str]:
-        """Fill empty tables with orders that are due, some of them paid. Returns their ids."""
+        """Fill empty tables with orders that are due, some of them paid. Returns their ids.
+
+        Their items are of the first ``skus`` SKUs.
+        """
         client = str(uuid7())
         ids = [str(uuid7()) for _ in range(count)]
         paid = {order_id for order_id in ids if random.random() < paid_share}
         lines: list[Row] = [
             (order_id, f"sku-{sku}", random.randint(1, 3), 1250)
             for order_id in ids
-            for sku in random.sample(range(SKUS), items)
+            for sku in random.sample(range(skus), items)
         ]
         held = Counter({f"sku-{n}": 0 for n in range(SKUS)})
         for order_id, sku, quantity, _ in lines:
@@ -207,6 +211,11 @@ class Scene:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in WAITING:
                 connection.execute(statement, {"count": count})
+        self.vacuum()
+
+    def vacuum(self) -> None:
+        """Have nothing left to remove or to write out."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
             connection.execute("CHECKPOINT")
 
