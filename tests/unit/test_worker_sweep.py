@@ -744,7 +744,7 @@ def begins(place: Place) -> list[float | None]:
     return found
 
 
-def test_what_is_slow_to_read_and_done_is_read_by_look_aheads_only(place: Place) -> None:
+def test_what_is_done_and_slow_to_read_is_read_every_30_seconds(place: Place) -> None:
     place.records.seconds = 2 * SLOW_SECONDS
     place.round()
     assert begins(place) == [None]
