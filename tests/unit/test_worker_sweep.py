@@ -783,6 +783,16 @@ def test_rounds_skip_what_is_slow_to_read_before_a_live_task(place: Place) -> No
     assert begins(place) == pytest.approx([-PARKED_SECONDS - n for n in (3, 4)], abs=0.5)
 
 
+def test_a_dead_letter_brings_back_nothing_that_is_slow_to_read(place: Place) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    _bury(place, dead=-3600)
+    place.records.add(live=-1)
+    place.round()
+    assert len(place.peer.claim()) == 1
+    place.rounds(1)
+    assert begins(place) == [None, pytest.approx(-PARKED_SECONDS - 3, abs=0.5)]
+
+
 def test_what_is_committed_late_is_read_although_reading_is_slow(place: Place) -> None:
     place.records.seconds = 2 * SLOW_SECONDS
     place.rounds(3)

@@ -215,13 +215,15 @@ class Sweeper:
         until = min(page.read_at + last.delay_ms / 1000 + 0.001, last_read)
         if parked < len(page.rows) and asked_at + page.rows[parked].delay_ms / 1000 <= until:
             return  # the next task, which is not parked, may be due at the same time
-        self._settled_until = until
+        self._skip(until)
 
     def _note_settled(self, before: float) -> None:
         """Skip what was due ``before``, but for the latest of it, until the next round that looks ahead: a transaction
         that wrote a record may have been committed since.
         """
-        until = before - PARKED_SECONDS
+        self._skip(before - PARKED_SECONDS)
+
+    def _skip(self, until: float) -> None:
         self._settled_until = max(until, self._settled_until or until)
 
     def _sweep_without_redis(self) -> None:
