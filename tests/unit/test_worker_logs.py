@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -421,6 +422,19 @@ def test_a_long_traceback_is_passed_on_as_text(level: str) -> None:
     [line] = lines
     assert line["exc_info"] is None
     assert line["exception"].startswith("Traceback")
+
+
+def test_a_handler_of_somebody_else_may_show_the_process() -> None:
+    code = """
+handler = logging.StreamHandler(open(2, "w", closefd=False))
+shown = "%(process)d %(thread)d %(processName)s %(threadName)s %(filename)s %(lineno)d"
+handler.setFormatter(logging.Formatter(shown))
+server = logging.getLogger("server")
+server.addHandler(handler)
+server.propagate = False
+server.error("up")
+"""
+    assert re.fullmatch(r"\d+ \d+ MainProcess MainThread .+ \d+\n", logged(code))
 
 
 # -- LOG_LEVEL -----------------------------------------------------------------------------

@@ -54,7 +54,6 @@ def configure_logging(level: str = "") -> None:
     # No line shows where it was written. Finding that out is half of its cost, and this is how Python's own
     # documentation says to leave it out.
     logging._srcfile = None  # noqa: SLF001
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def _for_programs() -> list[Processor]:
