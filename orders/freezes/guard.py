@@ -113,6 +113,8 @@ class Guard:
                 if may_brake:
                     self._brake(connection, order_ids)
         except StorageUnavailable:
+            if may_brake:
+                self._unchecked, self._checked_at = BRAKE_EVERY, float("-inf")
             raise
         except Exception:
             log.exception("guard failed")

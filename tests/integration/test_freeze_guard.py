@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -406,6 +407,21 @@ def test_far_more_than_was_promised_is_braked(
     foreseen = due(shop, given.get("foreseen", 0), moved=False) if "foreseen" in given else []
     moved = due(shop, given["moved"], moved=True) if "moved" in given else []
     assert braked(watched, (moved or foreseen)[:500]) == expected
+
+
+def test_what_an_outage_left_unchecked_is_checked_afterwards(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(shop)
+    ids = due(shop, LEAST_BRAKED, moved=True)[:10]
+    with autocommit(watched.engine) as connection:
+        with monkeypatch.context() as outage:
+            gone = Mock(side_effect=StorageUnavailable("gone"))
+            outage.setattr(watched.guard._signs, "look", gone)
+            with pytest.raises(StorageUnavailable):
+                watched.guard.before_cancelling(connection, ids)
+        watched.guard.before_cancelling(connection, ids)
+    assert [freeze.opened_by for freeze in watched.freezes.holding()] == [BRAKE]
 
 
 def test_a_brake_is_pulled_once_until_somebody_consents(
