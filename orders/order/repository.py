@@ -101,8 +101,8 @@ class Expired(NamedTuple):
     cancelled: int
     #: Each that was cancelled, if asked for.
     details: list[CancelledOrder]
-    #: In how many milliseconds to look at each again: when it expires, or what keeps it ends; 0 or less
-    #: when it was skipped because it is locked.
+    #: The milliseconds until each expires: negative when it is overdue, and was skipped because it is
+    #: locked, or is kept.
     unpaid: dict[str, float]
 
 
@@ -180,7 +180,7 @@ LIST_PAYMENTS = _payments.where(
 # An order's payments, likewise, of any client.
 LIST_PAYMENTS_OF_ORDER = _payments.where(payments.c.order_id == p("for_order"))
 
-# Those of a batch that something keeps, and in how many milliseconds to look at them again.
+# Those of some orders that something keeps, and in how many milliseconds to look at them again.
 _kept = (
     sa.select(unpaid_orders.c.order_id.label("id"), kept_ms(unpaid_orders).label("ms"))
     .where(one_of(unpaid_orders.c.order_id, ids("ids")))
@@ -332,7 +332,7 @@ class OrderRepository(Statements):
         not_after: datetime | None = None,
     ) -> Expired:
         """Cancel the orders that are unpaid past their deadline, if that is not after a moment; 0 per
-        second means all. If any of them was left, ask what keeps those.
+        second means all.
         """
         given = {"ids": order_ids, "not_after": not_after}
         if per_second:
@@ -347,10 +347,11 @@ class OrderRepository(Statements):
         cancelled = [
             CancelledOrder(row.id, row.ms, Origin.parse(row.origin)) for row in kinds["cancelled"]
         ]
-        left = {row.id: row.ms for row in kinds["unpaid"]}
-        if overdue := [id_ for id_, ms in left.items() if ms <= 0]:
-            left |= {row.id: row.ms for row in self.do(GET_KEPT, ids=overdue)}
-        return Expired(kinds["count"][0].ms, cancelled, left)
+        return Expired(kinds["count"][0].ms, cancelled, {row.id: row.ms for row in kinds["unpaid"]})
+
+    def kept(self, order_ids: Sequence[str]) -> dict[str, float]:
+        """In how many milliseconds to look again at those of these orders that something keeps."""
+        return {row.id: row.ms for row in self.do(GET_KEPT, ids=order_ids)}
 
     def cancel(self, order_id: str, client_id: str) -> Order | None:
         """Cancel an unpaid order; None if there is none."""

@@ -291,12 +291,13 @@ class OrderService(Payments, Reads):
 
         In one statement, on a connection that commits it by itself. Releases exactly the stock that
         they held, and writes one event for each. Repeating it changes nothing. Returns, for each
-        order that is still unpaid, in how many milliseconds it expires: 0 or less if it was locked,
-        most likely by a payment, or if no more may be cancelled now. ``report`` gets the cancelled
-        orders. No deadline that is later than ``not_after`` has passed, whatever the database's clock
+        order that is still unpaid, in how many milliseconds to look at it again: when it expires or
+        what keeps it ends, 0 or less if it was locked, most likely by a payment, or if no more may be
+        cancelled now. ``report`` gets the cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the database's clock
         says.
         """
-        expired = self._opened(connection).expire(
+        repository = self._opened(connection)
+        expired = repository.expire(
             order_ids,
             in_detail=report is not None,
             per_second=self._per_second,
@@ -305,7 +306,9 @@ class OrderService(Payments, Reads):
         if report is not None:
             report(expired.details)
         self._observe(EventType.CANCELLED, CancelReason.EXPIRED, expired.cancelled)
-        return expired.unpaid
+        # What was cancelled is reported by now, whatever becomes of this.
+        overdue = [id_ for id_, ms in expired.unpaid.items() if ms <= 0]
+        return expired.unpaid | (repository.kept(overdue) if overdue else {})
 
     def check_ready(self) -> None:
         """Raises StorageUnavailable; StorageReadOnly or SchemaOutdated when the database answers."""

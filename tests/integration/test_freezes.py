@@ -25,12 +25,13 @@ from orders.errors import (
 from orders.freezes.domain import Freeze, FreezeState, Scope
 from orders.freezes.service import EVERYTHING, MOST_HOLDING, Freezes
 from orders.http.schemas.types import rfc3339
-from orders.order.domain import Order
+from orders.order.domain import CancelReason, EventType, Order
 from orders.order.extensions import ExtendedBatch, Extensions
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
 from orders.sql.ids import new_id
 from orders.sql.keeping import freezes, payment_attempts
+from orders.sql.steps import Operation
 from orders.sql.tables import unpaid_orders
 from orders.thaws import thaw_flow
 from orders.timeouts import timeout_flow
@@ -155,6 +156,21 @@ def test_a_batch_cancels_what_is_not_frozen(shop: Shop) -> None:
     assert {*left} == {each.id for each in (*frozen, not_due)}
     assert left[not_due.id] <= 30 * MINUTE_MS, "its own deadline, not the freeze's end"
     shop.check(tea=100, cup=100)
+
+
+def test_what_was_cancelled_is_counted_whatever_comes_next(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.stock("cup")
+    [frozen], [free] = overdue(shop), overdue(shop, cup=1)
+    freeze(shop, Scope(sku="tea"))
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(shop.service, "_observe", lambda *facts: told.append(facts))
+    failing = Operation(lambda _: sa.select(sa.literal_column("1 / 0")))
+    monkeypatch.setattr("orders.order.repository.GET_KEPT", failing)
+    with pytest.raises(sa.exc.DataError):
+        expire_now(shop.service, [frozen.id, free.id])
+    assert told == [(EventType.CANCELLED, CancelReason.EXPIRED, 1)]
 
 
 def test_everything_else_goes_on(shop: Shop) -> None:
