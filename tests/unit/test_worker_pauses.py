@@ -52,7 +52,9 @@ class Watched:
 
     def look(self) -> bool:
         """Look as a worker does all the time; return whether nothing may be claimed."""
-        self.clock.move(self.rounds.round())
+        pause = self.rounds.round()
+        self.rounds.tell_redis()
+        self.clock.move(pause)
         return self.holds
 
 
@@ -156,6 +158,20 @@ def test_pauses_in_one_place_are_read_in_one_query() -> None:
     rounds.round()
     assert not watches[1].holds(clock.now)
     assert [each.queries for each in kept] == [3, 0, 0]
+
+
+def test_a_redis_that_hangs_delays_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, found = Clock(), {"a": Pause("why", "anna")}
+    rounds, watches = PauseRound(clock), {}
+    for name in "ab":
+        kept, queue = KeptOfQueue(name, found), ClockedQueue(name, clock)
+        monkeypatch.setattr(queue, "find_pause", lambda: clock.move(KNOWN_SECONDS + 1))
+        flow = Flow(name=name, handler=lambda _: None, pauses=kept)
+        watches[name] = PauseWatch(flow, queue)
+        rounds.add(kept, watches[name], lambda: None)
+    rounds.round()
+    assert watches["a"].holds(clock.now)
+    assert not watches["b"].holds(clock.now)
 
 
 def test_a_pause_begins_without_redis_and_without_records(watched: Watched) -> None:

@@ -83,14 +83,12 @@ class PauseWatch:
             self._look(self.pauses.find, self._clock())
         return not (self._fails or self.holds(self._clock()))
 
-    def round(self, pauses: Pauses, find: Find, asked_at: float, on_end: OnEnd) -> None:
+    def round(self, find: Find, asked_at: float, on_end: OnEnd) -> None:
         """Read it; call ``on_end`` if claims may begin. ``find`` may have looked before, at ``asked_at``."""
         before, until = self._found, self._known_until
         self._look(find, asked_at)
         now = self._clock()
-        if self._found is not None:
-            self._tell_redis(pauses, self._found)
-        elif (before is not None or now > until) and not self.holds(now):
+        if self._found is None and (before is not None or now > until) and not self.holds(now):
             on_end()
 
     def _look(self, find: Find, asked_at: float) -> None:
@@ -110,10 +108,12 @@ class PauseWatch:
             facts = {"reason": after.reason, "by": after.by} if after else {}
             log.warning("paused" if after else "resumed", queue=self._queue.name, **facts)
 
-    def _tell_redis(self, pauses: Pauses, found: Pause) -> None:
+    def tell_redis(self, pauses: Pauses) -> None:
         """Pause the queue in Redis, too, which may have lost that: everybody else looks there."""
+        if self._found is None:
+            return
         with suppress(redis.RedisError, Unavailable):
-            if self._queue.find_pause() in (None, Pause()):
+            if self._queue.find_pause() in (None, Pause()) and (found := pauses.find()):
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between
                     self._queue.resume()
@@ -138,7 +138,13 @@ class PauseRound:
             find = (
                 partial(_find, pauses, found) if isinstance(pauses, KeptTogether) else pauses.find
             )
-            watch.round(pauses, find, asked_at, on_end)
+            watch.round(find, asked_at, on_end)
+        return LOOK_SECONDS
+
+    def tell_redis(self) -> float:
+        """Pause in Redis what is paused. In a round of its own: a server that hangs must delay no look."""
+        for pauses, watch, _ in self._watched:
+            watch.tell_redis(pauses)
         return LOOK_SECONDS
 
 

@@ -242,6 +242,7 @@ class Worker:
                 self._repeat(f"ticks {station.queue.name}", ticks.round)
         for n, together in enumerate(places.values(), 1):
             self._repeat(f"pauses {n}", together.round)
+            self._repeat(f"pauses {n} in Redis", together.tell_redis)
         return helpers
 
     def _client_of(self, flow: Flow) -> redis.Redis:
