@@ -746,12 +746,22 @@ def begins(place: Place) -> list[float | None]:
 
 def test_what_is_done_and_slow_to_read_is_read_every_30_seconds(place: Place) -> None:
     place.records.seconds = 2 * SLOW_SECONDS
-    place.round()
-    assert begins(place) == [None]
-    place.rounds(28)
-    assert begins(place) == pytest.approx([-PARKED_SECONDS - 1] * 28, abs=0.1)
+    place.rounds(2)
+    assert begins(place) == [None, None]
+    place.rounds(27)
+    assert begins(place) == pytest.approx([-PARKED_SECONDS - 1] * 27, abs=0.1)
     place.rounds(2)
     assert None in begins(place)
+
+
+def test_one_slow_round_costs_no_commands(place: Place) -> None:
+    place.records.seconds = 2 * SLOW_SECONDS
+    place.round()
+    place.records.seconds = 0.0
+    begins(place), place.peer.restores()
+    place.rounds(20)
+    assert begins(place) == [None] * 20
+    assert place.peer.restores() <= 20 / (EXTEND_AFTER * place.flow.lease_seconds) + 1
 
 
 def test_what_is_quick_to_read_is_read_from_the_beginning(place: Place) -> None:
@@ -777,20 +787,22 @@ def test_rounds_skip_what_is_slow_to_read_before_a_live_task(place: Place) -> No
     place.records.add(live=-1)
     place.round()
     assert len(place.peer.claim()) == 1
-    assert begins(place) == [None]
+    place.round()
+    assert begins(place) == [None, None]
     place.rounds(2)
     # The task was due a second before the first round.
-    assert begins(place) == pytest.approx([-PARKED_SECONDS - n for n in (3, 4)], abs=0.5)
+    assert begins(place) == pytest.approx([-PARKED_SECONDS - n for n in (4, 5)], abs=0.5)
 
 
 def test_a_dead_letter_brings_back_nothing_that_is_slow_to_read(place: Place) -> None:
     place.records.seconds = 2 * SLOW_SECONDS
+    place.round()
     _bury(place, dead=-3600)
     place.records.add(live=-1)
     place.round()
     assert len(place.peer.claim()) == 1
-    place.rounds(1)
-    assert begins(place) == [None, pytest.approx(-PARKED_SECONDS - 3, abs=0.5)]
+    place.round()
+    assert begins(place) == [None, None, pytest.approx(-PARKED_SECONDS - 3, abs=0.5)]
 
 
 def test_what_is_committed_late_is_read_although_reading_is_slow(place: Place) -> None:

@@ -34,8 +34,8 @@ EXTEND_AFTER = 0.6
 #: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
 #: read only when the sweep looks ahead, instead of every round.
 PARKED_SECONDS = 10.0
-#: Records that take longer to read are mostly ones that are done, and that their database cannot remove yet: a
-#: transaction holds an old snapshot, for example. Then they, too, are read only when the sweep looks ahead.
+#: Records that take longer to read, in two rounds in a row, are mostly ones that are done, and that their database cannot
+#: remove yet: a transaction holds an old snapshot, for example. Then they, too, are read only when it looks ahead.
 SLOW_SECONDS = 0.02
 
 
@@ -78,6 +78,8 @@ class Sweeper:
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked or done, so the next round need not read it.
         self._settled_until: float | None = None
+        #: Whether the round before took long to read.
+        self._was_slow = False
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
     def round(self) -> float | None:
@@ -139,7 +141,7 @@ class Sweeper:
 
     def _sweep_overdue(self) -> None:
         asked_at, all_parked, slow = self._clock(), True, False
-        since = self._settled_until
+        since, was_slow = self._settled_until, self._was_slow
         lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
         for page in self._read(None if since is None else since - asked_at, 0.0):
             found = self._look(page, held)
@@ -147,7 +149,7 @@ class Sweeper:
                 return
             lost.add(page, found.lost)
             slow = slow or page.read_at - asked_at > SLOW_SECONDS
-            if slow and all_parked and found.parked < len(page.rows):
+            if slow and was_slow and all_parked and found.parked < len(page.rows):
                 self._note_settled(asked_at + page.rows[found.parked].delay_ms / 1000)
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
@@ -162,8 +164,10 @@ class Sweeper:
                 self._note_parked(page, found.parked, asked_at)
             all_parked = all_parked and found.parked == len(page.rows)
         else:
-            if all_parked and (slow or self._clock() - asked_at > SLOW_SECONDS):
+            slow = slow or self._clock() - asked_at > SLOW_SECONDS
+            if slow and was_slow and all_parked:
                 self._note_settled(asked_at)
+        self._was_slow = slow
         self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
