@@ -66,8 +66,8 @@ def frozen(unpaid: sa.FromClause) -> sa.ColumnElement[bool]:
     everything = (each.is_(None) for each in freezes.c["client_id", "sku", "provider"])
     clients = sa.func.array(sa.select(freezes.c.client_id).where(HOLDS).scalar_subquery())
     # Each query is evaluated once for a whole statement. In a freeze of everything, the first leaves no
-    # order to look at. The other leaves those of clients that a freeze may concern: one of any client
-    # has null among its clients, which makes the comparison null, not false.
+    # order to look at. The other leaves those of clients that a freeze may concern: a freeze that names
+    # no client puts null among the clients, which makes the comparison null, not false.
     is_all = sa.exists(sa.select(freezes.c.id).where(HOLDS, *everything))
     may_be_held = (unpaid.c.client_id == sa.any_(clients)).is_not(sa.false())
     held = sa.exists(_freezes(unpaid, freezes.c.id))

@@ -94,7 +94,7 @@ class PostgreSQL:
 
     @contextmanager
     def reading(self, connection: sa.Connection, timeout_seconds: float) -> Iterator[None]:
-        """The same, and it reads by index. A session whose own settings see to that needs no transaction."""
+        """Reads by index, and every wait is limited. A session whose own settings see to that needs no transaction."""
         if connection.info.get(_IS_SET):
             with self.autocommit(connection, timeout_seconds):
                 yield

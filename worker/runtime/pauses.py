@@ -120,7 +120,7 @@ class PauseWatch:
 
 
 class PauseRound:
-    """Reads the pauses that are kept in one place: in one query, whoever's they are."""
+    """Reads the pauses of all flows that keep them in one place, in one query."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
