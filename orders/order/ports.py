@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class CheckScheduler(Protocol):
-    """Schedules and cancels the checks of deadlines. Its methods neither raise nor wait."""
+    """Schedules and cancels the checks of one queue, of deadlines for example. Its methods neither raise nor wait."""
 
     def schedule(
         self, order_id: str, /, *, delay_ms: float, even_if_dead: bool = False

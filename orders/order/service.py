@@ -292,9 +292,9 @@ class OrderService(Payments, Reads):
         In one statement, on a connection that commits it by itself. Releases exactly the stock that
         they held, and writes one event for each. Repeating it changes nothing. Returns, for each
         order that is still unpaid, in how many milliseconds to look at it again: when it expires or
-        what keeps it ends, 0 or less if it was locked, most likely by a payment, or if no more may be
-        cancelled now. ``report`` gets the cancelled orders. No deadline that is later than ``not_after`` has passed, whatever the database's clock
-        says.
+        what keeps it ends, 0 or less if it was locked, most likely by a payment, or if no more may
+        be cancelled now. ``report`` gets the cancelled orders. No deadline that is later than
+        ``not_after`` has passed, whatever the database's clock says.
         """
         repository = self._opened(connection)
         expired = repository.expire(
