@@ -31,7 +31,7 @@ def send(connection: sa.Connection, ids: Sequence[str]) -> None:
         for letter in connection.execute(letters.select().where(letters.c.id.in_(ids))):
             message = EmailMessage()
             message["From"], message["To"] = "past@example.org", letter.recipient
-            # Sent again if this process dies before the commit, with the same id.
+            # Sent again, with the same id, if this process or the database dies before the commit.
             message["Message-ID"] = f"<{letter.id}@example.org>"
             message.set_content(letter.text)
             smtp.send_message(message)
@@ -41,7 +41,15 @@ def send(connection: sa.Connection, ids: Sequence[str]) -> None:
 def post_office(engine: sa.Engine, redis_url: str) -> Records:
     queue = DelayQueue(connect(redis_url), "letters")
     unsent, due = letters.c.is_sent.is_(False), letters.c.send_at
-    return Records(engine, id=letters.c.id, due=due, pending=unsent, handle=send, queue=queue)
+    return Records(
+        engine,
+        id=letters.c.id,
+        due=due,
+        pending=unsent,
+        handle=send,
+        queue=queue,
+        timeout_seconds=60,  # longer than a slow mail server takes, or letters are sent twice
+    )
 
 
 def flow(post: Records) -> Flow:

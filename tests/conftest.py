@@ -37,7 +37,7 @@ from orders.ops.routes import Tools
 from orders.order.domain import NewOrder, Order, Timeouts
 from orders.order.payments import PaymentResult
 from orders.order.service import OrderService
-from orders.sql.database import create_engine, session_settings
+from orders.sql.database import autocommit, create_engine, session_settings
 from orders.sql.expressions import later, now
 from orders.sql.tables import metadata, order_items, orders, stock_items, unpaid_orders
 from orders.stock.service import StockService
@@ -297,7 +297,7 @@ class Shop:
 
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
         """Every row of every table."""
-        with self.engine.begin() as connection:
+        with autocommit(self.engine) as connection:
             return {
                 table.name: sorted(
                     (tuple(row) for row in connection.execute(sa.select(table))), key=repr

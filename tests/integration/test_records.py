@@ -791,6 +791,31 @@ def test_every_wait_has_a_bound_though_the_engine_has_none(engine: sa.Engine) ->
 
 
 @on_postgresql
+@pytest.mark.parametrize("ended_by", ["the server", "the watchdog"])
+def test_a_handler_that_is_slow_elsewhere_fails_its_task(
+    records_url: str, engine: sa.Engine, ended_by: str
+) -> None:
+    an_hour = "-c idle_in_transaction_session_timeout=3600000"
+    options = an_hour if ended_by == "the watchdog" else ""
+    with made(records_url, connect_args={"options": options}) as own:
+        hall = Hall(own, timeout_seconds=0.2)
+        hall.add("A1")
+
+        def send_a_mail(connection: sa.Connection, ids: Sequence[Any]) -> None:
+            pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            alive = f"SELECT FROM pg_stat_activity WHERE pid = {pid}"
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as other:
+                ended = lambda: other.exec_driver_sql(alive).first() is None  # noqa: E731
+                wait_until(ended, "the session to be ended")
+            hall.release(connection, ids)
+
+        hall.handle = send_a_mail
+        with pytest.raises(TimeoutError, match="timeout_seconds"):
+            hall.run("A1")
+        assert hall.statuses() == {"A1": "held"}
+
+
+@on_postgresql
 @pytest.mark.parametrize(
     ("options", "bounds"),
     [

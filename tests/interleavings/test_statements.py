@@ -77,6 +77,8 @@ class Scene:
     set_back: ClassVar[int] = 0
 
     def __init__(self, shop: Shop, begin: str = "overdue") -> None:
+        #: Whether moments tell nothing, because the clock was set back; and by how much it is.
+        self.was_set_back, Scene.set_back = False, 0
         self.shop = shop
         self.sku = uuid4().hex
         shop.stock(self.sku, on_hand=2)
@@ -109,8 +111,6 @@ class Scene:
         self.closing = attempt_flow(services, lambda *_: self, spacing_seconds=0)
         #: Whether its deadline is moved by hand.
         self.is_settling = False
-        #: Whether moments tell nothing, because the clock was set back; and by how much it is.
-        self.was_set_back, Scene.set_back = False, 0
         #: The threads that have skipped the order, because it is locked, and look again.
         self.skipping: set[int] = set()
 

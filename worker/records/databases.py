@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
 from .ids import IdArray, id_type, plain_type
-from .watchdog import Watchdog
+from .watchdog import Watch, Watchdog
 
 _WATCHDOG = Watchdog()
 
@@ -125,7 +125,7 @@ class PostgreSQL:
                 if not getattr(driver, "closed", False):
                     driver.autocommit = before
 
-    def deadline(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[None]:
+    def deadline(self, connection: sa.Connection, seconds: float) -> AbstractContextManager[Watch]:
         """Close the connection to a server that takes longer."""
         return _WATCHDOG.watching(_driver(connection), seconds)
 

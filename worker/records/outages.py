@@ -19,9 +19,11 @@ R = TypeVar("R")
 READ_ONLY = "25006"
 #: Serialization failure and deadlock: PostgreSQL rolled everything back, and a retry may succeed.
 _CONFLICTS = ("40001", "40P01")
-#: Connection lost, insufficient resources, operator intervention (shutdown, start-up, statement timeout), idle
-#: in transaction, lock timeout.
-_TRANSIENT_SQLSTATES = ("08", "53", "57", "25P03", "55P03", READ_ONLY, *_CONFLICTS)
+#: The client was idle in a transaction for longer than the server allows.
+IDLE_IN_TRANSACTION = "25P03"
+#: Connection lost, insufficient resources, operator intervention (shutdown, start-up, statement timeout), lock
+#: timeout.
+_TRANSIENT_SQLSTATES = ("08", "53", "57", IDLE_IN_TRANSACTION, "55P03", READ_ONLY, *_CONFLICTS)
 #: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN
 _TRANSIENT_SQLITE = {5, 6, 8, 10, 13, 14}
 #: How often to rerun a transaction after a conflict with another one.

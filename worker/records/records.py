@@ -104,7 +104,8 @@ class Records:
         less for a record that is locked), or to an outcome. The database's own timeouts apply to it.
 
         ``scheduler`` schedules instead of the queue, for instance in the background. ``timeout_seconds`` is
-        how long one transaction may take; a longer one counts as an outage. ``pauses`` is a table in the same
+        how long one transaction may take: a longer one counts as an outage, unless it was the handler that did something
+        else meanwhile, which fails the task. ``pauses`` is a table in the same
         database, such as `pauses_table` makes: with it a pause of the queue holds whatever happens to Redis.
 
         Raises TypeError for a column of another type, and ValueError for another database, or unless there is

@@ -5,15 +5,18 @@ from contextlib import AbstractContextManager, contextmanager
 
 import sqlalchemy as sa
 
+from ..errors import Unavailable
 from .databases import PostgreSQL, SQLite
-from .outages import unavailable
+from .outages import IDLE_IN_TRANSACTION, sqlstate, unavailable
 
 #: How long to wait for a server beyond the timeout of the transaction.
 GRACE_SECONDS = 0.5
 
 
 class Transactions:
-    """Transactions of an engine, whatever its isolation level. They raise Unavailable."""
+    """Transactions of an engine, whatever its isolation level. They raise Unavailable, and TimeoutError if the block
+    itself took longer than the timeout, not the database.
+    """
 
     def __init__(self, engine: sa.Engine, sql: PostgreSQL | SQLite, timeout_seconds: float) -> None:
         self._engine = engine
@@ -36,11 +39,19 @@ class Transactions:
     def _within(
         self, transaction: Callable[[sa.Connection, float], AbstractContextManager[None]]
     ) -> Iterator[sa.Connection]:
-        seconds = self._timeout_seconds
-        with (
-            unavailable(self._engine),
-            self._engine.connect() as connection,
-            self._sql.deadline(connection, seconds + GRACE_SECONDS),
-            transaction(connection, seconds),
-        ):
-            yield connection
+        seconds, watch = self._timeout_seconds, None
+        try:
+            with (
+                unavailable(self._engine),
+                self._engine.connect() as connection,
+                self._sql.deadline(connection, seconds + GRACE_SECONDS) as watch,
+                transaction(connection, seconds),
+            ):
+                yield connection
+        except Unavailable as error:
+            if sqlstate(error.__cause__) == IDLE_IN_TRANSACTION or (watch and watch.was_idle):
+                late = (
+                    f"idle for too long in a transaction of at most {seconds:g} s (timeout_seconds)"
+                )
+                raise TimeoutError(late) from error
+            raise

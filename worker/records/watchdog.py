@@ -11,7 +11,32 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+#: libpq's transaction status while a statement runs.
+ACTIVE = 1
+
+
+@dataclass(slots=True)
+class Watch:
+    """One connection that is watched."""
+
+    driver: Any
+    #: On the monotonic clock.
+    until: float
+    #: Whether no statement was running when it was hung up: not the server took too long, but its client.
+    was_idle: bool = False
+
+    def hang_up(self) -> None:
+        try:
+            info = getattr(self.driver, "info", None)
+            self.was_idle = getattr(info, "transaction_status", ACTIVE) != ACTIVE
+            # A closed connection has no socket, and its number may already be another one's.
+            with socket.socket(fileno=os.dup(self.driver.fileno())) as line:
+                line.shutdown(socket.SHUT_RDWR)
+        except Exception:  # noqa: BLE001, S110  each driver has its own error for a closed connection
+            pass
 
 
 class Watchdog:
@@ -27,27 +52,27 @@ class Watchdog:
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
-        #: What is watched: the driver's connection, and until when, on the monotonic clock.
-        self._watched: dict[object, tuple[Any, float]] = {}
+        self._watched: dict[object, Watch] = {}
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watching(self, driver: Any, seconds: float) -> Iterator[None]:
+    def watching(self, driver: Any, seconds: float) -> Iterator["Watch"]:
         """Hang up if the block takes longer. A driver that does not tell its socket is not watched."""
+        watch = Watch(driver, time.monotonic() + seconds)
         if not hasattr(driver, "fileno"):
-            yield
+            yield watch
             return
-        key, until = object(), time.monotonic() + seconds
+        key, until = object(), watch.until
         with self._changed:
-            self._watched[key] = driver, until
+            self._watched[key] = watch
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                 self._thread.start()
             elif until < self._wakes_at:
                 self._changed.notify()
         try:
-            yield
+            yield watch
         finally:
             with self._changed:  # after a hang-up that is under way
                 self._watched.pop(key, None)
@@ -56,21 +81,12 @@ class Watchdog:
         with self._changed:
             while True:
                 now = time.monotonic()
-                for key, (driver, until) in [*self._watched.items()]:
-                    if until <= now:
+                for key, watch in [*self._watched.items()]:
+                    if watch.until <= now:
                         del self._watched[key]
-                        _hang_up(driver)
+                        watch.hang_up()
                 self._wakes_at = min(
-                    (until for _, until in self._watched.values()), default=math.inf
+                    (watch.until for watch in self._watched.values()), default=math.inf
                 )
                 ahead = None if self._wakes_at == math.inf else self._wakes_at - now
                 self._changed.wait(ahead)
-
-
-def _hang_up(driver: Any) -> None:
-    try:
-        # A closed connection has no socket, and its number may already be another one's.
-        with socket.socket(fileno=os.dup(driver.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
-    except Exception:  # noqa: BLE001, S110  each driver has its own error for a closed connection
-        pass
