@@ -61,6 +61,7 @@ def repository(name: str, target: Path) -> None:
         raise ValueError(f"{target} already exists, and is not an empty folder")
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "worker", target / "worker", ignore=ignored)
+    shutil.copy(ROOT / "LICENSE", target / "worker")
     for file in COPIED:
         copy = target / file
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,6 @@ def test_it_cancels_what_is_not_paid_and_returns_the_stock(
     (tmp_path / "shop.py").write_text(SERVICE)
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     shop = import_module("shop")
-    shop.metadata.create_all(shop.engine)
     with shop.engine.begin() as connection:
         connection.execute(shop.stock.insert().values(sku="mug", free=2))
     http = shop.app.test_client()
