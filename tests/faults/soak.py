@@ -250,7 +250,8 @@ class Soak:
         )  # a pooler may need a while to connect
         ends(lambda: self.site.unpaid() == 0, "every order to end", seconds=60)
         wait_until(self._queue_is_empty, "every check to be settled", seconds=60)
-        wait_until(self._webhooks_are_sent, "every webhook to be sent", seconds=300, every=0.5)
+        while left := self._unsent_webhooks():
+            wait_until(lambda: self._unsent_webhooks() < left, "webhooks to be sent", every=0.5)
         history = self.history()
         sent = {message.id for message in self.receiver.messages}
         self.found += [
@@ -264,10 +265,10 @@ class Soak:
         stats = self.site.queue.stats()
         return stats.scheduled == stats.leased == 0
 
-    def _webhooks_are_sent(self) -> bool:
-        pending = sa.select(webhook_deliveries.c.id).where(webhook_deliveries.c.status == "pending")
+    def _unsent_webhooks(self) -> int:
+        pending = webhook_deliveries.c.status == "pending"
         with self.site.services.engine.connect() as connection:
-            return connection.execute(pending.limit(1)).first() is None
+            return connection.scalar(sa.select(sa.func.count()).where(pending)) or 0
 
     # -- the table -------------------------------------------------------------------------
 
