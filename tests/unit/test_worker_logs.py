@@ -117,6 +117,7 @@ def test_the_standard_librarys_log_looks_the_same() -> None:
     record = json.loads(logged(f"logging.getLogger('lib').error('it is %s', {NASTY!r})"))
     assert (record["logger"], record["level"]) == ("lib", "error")
     assert record["event"] == f"it is {NASTY}"
+    assert json.loads(logged("logging.getLogger('lib').error({'a': 1})"))["event"] == "{'a': 1}"
 
 
 # -- a terminal ----------------------------------------------------------------------------
