@@ -1,6 +1,6 @@
 """A sale: everybody wants one SKU, beside the orders for 500 others.
 
-    python -m benchmarks.hot [--seconds 5] [--orders 20000] [--repetitions 5]
+    python -m benchmarks.hot [--seconds 4] [--orders 20000] [--repetitions 3]
 
 Orders of one item are created, paid and expired, all for one SKU, and in the same run spread over 500. Then all three at once:
 customers order as soon as the one before is answered, and pay every second order; a worker cancels the others after two seconds.
@@ -40,9 +40,9 @@ CLIENTS = 8
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A hot SKU.")
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--orders", type=int, default=20_000)
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     with scene() as stage:
         report = Report("hot", stage.settings())

@@ -1,6 +1,6 @@
 """What a queue in several shards does, each on a Valkey of its own.
 
-    python -m benchmarks.shards [--orders 40000] [--tasks 40000] [--repetitions 3]
+    python -m benchmarks.shards [--orders 20000] [--tasks 20000] [--repetitions 3]
 
 One worker drains due orders of three items, as in `benchmarks.drain`; this process schedules tasks, 500 at a time. All
 servers and processes share this machine's cores. Stock and events are asserted after every repetition.
@@ -23,8 +23,8 @@ LATER_MS = 4_000_000_000_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A queue in several shards.")
-    parser.add_argument("--orders", type=int, default=40_000)
-    parser.add_argument("--tasks", type=int, default=40_000)
+    parser.add_argument("--orders", type=int, default=20_000)
+    parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     with scene() as stage:

@@ -1,6 +1,6 @@
 """A transaction that stays open for long, beside orders that are placed and expire.
 
-    python -m benchmarks.snapshot [--rate 200] [--seconds 15] [--expired 200000] [--repetitions 2]
+    python -m benchmarks.snapshot [--rate 200] [--seconds 15] [--expired 200000] [--repetitions 1]
 
 While somebody holds a snapshot, PostgreSQL removes no row that was deleted since: what has expired stays in tables and indexes.
 Orders that live for a second are placed at a steady rate, and a worker cancels them; afterwards the sweep's own statement is
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--expired", type=int, default=200_000)
-    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=1)
     options = parser.parse_args()
     with scene() as stage:
         report = Report("snapshot", stage.settings())
