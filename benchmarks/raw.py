@@ -88,7 +88,7 @@ def scripts(stage: Scene, ids: Sequence[str]) -> float:
 HOLD = "UPDATE stock_items SET reserved = reserved + %(quantity)s WHERE sku = %(sku)s"
 INSERT_ORDER = (
     "INSERT INTO orders (id, client_id, currency, total_minor, created_at, idempotency_key, "
-    "fingerprint, timeout_ms) VALUES (%(id)s, %(client)s, 'EUR', %(total)s, now(), %(id)s, '', 1800000)"
+    "fingerprint, timeout_ms) VALUES (%(id)s, %(client)s, 'EUR', %(total)s, now(), %(key)s, '', 1800000)"
 )
 INSERT_UNPAID = (
     "INSERT INTO unpaid_orders (order_id, client_id, expires_at, pieces) "
@@ -138,7 +138,8 @@ def plain(connection: psycopg.Connection[Any], customer: str, items: list[dict[s
         for item in items:
             connection.execute(HOLD, item)
         pieces = sum(item["quantity"] for item in items)
-        order = {"id": order_id, "client": customer, "total": total, "pieces": pieces}
+        facts = {"client": customer, "total": total, "pieces": pieces}
+        order = {"id": order_id, "key": order_id, **facts}
         connection.execute(INSERT_ORDER, order)
         connection.execute(INSERT_UNPAID, order)
         for item in items:
