@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 
 from .ids import IdArray, id_type, plain_type
-from .watchdog import Watch, Watchdog
+from .watchdog import IDLE, Watch, Watchdog, transaction_status
 
 _WATCHDOG = Watchdog()
 
@@ -225,4 +225,4 @@ def _leave_autocommit(connection: sa.Connection) -> None:
 
 def _is_idle(driver: Any) -> bool:
     """Whether no listener of the engine's has begun a transaction. Not every driver can tell."""
-    return getattr(getattr(driver, "info", None), "transaction_status", None) == 0
+    return transaction_status(driver) == IDLE

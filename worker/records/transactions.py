@@ -50,8 +50,6 @@ class Transactions:
                 yield connection
         except Unavailable as error:
             if sqlstate(error.__cause__) == IDLE_IN_TRANSACTION or (watch and watch.was_idle):
-                late = (
-                    f"idle for too long in a transaction of at most {seconds:g} s (timeout_seconds)"
-                )
+                late = f"The transaction was idle for too long (timeout_seconds: {seconds:g})."
                 raise TimeoutError(late) from error
             raise

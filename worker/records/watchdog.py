@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-#: libpq's transaction status while a statement runs.
-ACTIVE = 1
+#: libpq's transaction status: without a transaction, and while a statement runs.
+IDLE, ACTIVE = 0, 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Watch:
     """One connection that is watched."""
 
@@ -30,13 +30,18 @@ class Watch:
 
     def hang_up(self) -> None:
         try:
-            info = getattr(self.driver, "info", None)
-            self.was_idle = getattr(info, "transaction_status", ACTIVE) != ACTIVE
+            self.was_idle = transaction_status(self.driver) not in (None, ACTIVE)
             # A closed connection has no socket, and its number may already be another one's.
             with socket.socket(fileno=os.dup(self.driver.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
         except Exception:  # noqa: BLE001, S110  each driver has its own error for a closed connection
             pass
+
+
+def transaction_status(driver: Any) -> int | None:
+    """libpq's; None for a driver that does not tell it."""
+    status: int | None = getattr(getattr(driver, "info", None), "transaction_status", None)
+    return status
 
 
 class Watchdog:
@@ -52,41 +57,38 @@ class Watchdog:
 
     def _begin(self) -> None:
         self._changed = threading.Condition()
-        self._watched: dict[object, Watch] = {}
+        self._watched = set[Watch]()
         self._wakes_at = math.inf
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watching(self, driver: Any, seconds: float) -> Iterator["Watch"]:
+    def watching(self, driver: Any, seconds: float) -> Iterator[Watch]:
         """Hang up if the block takes longer. A driver that does not tell its socket is not watched."""
         watch = Watch(driver, time.monotonic() + seconds)
         if not hasattr(driver, "fileno"):
             yield watch
             return
-        key, until = object(), watch.until
         with self._changed:
-            self._watched[key] = watch
+            self._watched.add(watch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
                 self._thread.start()
-            elif until < self._wakes_at:
+            elif watch.until < self._wakes_at:
                 self._changed.notify()
         try:
             yield watch
         finally:
             with self._changed:  # after a hang-up that is under way
-                self._watched.pop(key, None)
+                self._watched.discard(watch)
 
     def _run(self) -> None:
         with self._changed:
             while True:
                 now = time.monotonic()
-                for key, watch in [*self._watched.items()]:
+                for watch in [*self._watched]:
                     if watch.until <= now:
-                        del self._watched[key]
+                        self._watched.remove(watch)
                         watch.hang_up()
-                self._wakes_at = min(
-                    (watch.until for watch in self._watched.values()), default=math.inf
-                )
+                self._wakes_at = min((watch.until for watch in self._watched), default=math.inf)
                 ahead = None if self._wakes_at == math.inf else self._wakes_at - now
                 self._changed.wait(ahead)
