@@ -26,7 +26,6 @@ from benchmarks.load import load, request
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, ITEMS, SKUS, Scene, scene
 from devtools.accounts import create_key
-from devtools.processes import api, free_port, wait_until
 from orders.bootstrap import bootstrap, counting
 from orders.config import Settings
 from orders.timeouts import MOST_LINES, flows
@@ -193,18 +192,14 @@ def _requests(stage: Scene, report: Report, count: int) -> None:
     stage.client().flushall()
     stage.load(EARLIER, paid_share=1)
     headers = {"Authorization": f"Bearer {create_key(stage.env, 'capacity', 'orders', 'payments')}"}
-    port = free_port()
-    server = api(stage.env, port, stage.folder / "api.log")
+    with stage.api() as (port, server):
 
-    def send(row: str, requests: Iterator[bytes], status: int) -> None:
-        with _costing(stage, report, row, count, server.pid) as more:
-            done = load(port, requests, status, CONNECTIONS, seconds=600)
-            assert done.answered == count
-            more["per_s"] = done.per_s
+        def send(row: str, requests: Iterator[bytes], status: int) -> None:
+            with _costing(stage, report, row, count, server.pid) as more:
+                done = load(port, requests, status, CONNECTIONS, seconds=600)
+                assert done.answered == count
+                more["per_s"] = done.per_s
 
-    try:
-        health = iter([request("GET", "/healthz", {})])
-        wait_until(lambda: load(port, health, 200, 1, 5).answered, "the API", ignoring=OSError)
         load(port, (_place(headers) for _ in range(count // 3)), 201, CONNECTIONS, 600)
         stage.analyze()
         send("API: create", (_place(headers) for _ in range(count)), 201)
@@ -213,8 +208,6 @@ def _requests(stage: Scene, report: Report, count: int) -> None:
         ]
         send("API: read", (request("GET", f"/v1/orders/{each}", headers) for each in ids), 200)
         send("API: pay", (_pay(headers, each) for each in ids), 201)
-    finally:
-        server.stop()
 
 
 def _place(headers: Mapping[str, str]) -> bytes:

@@ -13,9 +13,8 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +25,7 @@ import psycopg
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, Scene, scene
 from devtools.accounts import create_key
-from devtools.processes import Process, api, free_port, wait_until
+from devtools.processes import Process, wait_until
 
 LIVE_SECONDS = 5
 #: How many customers there are, who each wait for an answer.
@@ -74,21 +73,10 @@ def main() -> None:
             for statement in HERD:
                 connection.execute(statement, {"count": options.herd})
             connection.execute("CHECKPOINT")
-        with stage.workers(1, 1) as [worker], _api(stage) as port:
+        with stage.workers(1, 1) as [worker], stage.api() as (port, _):
             report.add(f"{options.herd:,} due", **_measure(stage, options, worker, key, port))
         _assert_once(stage)
         report.save()
-
-
-@contextmanager
-def _api(stage: Scene) -> Iterator[int]:
-    port = free_port()
-    server = api(stage.env, port, stage.folder / "api.log")
-    try:
-        wait_until(lambda: _answers(port), "the API", ignoring=OSError)
-        yield port
-    finally:
-        server.stop()
 
 
 def make_due(stage: Scene, count: int, due_at: float) -> None:
@@ -135,12 +123,6 @@ def _measure(
         "worker_grew_mb": _peak_mb(worker.pid) - memory_mb,
         "wal_bytes_an_order": (_wal(stage) - wal) / (options.herd + len(fresh)),
     }
-
-
-def _answers(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request("GET", "/healthz")
-    return connection.getresponse().status == 200
 
 
 def _gone(stage: Scene, herd: int) -> threading.Event:

@@ -11,23 +11,21 @@ lateness is by the database's clock. Stock and events are asserted.
 import argparse
 import itertools
 import json
-import statistics
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.http import Baskets, Bench, answers
+from benchmarks.http import Baskets, Bench
+from benchmarks.lateness import spread
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, ON_HAND, SKUS, Scene, scene
 from devtools.accounts import create_key
-from devtools.processes import api, free_port, wait_until
+from devtools.processes import wait_until
 
 #: How many SKUs the orders are spread over that are not all for one; and how many the visitors choose from, which come after.
 SPREAD = 500
@@ -80,7 +78,7 @@ def _sale(stage: Scene, skus: int, seconds: float) -> dict[str, float]:
     stage.client().flushall()
     stage.load(EARLIER, items=1, paid_share=1)
     key = create_key(stage.env, "sale", "orders", "payments")
-    with stage.workers(1, 1), _api(stage) as port:
+    with stage.workers(1, 1), stage.api() as (port, _):
         shop = Shop(port, key)
         shop.open(skus, 1.0)  # warms up
         stage.analyze()
@@ -89,11 +87,11 @@ def _sale(stage: Scene, skus: int, seconds: float) -> dict[str, float]:
         unpaid = partial(stage.count, "FROM unpaid_orders")
         wait_until(lambda: unpaid() == 0, "the last to expire", seconds=60, every=0.1)
     _assert_ended(stage)
-    took = {name: 1000 * _p99(times) for name, times in sorted(shop.times.items())}
+    took = {name: 1000 * spread(times)["p99_ms"] for name, times in sorted(shop.times.items())}
     return {
         "all at once: creates, per s": len(shop.times["creates"]) / seconds,
         **{f"all at once: {name}, p99 ms": p99_ms for name, p99_ms in took.items()},
-        "all at once: expiries, late p99 ms": _p99(stage.lateness_ms()),
+        "all at once: expiries, late p99 ms": spread(stage.lateness_ms())["p99_ms"],
     }
 
 
@@ -152,21 +150,6 @@ class Shop:
         answer = json.loads(response.read())
         assert response.status == 201, answer
         return answer
-
-
-def _p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100)[98]
-
-
-@contextmanager
-def _api(stage: Scene) -> Iterator[int]:
-    port = free_port()
-    server = api(stage.env, port, stage.folder / "api.log")
-    try:
-        wait_until(lambda: answers(port), "the API to answer", ignoring=OSError)
-        yield port
-    finally:
-        server.stop()
 
 
 def _assert_ended(stage: Scene) -> None:

@@ -9,7 +9,6 @@ straight from the driver. After each row, the contents of the database are asser
 """
 
 import argparse
-import http.client
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +22,7 @@ from benchmarks.load import Measured, load, request
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, ON_HAND, SKUS, Scene, scene
 from devtools.accounts import create_key
-from devtools.processes import GRANIAN, api, free_port, wait_until
+from devtools.processes import GRANIAN
 
 WARM_UP_SECONDS = 1.0
 CONNECTIONS = 4
@@ -202,15 +201,10 @@ class Bench:
     def _under_load(self, app: str, requests: Iterable[bytes], expected: int) -> Measured:
         """Start the app, warm it up, and measure it; ``answered`` includes the warm-up."""
         requests = iter(requests)
-        port, log = free_port(), self.stage.folder / "api.log"
-        server = api(self.stage.env, port, log, app)
-        try:
-            wait_until(lambda: answers(port), "the API to answer", ignoring=OSError)
+        with self.stage.api(app) as (port, _):
             warm_up = load(port, requests, expected, self.clients, WARM_UP_SECONDS)
             self.stage.analyze()
             measured = load(port, requests, expected, self.clients, self.seconds)
-        finally:
-            server.stop()
         return measured._replace(answered=warm_up.answered + measured.answered)
 
     def _assert_written(self, orders: int, baskets: Baskets) -> None:
@@ -237,12 +231,6 @@ class Bench:
 def _assert_all(expected: int, **counts: int) -> None:
     for what, count in counts.items():
         assert count == expected, f"{what}: {count}, not {expected}"
-
-
-def answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    connection.request("GET", "/healthz")
-    return bool(connection.getresponse().read())
 
 
 def _bearer(key: str) -> dict[str, str]:

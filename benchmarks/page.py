@@ -10,7 +10,6 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import httpx
@@ -20,7 +19,6 @@ from benchmarks.dead import bury
 from benchmarks.report import Report
 from benchmarks.scene import FAR_AWAY_MS, Scene, scene
 from devtools.accounts import create_key
-from devtools.processes import api, free_port, wait_until
 from orders.queues import QUEUE
 
 FEW_ORDERS, FEW_LETTERS = 1000, 10
@@ -60,17 +58,11 @@ def fill(stage: Scene, waiting: int, letters: int) -> str:
 def page(stage: Scene) -> Iterator[httpx.Client]:
     """A browser that is logged in."""
     key = create_key(stage.env, "operator", "ops")
-    port = free_port()
-    server = api(stage.env, port, stage.folder / "api.log")
-    origin = f"http://127.0.0.1:{port}"
-    try:
+    with stage.api() as (port, _):
+        origin = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=origin, headers={"Origin": origin}, timeout=60) as browser:
-            answers = partial(browser.get, "/healthz")
-            wait_until(lambda: answers().is_success, "an answer", ignoring=httpx.TransportError)
             browser.post("/ops/session", json={"key": key}).raise_for_status()
             yield browser
-    finally:
-        server.stop()
 
 
 def visit(browser: httpx.Client, order_id: str) -> Iterator[tuple[str, float]]:

@@ -41,8 +41,8 @@ def main() -> None:
     for page in PAGES:
         text = page.read_text()
         for part, block in blocks.items():
-            pattern = rf"(?<=<!-- {part} -->\n).*?(?=\n<!-- end -->)"
-            text, count = re.subn(pattern, lambda _: block, text, flags=re.DOTALL)  # noqa: B023
+            pattern = rf"(?<=<!-- {part} -->\n).*?(?=<!-- end -->)"
+            text, count = re.subn(pattern, lambda _: f"{block}\n", text, count=1, flags=re.DOTALL)  # noqa: B023
             print(f"{part}: {'in' if count else 'not in'} {page.name}")
         page.write_text(text)
     _drain()

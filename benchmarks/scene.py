@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import redis
 from uuid_utils import uuid7
 
 from devtools.postgres import Postgres
-from devtools.processes import Process, migrate, wait_until, worker
+from devtools.processes import Process, api, free_port, migrate, wait_until, worker
 from devtools.valkey import Valkey
 from orders.queues import QUEUE
 from orders.sql.tables import metadata
@@ -229,12 +230,13 @@ class Scene:
                 [[*deadlines], [*deadlines.values()]],
             )
 
-    def lateness_ms(self) -> list[float]:
-        """The time from each cancelled order's deadline to its cancellation."""
+    def lateness_ms(self, since: float = 0.0) -> list[float]:
+        """The time from each cancelled order's deadline to its cancellation, of deadlines after a moment."""
         with psycopg.connect(self.dsn) as connection:
             rows = connection.execute(
                 "SELECT extract(epoch FROM at - expires_at) * 1000 FROM order_events "
-                "WHERE type = 'order.cancelled'"
+                "WHERE type = 'order.cancelled' AND expires_at > to_timestamp(%s)",
+                [since],
             ).fetchall()
         return [float(late) for (late,) in rows]
 
@@ -264,6 +266,17 @@ class Scene:
                 process.stop()
             for log in logs:
                 log.unlink()
+
+    @contextlib.contextmanager
+    def api(self, app: str = "orders.app:create_app") -> Iterator[tuple[int, Process]]:
+        """Start an API, and wait until it answers; its port, and the process."""
+        port = free_port()
+        process = api(self.env, port, self.folder / "api.log", app)
+        try:
+            wait_until(lambda: _answers(port), "the API to answer", ignoring=OSError)
+            yield port, process
+        finally:
+            process.stop()
 
     def drain(self, queue: DelayQueue, workers: int, threads: int, *, among: int = 0) -> float:
         """How many seconds the workers take to process all that is due, among others that wait."""
@@ -299,6 +312,13 @@ class Scene:
         """Update the statistics, which also renews the plans that connections have prepared."""
         with psycopg.connect(self.dsn) as connection:
             connection.execute("ANALYZE")
+
+
+def _answers(port: int) -> bool:
+    """Whatever it answers: a tutorial's application has no such route."""
+    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status > 0
 
 
 def _left(queue: DelayQueue) -> tuple[int, int]:

@@ -11,7 +11,7 @@ hour; then as usual again. Lateness is by the database's clock.
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from uuid import uuid4
@@ -19,6 +19,7 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.herd import HERD, make_due
+from benchmarks.lateness import spread
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, Scene, scene
 from devtools.processes import wait_until
@@ -97,11 +98,12 @@ def _phase(stage: Scene, services: Services, rate: float, seconds: float) -> dic
             places.append(customers.submit(_place, services, str(client), n, start + n / rate))
     took = [each.result() for each in places]
     wait_until(lambda: stage.count("FROM unpaid_orders") == 0, "the last", seconds=60, every=0.5)
+    placed, late = spread(took), spread(stage.lateness_ms(since=start))
     return {
-        "place_p50_ms": statistics.median(took),
-        "place_p99_ms": _p99(took),
-        "late_p50_ms": statistics.median(_late_ms(stage, start)),
-        "late_p99_ms": _p99(_late_ms(stage, start)),
+        "place_p50_ms": placed["p50_ms"],
+        "place_p99_ms": placed["p99_ms"],
+        "late_p50_ms": late["p50_ms"],
+        "late_p99_ms": late["p99_ms"],
         "sweep_ms": statistics.median(_sweep(flow, -READ_AGAIN_SECONDS) for _ in range(SWEEPS)),
         "sweep_all_ms": statistics.median(_sweep(flow, None) for _ in range(SWEEPS)),
     }
@@ -126,21 +128,6 @@ def _sweep(flow: Flow, after_seconds: float | None) -> float:
     start = time.perf_counter()
     next(iter(flow.sweep(after_seconds, 0.0)))
     return 1000 * (time.perf_counter() - start)
-
-
-def _late_ms(stage: Scene, since: float) -> list[float]:
-    """How late the orders were cancelled that were placed since."""
-    with psycopg.connect(stage.dsn) as connection:
-        rows = connection.execute(
-            "SELECT extract(epoch FROM at - expires_at) * 1000 FROM order_events "
-            "WHERE type = 'order.cancelled' AND expires_at > to_timestamp(%s)",
-            [since],
-        )
-        return [float(late) for (late,) in rows]
-
-
-def _p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100)[98]
 
 
 if __name__ == "__main__":
