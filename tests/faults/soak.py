@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -245,10 +244,8 @@ class Soak:
     def finish(self) -> None:
         """After healing, everything must finish; then nothing may be left or missing."""
         self.load.stop()
-        ends = partial(
-            wait_until, ignoring=sa.exc.DBAPIError
-        )  # a pooler may need a while to connect
-        ends(lambda: self.site.unpaid() == 0, "every order to end", seconds=60)
+        # A pooler may need a while to connect.
+        wait_until(lambda: self.site.unpaid() == 0, "orders to end", ignoring=sa.exc.DBAPIError)
         wait_until(self._queue_is_empty, "every check to be settled", seconds=60)
         while left := self._unsent_webhooks():
             wait_until(lambda: self._unsent_webhooks() < left, "webhooks to be sent", every=0.5)
