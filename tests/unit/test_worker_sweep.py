@@ -748,10 +748,13 @@ def test_what_is_done_and_slow_to_read_is_read_every_30_seconds(place: Place) ->
     place.records.seconds = 2 * SLOW_SECONDS
     place.rounds(2)
     assert begins(place) == [None, None]
+    place.records.seconds = 0.0  # because they skip it
     place.rounds(27)
     assert begins(place) == pytest.approx([-PARKED_SECONDS - 1] * 27, abs=0.1)
     place.rounds(2)
     assert None in begins(place)
+    place.rounds(5)
+    assert begins(place) == [None] * 5
 
 
 def test_one_slow_round_costs_no_commands(place: Place) -> None:

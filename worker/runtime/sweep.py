@@ -34,9 +34,9 @@ EXTEND_AFTER = 0.6
 #: A task is parked if it is dead or was postponed by its handler. Once it is overdue by this much, it is
 #: read only when the sweep looks ahead, instead of every round.
 PARKED_SECONDS = 10.0
-#: Records that take longer to read, in two rounds in a row, are mostly ones that are done, and that their database cannot
-#: remove yet: a transaction holds an old snapshot, for example. Then they, too, are read only when it looks ahead.
-SLOW_SECONDS = 0.02
+#: Records that take longer to read, in so many rounds in a row, are mostly ones that are done, and that their database
+#: cannot remove yet: a transaction holds an old snapshot, for example. Then they, too, are read only when it looks ahead.
+SLOW_SECONDS, SLOW_ROUNDS = 0.02, 2
 
 
 class Sweeper:
@@ -78,8 +78,8 @@ class Sweeper:
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked or done, so the next round need not read it.
         self._settled_until: float | None = None
-        #: Whether the round before took long to read.
-        self._was_slow = False
+        #: How many rounds in a row took long to read; one that skips what took long does not interrupt them.
+        self._slow_rounds = 0
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
     def round(self) -> float | None:
@@ -140,8 +140,10 @@ class Sweeper:
             yield page
 
     def _sweep_overdue(self) -> None:
-        asked_at, all_parked, slow = self._clock(), True, False
-        since, was_slow = self._settled_until, self._was_slow
+        asked_at, all_parked = self._clock(), True
+        since, slow_rounds = self._settled_until, self._slow_rounds + 1
+        # One that skips what takes long would take long without that.
+        slow = since is not None and self._slow_rounds >= SLOW_ROUNDS
         lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
         for page in self._read(None if since is None else since - asked_at, 0.0):
             found = self._look(page, held)
@@ -149,7 +151,8 @@ class Sweeper:
                 return
             lost.add(page, found.lost)
             slow = slow or page.read_at - asked_at > SLOW_SECONDS
-            if slow and was_slow and all_parked and found.parked < len(page.rows):
+            settled = slow and slow_rounds >= SLOW_ROUNDS and all_parked
+            if settled and found.parked < len(page.rows):
                 self._note_settled(asked_at + page.rows[found.parked].delay_ms / 1000)
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
@@ -165,9 +168,9 @@ class Sweeper:
             all_parked = all_parked and found.parked == len(page.rows)
         else:
             slow = slow or self._clock() - asked_at > SLOW_SECONDS
-            if slow and was_slow and all_parked:
+            if slow and slow_rounds >= SLOW_ROUNDS and all_parked:
                 self._note_settled(asked_at)
-        self._was_slow = slow
+        self._slow_rounds = slow_rounds if slow else 0
         self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
