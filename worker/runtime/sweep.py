@@ -78,7 +78,7 @@ class Sweeper:
         self._look_ahead_at = 0.0
         #: Every task that was due by this time is parked or done, so the next round need not read it.
         self._settled_until: float | None = None
-        #: How many rounds in a row took long to read; one that skips what took long does not interrupt them.
+        #: How many rounds in a row took long to read, or skipped what took long.
         self._slow_rounds = 0
         self._without_redis = WithoutRedis(station, self.hang_detector)
 
@@ -141,9 +141,8 @@ class Sweeper:
 
     def _sweep_overdue(self) -> None:
         asked_at, all_parked = self._clock(), True
-        since, slow_rounds = self._settled_until, self._slow_rounds + 1
-        # One that skips what takes long would take long without that.
-        slow = since is not None and self._slow_rounds >= SLOW_ROUNDS
+        since, rounds = self._settled_until, self._slow_rounds + 1
+        slow = since is not None and rounds > SLOW_ROUNDS
         lost, any_lost, held = LostTasks(since), False, self._station.renewer.held_ids()
         for page in self._read(None if since is None else since - asked_at, 0.0):
             found = self._look(page, held)
@@ -151,8 +150,7 @@ class Sweeper:
                 return
             lost.add(page, found.lost)
             slow = slow or page.read_at - asked_at > SLOW_SECONDS
-            settled = slow and slow_rounds >= SLOW_ROUNDS and all_parked
-            if settled and found.parked < len(page.rows):
+            if slow and rounds >= SLOW_ROUNDS and all_parked and found.parked < len(page.rows):
                 self._note_settled(asked_at + page.rows[found.parked].delay_ms / 1000)
             if found.due or found.lost:
                 self._alarm.set()  # their wake-up may have been lost
@@ -168,9 +166,9 @@ class Sweeper:
             all_parked = all_parked and found.parked == len(page.rows)
         else:
             slow = slow or self._clock() - asked_at > SLOW_SECONDS
-            if slow and slow_rounds >= SLOW_ROUNDS and all_parked:
+            if slow and rounds >= SLOW_ROUNDS and all_parked:
                 self._note_settled(asked_at)
-        self._slow_rounds = slow_rounds if slow else 0
+        self._slow_rounds = rounds if slow else 0
         self._restore(lost)
 
     def _sweep_upcoming(self) -> None:
