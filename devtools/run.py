@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,7 @@ def main() -> int:
                 ),
                 flush=True,
             )
-            while service.running():
-                for event in log.events():
-                    if line := line_of(event):
-                        print(line, flush=True)
-                time.sleep(0.1)
+            _show(log, service.running)
             print(f"A process ended on its own; see the logs under {folder}.", file=sys.stderr)
             return 1
     except KeyboardInterrupt:
@@ -85,6 +81,19 @@ def main() -> int:
     except (RuntimeError, OSError) as error:  # TimeoutError is an OSError
         print(error, file=sys.stderr)
         return 1
+
+
+def _show(log: Tail, running: Callable[[], bool]) -> None:
+    """Print what happens.
+
+    Not in ``main``: in Python 3.12 and 3.13 the jump back to the head of a loop may lie outside the
+    ``try`` around it, and a Ctrl-C at that moment stopped nothing.
+    """
+    while running():
+        for event in log.events():
+            if line := line_of(event):
+                print(line, flush=True)
+        time.sleep(0.1)
 
 
 def line_of(event: Mapping[str, Any]) -> str | None:
