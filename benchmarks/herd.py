@@ -30,10 +30,12 @@ from devtools.processes import Process, wait_until
 LIVE_SECONDS = 5
 #: How many customers there are, who each wait for an answer.
 CUSTOMERS = 16
+#: How many SKUs the herd's orders are for, each for one.
+SKUS = 500
 HERD = (
     (
-        "INSERT INTO stock_items SELECT 'herd-' || n, %(count)s, %(count)s / 500, 100, 'EUR' "
-        "FROM generate_series(0, 499) AS n"
+        "INSERT INTO stock_items SELECT 'herd-' || n, %(count)s, %(count)s / %(skus)s, 100, 'EUR' "
+        "FROM generate_series(0, %(skus)s - 1) AS n"
     ),
     (
         "INSERT INTO orders (id, client_id, currency, total_minor, created_at, idempotency_key, "
@@ -43,7 +45,7 @@ HERD = (
     ),
     (
         "INSERT INTO order_items SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, "
-        "'herd-' || n %% 500, 1, 100 FROM generate_series(1, %(count)s) AS n"
+        "'herd-' || n %% %(skus)s, 1, 100 FROM generate_series(1, %(count)s) AS n"
     ),
 )
 DUE = (
@@ -71,7 +73,7 @@ def main() -> None:
         key = create_key(stage.env, "herd", "orders")
         with psycopg.connect(stage.dsn, autocommit=True) as connection:
             for statement in HERD:
-                connection.execute(statement, {"count": options.herd})
+                connection.execute(statement, {"count": options.herd, "skus": SKUS})
             connection.execute("CHECKPOINT")
         with stage.workers(1, 1) as [worker], stage.api() as (port, _):
             report.add(f"{options.herd:,} due", **_measure(stage, options, worker, key, port))

@@ -1,11 +1,12 @@
 """A transaction that stays open for long, beside orders that are placed and expire.
 
-    python -m benchmarks.snapshot [--rate 200] [--seconds 15] [--expired 200000] [--repetitions 1]
+    python -m benchmarks.snapshot [--rate 200] [--seconds 15] [--expired 200000] [--skus 500]
+        [--repetitions 1]
 
 While somebody holds a snapshot, PostgreSQL removes no row that was deleted since: what has expired stays in tables and indexes.
 Orders that live for a second are placed at a steady rate, and a worker cancels them; afterwards the sweep's own statement is
-timed. First as usual; then with a snapshot held, since when as many orders have expired as the rate makes in a quarter of an
-hour; then as usual again. Lateness is by the database's clock.
+timed. First as usual; then with a snapshot held, since when as many orders were placed and have expired as the rate makes in a
+quarter of an hour; then as usual again. Lateness is by the database's clock.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from uuid import uuid4
 
 import psycopg
 
-from benchmarks.herd import HERD, make_due
+from benchmarks.herd import HERD, SKUS, make_due
 from benchmarks.lateness import spread
 from benchmarks.report import Report
 from benchmarks.scene import EARLIER, Scene, scene
@@ -33,7 +34,6 @@ from worker import Flow
 LIVE_SECONDS = 1
 #: How many are placed at a time at most.
 CUSTOMERS = 4
-SKUS = 500
 #: How often the sweep is timed, when all orders have ended.
 SWEEPS = 20
 #: A worker to which the sweep is slow reads everything when it looks ahead, every 30 s, and in between what was due in the
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--expired", type=int, default=200_000)
+    parser.add_argument("--skus", type=int, default=SKUS)
     parser.add_argument("--repetitions", type=int, default=1)
     options = parser.parse_args()
     with scene() as stage:
@@ -53,11 +54,11 @@ def main() -> None:
         stage.load(EARLIER, paid_share=1)
         with psycopg.connect(stage.dsn, autocommit=True) as connection:
             for statement in HERD:
-                connection.execute(statement, {"count": options.expired})
+                connection.execute(statement, {"count": options.expired, "skus": options.skus})
         stage.vacuum()
         settings = Settings.from_env(stage.env)
         services = bootstrap(settings)
-        phase = partial(_phase, stage, services, options.rate, options.seconds)
+        phase = partial(_phase, stage, services, options.rate, options.seconds, skus=options.skus)
         try:
             with stage.workers(1, 1):
                 phase()  # warms up
@@ -65,6 +66,7 @@ def main() -> None:
                 with psycopg.connect(stage.dsn) as reader:
                     reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     reader.execute("SELECT count(*) FROM stock_items")
+                    _touch_stock(stage, options.expired // options.skus)
                     _expire(stage, options.expired)
                     row = f"a snapshot held, {options.expired:,} expired since"
                     _add(report, row, phase, 2 * options.repetitions)
@@ -80,6 +82,13 @@ def _add(report: Report, row: str, phase: Callable[[], dict[str, float]], repeti
         report.add(row, **phase())
 
 
+def _touch_stock(stage: Scene, times: int) -> None:
+    """Write each SKU's row so often, as placing the orders would have."""
+    with psycopg.connect(stage.dsn, autocommit=True) as connection:
+        for _ in range(times):
+            connection.execute("UPDATE stock_items SET reserved = reserved WHERE sku LIKE 'herd-%'")
+
+
 def _expire(stage: Scene, count: int) -> None:
     """Have so many orders expire."""
     make_due(stage, count, time.time() - 2)
@@ -88,14 +97,20 @@ def _expire(stage: Scene, count: int) -> None:
     )
 
 
-def _phase(stage: Scene, services: Services, rate: float, seconds: float) -> dict[str, float]:
+def _phase(
+    stage: Scene, services: Services, rate: float, seconds: float, *, skus: int
+) -> dict[str, float]:
     [[client]] = stage.rows("SELECT id FROM api_clients LIMIT 1")
     start, flow = time.time(), timeout_flow(services)
     places: list[Future[float]] = []
     with ThreadPoolExecutor(CUSTOMERS) as customers:
         for n in range(round(seconds * rate)):
             time.sleep(max(0.0, start + n / rate - time.time()))
-            places.append(customers.submit(_place, services, str(client), n, start + n / rate))
+            places.append(
+                customers.submit(
+                    _place, services, str(client), f"herd-{n % skus}", start + n / rate
+                )
+            )
     took = [each.result() for each in places]
     wait_until(lambda: stage.count("FROM unpaid_orders") == 0, "the last", seconds=60, every=0.5)
     placed, late = spread(took), spread(stage.lateness_ms(since=start))
@@ -109,13 +124,13 @@ def _phase(stage: Scene, services: Services, rate: float, seconds: float) -> dic
     }
 
 
-def _place(services: Services, client: str, n: int, at: float) -> float:
+def _place(services: Services, client: str, sku: str, at: float) -> float:
     """Place an order that was to be placed ``at``; return how long it took, in ms."""
     order = NewOrder(
         client_id=client,
         key=uuid4().hex,
         fingerprint="f",
-        quantities={f"herd-{n % SKUS}": 1},
+        quantities={sku: 1},
         timeout_seconds=LIVE_SECONDS,
     )
     services.orders.place(order)
