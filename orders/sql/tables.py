@@ -75,8 +75,7 @@ sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provide
 # Looked up by each payment: whether its provider is registered.
 sa.Index(
     "ix_provider_endpoints_valid",
-    provider_endpoints.c.client_id,
-    provider_endpoints.c.provider,
+    *provider_endpoints.c["client_id", "provider"],
     postgresql_where=provider_endpoints.c.revoked_at.is_(None),
 )
 
@@ -225,13 +224,7 @@ sa.Index(
     postgresql_where=payments.c.refunded_minor > sa.literal_column("0"),
 )
 # A client's payments of one status, oldest first.
-sa.Index(
-    "ix_payments_status",
-    payments.c.client_id,
-    payments.c.status,
-    payments.c.created_at,
-    payments.c.id,
-)
+sa.Index("ix_payments_status", *payments.c["client_id", "status", "created_at", "id"])
 # Money that is due back, oldest first, of all clients.
 sa.Index(
     "ix_payments_refund_due",
@@ -239,13 +232,7 @@ sa.Index(
     payments.c.id,
     postgresql_where=payments.c.status == REFUND_DUE,
 )
-sa.Index(
-    "uq_payments_reference",
-    payments.c.client_id,
-    payments.c.provider,
-    payments.c.reference,
-    unique=True,
-)
+sa.Index("uq_payments_reference", *payments.c["client_id", "provider", "reference"], unique=True)
 
 # Refunds and disputes, each once: a provider's references are unique among those of a kind.
 payment_entries = sa.Table(
@@ -299,25 +286,17 @@ ENDS = sa.text("type IN ('order.paid', 'order.cancelled')")
 # A client's ended orders, in the order of each list.
 sa.Index(
     "ix_order_events_ended",
-    order_events.c.client_id,
-    order_events.c.type,
-    order_events.c.order_id,
+    *order_events.c["client_id", "type", "order_id"],
     postgresql_where=ENDS,
 )
 sa.Index(
     "ix_order_events_ended_expires",
-    order_events.c.client_id,
-    order_events.c.type,
-    order_events.c.expires_at,
-    order_events.c.order_id,
+    *order_events.c["client_id", "type", "expires_at", "order_id"],
     postgresql_where=ENDS,
 )
 sa.Index(
     "ix_order_events_ended_reference",
-    order_events.c.client_reference,
-    order_events.c.client_id,
-    order_events.c.type,
-    order_events.c.order_id,
+    *order_events.c["client_reference", "client_id", "type", "order_id"],
     postgresql_where=HAS_REFERENCE,
 )
 #: Why an order was cancelled.
