@@ -83,7 +83,7 @@ def _add(report: Report, row: str, phase: Callable[[], dict[str, float]], repeti
 
 
 def _touch_stock(stage: Scene, times: int) -> None:
-    """Write each SKU's row so often, as placing the orders would have."""
+    """Write each SKU's row as often as placing the orders would have."""
     with psycopg.connect(stage.dsn, autocommit=True) as connection:
         for _ in range(times):
             connection.execute("UPDATE stock_items SET reserved = reserved WHERE sku LIKE 'herd-%'")

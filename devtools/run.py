@@ -84,10 +84,10 @@ def main() -> int:
 
 
 def _show(log: Tail, running: Callable[[], bool]) -> None:
-    """Print what happens.
+    """Print cancellations until a process ends on its own.
 
     Not in ``main``: in Python 3.12 and 3.13 the jump back to the head of a loop may lie outside the
-    ``try`` around it, and a Ctrl-C at that moment stopped nothing.
+    ``try`` around it, so a Ctrl-C at that moment would end this process without stopping the others.
     """
     while running():
         for event in log.events():
