@@ -37,6 +37,7 @@ class Credentials(Generic[E]):
     def __init__(self, ids: Callable[[], Collection[str]]) -> None:
         """``ids`` reads which credentials there are; while it raises StorageUnavailable, none is known by it."""
         self._entries: dict[str, _Entry[E]] = {}
+        self._changes = 0
         self._read_ids = ids
         self._ids = SharedRead(self._known_ids, CACHE_SECONDS)
 
@@ -68,17 +69,18 @@ class Credentials(Generic[E]):
 
     def refresh(self, credential_id: str, read: Callable[[str], E | None]) -> E | None:
         """What ``read`` finds now. Raises what it raises, and then keeps what is cached."""
-        began = monotonic()
+        began, changes = monotonic(), self._changes
         found = read(credential_id)
         if found is None:
-            self.forget(credential_id)
-        else:
+            self._entries.pop(credential_id, None)
+        elif changes == self._changes:  # otherwise it may have been revoked meanwhile
             seconds = min(CACHE_SECONDS, found.valid_ms / 1000)
             self._entries[credential_id] = _Entry(found, began + seconds)
         return found
 
     def forget(self, credential_id: str) -> None:
         """Have the next caller read it again, because it was changed."""
+        self._changes += 1
         self._entries.pop(credential_id, None)
 
 

@@ -75,9 +75,12 @@ def attempt_flow(
 
     def ask_and_settle(tasks: Sequence[Task]) -> Mapping[str, Outcome]:
         """No connection is held while a provider is asked."""
-        with outages():
-            waiting, orders = closing.ask(tasks)
-        outcomes = settle([task for task in tasks if task.id not in waiting])
+        try:
+            with outages():
+                waiting, orders = closing.ask(tasks)
+            outcomes = settle([task for task in tasks if task.id not in waiting])
+        finally:
+            closing.forget(tasks)
         services.attempts.settled(orders)
         return {**waiting, **(outcomes or {})}
 
@@ -129,6 +132,10 @@ class Closing:
         closed = [each for each in attempt_ids if each in self._closed]
         self._services.attempts.settle(connection, attempt_ids, closed)
 
+    def forget(self, tasks: Sequence[Task]) -> None:
+        """Forget what providers said of these. One that could not be settled is asked about again."""
+        self._closed.difference_update(task.id for task in tasks)
+
     def ask(self, tasks: Sequence[Task]) -> tuple[dict[str, Outcome], list[str]]:
         """Ask about attempts that have ended; return those that are not to be settled yet, and the
         orders of the others.
@@ -136,7 +143,6 @@ class Closing:
         waiting: dict[str, Outcome] = {}
         orders: list[str] = []
         attempt_of = {task.id: task.attempt for task in tasks}
-        self._closed.difference_update(attempt_of)
         for each in self._services.attempts.open_ones([*attempt_of]):
             if each.is_unpaid and each.ends_in_ms > 0:
                 waiting[each.id] = NotDue(each.ends_in_ms)

@@ -8,7 +8,7 @@ threads send, in the order that `Turns` decides.
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from orders.errors import QueueUnavailable, StorageUnavailable
 from orders.http.schemas.orders import OrderOut
 from orders.http.schemas.types import rfc3339
 from orders.outages import outages
-from orders.queues import WEBHOOK_QUEUE, answering, kept_pauses
+from orders.queues import WEBHOOK_QUEUE
 from orders.sql.ids import is_uuid
 from orders.watch.traces import NO_TRACES, Traces
 from orders.webhooks.domain import Answer, Message
@@ -28,7 +28,7 @@ from orders.webhooks.sender import WebhookSender
 from orders.webhooks.service import Webhooks
 from orders.webhooks.signatures import signed
 from orders.webhooks.turns import Turn, Turns
-from worker import DeadLetter, DelayQueue, Due, Flow, NotDue, Outcome, Retry, Task
+from worker import DeadLetter, Due, Flow, NotDue, Outcome, Retry, Task
 
 log = structlog.get_logger("orders")
 
@@ -50,8 +50,8 @@ def webhook_flow(
     sender = sender or WebhookSender(
         settings.webhook_timeout_seconds, allow_private=settings.webhook_allow_private
     )
-    queue = DelayQueue(services.redis, WEBHOOK_QUEUE)
-    deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, queue, traces)
+    is_paused = partial(services.queues.is_paused, WEBHOOK_QUEUE)
+    deliver = Deliverer(services.webhooks, sender, settings.webhook_threads, is_paused, traces)
 
     return Flow(
         name=WEBHOOK_QUEUE,
@@ -59,7 +59,7 @@ def webhook_flow(
         sweep=deliver.forgotten,
         without_redis="handle",  # several workers may: the lease in each row decides
         probe=outages()(services.orders.check_ready),
-        pauses=kept_pauses(services.engine, WEBHOOK_QUEUE),
+        pauses=services.queues.pauses[WEBHOOK_QUEUE],
         finish=deliver.finish,
         threads=1,
         **settings.of_each_flow,
@@ -74,12 +74,12 @@ class Deliverer:
         webhooks: Webhooks,
         sender: WebhookSender,
         threads: int,
-        queue: DelayQueue,
+        is_paused: Callable[[], bool],
         traces: Traces = NO_TRACES,
     ) -> None:
         self._webhooks = webhooks
         self._sender = sender
-        self._queue = queue
+        self._ask_if_paused = is_paused
         self._traces = traces
         self._turns = Turns(threads)
         self._paused, self._asked_at = False, time.monotonic()
@@ -153,8 +153,8 @@ class Deliverer:
         now = time.monotonic()
         if now >= self._asked_at + ASK_SECONDS:
             self._asked_at = now
-            with suppress(QueueUnavailable), answering():
-                self._paused = self._queue.stats().paused
+            with suppress(QueueUnavailable, StorageUnavailable):
+                self._paused = self._ask_if_paused()
         return self._paused
 
     def _take(self, turn: Turn) -> float | None:

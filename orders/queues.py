@@ -71,7 +71,7 @@ class DeadPosition(NamedTuple):
 
 
 class Queues:
-    """Raises QueueUnavailable from every method but `pause` while Redis does not answer."""
+    """Raises QueueUnavailable while Redis does not answer, except when a pause is begun or found beside the orders."""
 
     def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
         self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
@@ -128,6 +128,11 @@ class Queues:
         """End a pause. Raises StorageUnavailable, and then or without Redis it may go on: repeat it."""
         with self._changing(name) as queue, _storage():
             pauses.resume(queue, self.pauses[name])
+
+    def is_paused(self, name: str) -> bool:
+        """Whether a queue is paused, in Redis or beside the orders. Raises StorageUnavailable."""
+        with answering(), _storage():
+            return pauses.find(self._queues[name], self.pauses[name]) is not None
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[DelayQueue]:

@@ -8,15 +8,7 @@ import json
 from typing import Annotated, Literal, Protocol
 from uuid import uuid4
 
-from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    RootModel,
-    ValidationError,
-)
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, RootModel, ValidationError
 
 from orders.attempts.domain import Closed, Closer, Paid, Reply, Unknown
 from orders.errors import GatewayUnavailable
@@ -35,21 +27,15 @@ class Poster(Protocol):
     def post(self, url: str, headers: dict[str, str], body: bytes, /) -> Answer: ...
 
 
-class _Answer(BaseModel):
-    """JSON's own types; unknown fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Closed(_Answer):
+class _Closed(BaseModel):
     outcome: Literal["closed"]
 
 
-class _Unknown(_Answer):
+class _Unknown(BaseModel):
     outcome: Literal["unknown"]
 
 
-class _Paid(_Answer):
+class _Paid(BaseModel):
     outcome: Literal["paid"]
     amount_minor: Annotated[int, Field(strict=True, ge=1, le=MAX_MINOR)]
     currency: Annotated[str, Field(pattern="^[A-Za-z]{3}$")]
@@ -57,7 +43,7 @@ class _Paid(_Answer):
 
 
 class _Reply(RootModel[Annotated[_Closed | _Paid | _Unknown, Field(discriminator="outcome")]]):
-    """What a provider may answer."""
+    """What a provider may answer, in JSON's own types; unknown fields are ignored."""
 
 
 class HttpGateway:

@@ -5,16 +5,17 @@ last of its orders, so that an order is found by its id, and so that a batch whi
 a crash is the same file again. Read all of them with ``zcat ARCHIVE_DIR/*.jsonl.gz``.
 """
 
+import fcntl
 import gzip
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 from orders.errors import ArchiveUnavailable
-from orders.retention.repository import Document
 
 SUFFIX = ".jsonl.gz"
 #: What may be about a person, in the rows of an order.
@@ -30,13 +31,31 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, documents: Sequence[Document]) -> None:
-        """Write a batch, in the order of its ids. When this returns, it is on the disk."""
-        name = f"{documents[0].order_id}_{documents[-1].order_id}{SUFFIX}"
-        self._replace(self._folder / name, (each.json for each in documents))
+    def write(self, documents: Mapping[str, str]) -> None:
+        """Write a batch, in the order of its ids: of each order all rows, as one line of JSON.
+
+        When this returns, it is on the disk.
+        """
+        ids = [*documents]
+        self._replace(self._folder / f"{ids[0]}_{ids[-1]}{SUFFIX}", documents.values())
 
     def erase(self, order_id: str) -> list[Rows]:
         """Erase a person's data from an order wherever it is; return what there was of it."""
+        with self._locked():
+            return self._erase(order_id)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time changes what was written: two would undo each other."""
+        try:
+            lock = (self._folder / "lock").open("w")
+        except OSError as error:
+            raise ArchiveUnavailable(str(error)) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _erase(self, order_id: str) -> list[Rows]:
         found: list[Rows] = []
         for path in self._folder.glob(f"*{SUFFIX}"):
             first, _, last = path.name.removesuffix(SUFFIX).partition("_")

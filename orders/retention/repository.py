@@ -1,6 +1,6 @@
 """The SQL statements that delete old orders, and that erase a person's data, each with a name and a sentence."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -38,19 +38,6 @@ MOST_WAITING = 10_000
 ERASED = b'{"type": "erased"}'
 #: What has its order's id, and goes with it.
 OF_ORDER = (order_items, order_events, payments, payment_attempts, webhook_deliveries)
-
-
-class Document(NamedTuple):
-    """An order that was deleted: all of its rows, by table, as JSON in one line."""
-
-    order_id: str
-    json: str
-
-    @classmethod
-    def of(cls, row: sa.Row[Any]) -> "Document":
-        # Between JSON's tokens, a line break is a space.
-        return cls(row.order_id, row.json.replace("\n", " "))
-
 
 # Orders from here on are kept. Neither a clock of the database's that jumped nor one of ours alone
 # makes an order old.

@@ -6,21 +6,30 @@ Reads only, a bounded part of the tables, each statement within the statement ti
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
 from orders.errors import SchemaOutdated, StorageUnavailable
-from orders.providers.domain import MOST_WAITING
+from orders.freezes.service import Freezes
+from orders.providers.domain import MOST_WAITING, MessageStatus
+from orders.providers.service import Providers
 from orders.sql.database import reading, writing
 from orders.sql.schema import Schema, check_schema
-from orders.sql.tables import SCHEMA_VERSION
-from orders.watch.doctor_repository import FAILED_OFTEN, NEWEST, DoctorRepository
+from orders.sql.statements import Statements
+from orders.sql.tables import SCHEMA_VERSION, metadata
+from orders.watch import doctor_repository as repository
+from orders.watch.locked import locked_rows
+from orders.webhooks.urls import parsed
 from worker import Finding
 from worker.findings import clock_finding, failure, ok, warning
 
 #: The oldest that is supported.
 OLDEST_POSTGRESQL = 140_000
+#: How many unpaid orders' items are added up, how many SKUs they are compared with, and how many of
+#: the newest orders are checked.
+MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
+#: How many of the subscriptions with pending webhooks are checked.
+MOST_LINES = 2000
 
 
 class Doctor:
@@ -43,7 +52,7 @@ class Doctor:
         try:
             before = self._clock()
             with reading(self._engine) as connection:
-                server = DoctorRepository(connection).server()
+                server = Statements(connection).run(repository.GET_SERVER).one()
             middle = (before + self._clock()) / 2
         except StorageUnavailable as error:
             advice = (
@@ -71,8 +80,8 @@ class Doctor:
         ):
             yield self._bounded(name, check)
 
-    def _settings(self, repository: DoctorRepository) -> Finding:
-        wrong = repository.wrong_settings(self._session)
+    def _settings(self, sql: Statements) -> Finding:
+        wrong = sql.run(repository.GET_SETTINGS, wanted=dict(self._session)).all()
         if not wrong:
             return ok("sql.settings", "as they should be")
         advice = "Run this as the role's owner, and reconnect the pooler: " + " ".join(
@@ -114,10 +123,10 @@ class Doctor:
             return ok(check, f"revision {revision}")
         return ok(check, f"revision {revision}, newer than this code's {SCHEMA_VERSION}")
 
-    def _bounded(self, name: str, check: Callable[[DoctorRepository], Finding]) -> Finding:
+    def _bounded(self, name: str, check: Callable[[Statements], Finding]) -> Finding:
         try:
             with reading(self._engine) as connection:
-                return check(DoctorRepository(connection))
+                return check(Statements(connection))
         except StorageUnavailable as error:
             advice = (
                 "The statement took longer than STATEMENT_TIMEOUT_SECONDS, or the server went away."
@@ -135,8 +144,9 @@ def _version(server: sa.Row[Any]) -> Finding:
     return ok("sql.version", f"PostgreSQL {server.version}")
 
 
-def _indexes(repository: DoctorRepository) -> Finding:
-    broken = repository.broken_indexes()
+def _indexes(sql: Statements) -> Finding:
+    wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
+    broken = sorted(wanted - {*sql.run(repository.GET_INDEXES).scalars()})
     if not broken:
         return ok("sql.indexes", "all there, and valid")
     advice = (
@@ -146,8 +156,8 @@ def _indexes(repository: DoctorRepository) -> Finding:
     return failure("sql.indexes", f"missing or invalid: {', '.join(broken)}", advice)
 
 
-def _locked(repository: DoctorRepository) -> Finding:
-    rows = repository.locked_rows()
+def _locked(sql: Statements) -> Finding:
+    rows = locked_rows(sql.connection)
     if not rows:
         return ok("orders.locked", "no overdue order waits for a locked row")
     advice = (
@@ -157,8 +167,8 @@ def _locked(repository: DoctorRepository) -> Finding:
     return failure("orders.locked", "; ".join(map(str, rows)), advice)
 
 
-def _stock(repository: DoctorRepository) -> Finding:
-    rows = repository.wrong_stock()
+def _stock(sql: Statements) -> Finding:
+    rows = sql.run(repository.GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
     if not rows:
         return ok("orders.stock", "what is reserved is what unpaid orders hold")
     listed = "; ".join(
@@ -179,8 +189,8 @@ WRONG = {
 }
 
 
-def _orders(repository: DoctorRepository) -> Finding:
-    rows = repository.wrong_orders()
+def _orders(sql: Statements) -> Finding:
+    rows = sql.run(repository.GET_WRONG_ORDERS, newest=NEWEST).all()
     if not rows:
         summary = f"the newest {NEWEST:,} orders agree with their events and payments"
         return ok("orders.history", summary)
@@ -192,8 +202,8 @@ def _orders(repository: DoctorRepository) -> Finding:
     return failure("orders.history", listed, advice)
 
 
-def _freezes(repository: DoctorRepository) -> Finding:
-    found = repository.freezes()
+def _freezes(sql: Statements) -> Finding:
+    found = Freezes(sql.connection).holding(repository.NAMED)
     if not found:
         return ok("orders.freezes", "no order is frozen")
     listed = "; ".join(map(str, found))
@@ -204,13 +214,13 @@ def _freezes(repository: DoctorRepository) -> Finding:
     return warning("orders.freezes", f"frozen: {listed}", advice)
 
 
-def _webhooks(repository: DoctorRepository) -> Finding:
-    rows = repository.failing_webhooks()
+def _webhooks(sql: Statements) -> Finding:
+    rows = sql.run(repository.GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
     name = "orders.webhooks"
     if not rows:
-        return ok(name, f"no endpoint has failed a webhook {FAILED_OFTEN} times")
+        return ok(name, f"no endpoint has failed a webhook {repository.FAILED_OFTEN} times")
     listed = "; ".join(
-        f"{row.subscription_id} at {urlsplit(row.url).hostname}: since {row.since:%Y-%m-%d %H:%M} UTC, "
+        f"{row.subscription_id} at {parsed(row.url, allow_private=True).host}: since {row.since:%Y-%m-%d %H:%M} UTC, "
         f"{row.error or f'HTTP {row.status}'}"
         for row in rows
     )
@@ -221,9 +231,11 @@ def _webhooks(repository: DoctorRepository) -> Finding:
     return warning(name, f"keeps failing: {listed}", advice)
 
 
-def _inbox(repository: DoctorRepository) -> Finding:
+def _inbox(sql: Statements) -> Finding:
     name = "orders.inbox"
-    waiting, oldest = repository.inbox()
+    providers = Providers(sql.connection)
+    waiting = providers.waiting()
+    oldest = providers.messages(MessageStatus.WAITING, page_size=repository.NAMED)
     if not oldest:
         return ok(name, "no provider's message waits for a person")
     listed = "; ".join(f"{each.id} of {each.client}: {each.note}" for each in oldest)

@@ -3,22 +3,14 @@
 All of them only read, and only a bounded part of the tables.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import sqlalchemy as sa
 
-from orders.freezes.domain import Freeze
-from orders.freezes.service import Freezes
-from orders.providers.domain import MessageStatus, ProviderMessage, WaitingMessages
-from orders.providers.service import Providers
 from orders.sql.expressions import Instant, one_of, unindexed
-from orders.sql.statements import FIRST, Statements
+from orders.sql.statements import FIRST
 from orders.sql.tables import (
     IS_EXPIRED,
     PENDING,
     TERMINAL,
-    metadata,
     order_events,
     order_items,
     orders,
@@ -28,16 +20,10 @@ from orders.sql.tables import (
 from orders.sql.tables import stock_items as stock
 from orders.sql.tables import webhook_deliveries as deliveries
 from orders.sql.tables import webhook_subscriptions as subscriptions
-from orders.watch.locked import Locked, locked_rows
 from orders.webhooks.repository import heads_of_lines
 
 p = sa.bindparam
 
-#: How many unpaid orders' items are added up, how many SKUs they are compared with, and how many of
-#: the newest orders are checked.
-MOST_UNPAID, MOST_SKUS, NEWEST = 20_000, 20_000, 1000
-#: How many of the subscriptions with pending webhooks are checked.
-MOST_LINES = 2000
 #: A webhook that failed this often has failed for at least half a minute.
 FAILED_OFTEN = 3
 #: How many problems of a kind are read.
@@ -163,7 +149,11 @@ GET_WRONG_ORDERS = (
 _lines = sa.select(heads_of_lines()).limit(p("most_lines")).subquery("lines")
 _oldest = (
     sa.select(deliveries)
-    .where(deliveries.c.subscription_id == _lines.c.subscription_id, deliveries.c.status == PENDING)
+    .where(
+        deliveries.c.subscription_id == _lines.c.subscription_id,
+        # As a subquery, so that the index which is in this order is used, and not the one of pending ones.
+        deliveries.c.status == sa.select(PENDING).scalar_subquery(),
+    )
     .order_by(deliveries.c.created_at, deliveries.c.id)
     .limit(1)
     .lateral("oldest")
@@ -195,45 +185,3 @@ GET_FAILING_WEBHOOKS = (
     .order_by(_failing.c.since, _failing.c.subscription_id)
     .limit(NAMED)
 )
-
-
-class DoctorRepository(Statements):
-    """The statements, on one connection."""
-
-    def server(self) -> sa.Row[Any]:
-        """What the server says of itself."""
-        return self.run(GET_SERVER).one()
-
-    def wrong_settings(self, wanted: Mapping[str, str]) -> Sequence[sa.Row[Any]]:
-        """Those of the session that are not as ``wanted``, each with a statement that mends it."""
-        return self.run(GET_SETTINGS, wanted=dict(wanted)).all()
-
-    def broken_indexes(self) -> list[str]:
-        """The names of indexes that are missing or invalid."""
-        wanted = {str(index.name) for table in metadata.sorted_tables for index in table.indexes}
-        return sorted(wanted - {*self.run(GET_INDEXES).scalars()})
-
-    def locked_rows(self) -> list[Locked]:
-        """Overdue orders that wait for a row, and who has locked it."""
-        return locked_rows(self.connection)
-
-    def wrong_stock(self) -> Sequence[sa.Row[Any]]:
-        """SKUs whose stock does not add up."""
-        return self.run(GET_WRONG_STOCK, most_unpaid=MOST_UNPAID, most_skus=MOST_SKUS).all()
-
-    def wrong_orders(self) -> Sequence[sa.Row[Any]]:
-        """Recent orders whose row, events and payments contradict each other."""
-        return self.run(GET_WRONG_ORDERS, newest=NEWEST).all()
-
-    def freezes(self) -> list[Freeze]:
-        """Freezes that hold orders."""
-        return Freezes(self.connection).holding(NAMED)
-
-    def failing_webhooks(self) -> Sequence[sa.Row[Any]]:
-        """Subscriptions whose endpoint keeps failing, for longest first."""
-        return self.run(GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
-
-    def inbox(self) -> tuple[WaitingMessages, list[ProviderMessage]]:
-        """Providers' messages that wait for a person, and those that have waited longest."""
-        providers = Providers(self.connection)
-        return providers.waiting(), providers.messages(MessageStatus.WAITING, page_size=NAMED)

@@ -58,8 +58,8 @@ class Locked(NamedTuple):
     #: When that transaction began; None if this user may not see it.
     since: datetime | None
     #: What the connection calls itself, and what it does.
-    application: str
-    state: str
+    application: str | None
+    state: str | None
 
     def __str__(self) -> str:
         row = "its own row" if self.sku is None else f"the row of {self.sku} in stock_items"
@@ -72,13 +72,8 @@ class Locked(NamedTuple):
 
 def locked_rows(connection: sa.Connection) -> list[Locked]:
     """The locks that have been held for longest, up to five."""
-    rows = connection.execute(LIST_LOCKED, {"long_ms": LONG_MS}).all()
-    return [
-        Locked(
-            row.order_id, row.sku, row.pid, row.since, row.application_name or "", row.state or ""
-        )
-        for row in rows
-    ]
+    rows = connection.execute(LIST_LOCKED, {"long_ms": LONG_MS})
+    return [Locked._make(row) for row in rows]
 
 
 class LockLog:

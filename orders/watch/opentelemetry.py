@@ -5,7 +5,6 @@ linked to each other.
 """
 
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
@@ -16,6 +15,7 @@ from orders.order.domain import CancelledOrder
 from orders.order.origin import Origin
 from orders.watch.traces import Post, Traces
 from orders.webhooks.domain import Answer, Message
+from orders.webhooks.urls import parsed
 
 #: How origins are written, whatever OTEL_PROPAGATORS says of the network.
 W3C = TraceContextTextMapPropagator()
@@ -72,7 +72,7 @@ class OpenTelemetryTraces(Traces):
             {
                 "http.request.method": "POST",
                 # Not the URL: its path or query may hold one of the client's secrets.
-                "server.address": urlsplit(message.url).hostname or "",
+                "server.address": parsed(message.url, allow_private=True).host,
                 "order.id": message.order_id or "",
                 "webhook.id": message.id,
                 "webhook.attempt": message.attempts + 1,

@@ -182,7 +182,7 @@ def test_stock_that_does_not_add_up(busy: Shop, change: int) -> None:
 def test_beyond_what_is_read_only_too_little_reserved_is_told(
     busy: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orders.watch.doctor_repository.MOST_UNPAID", 2)
+    monkeypatch.setattr("orders.watch.doctor.MOST_UNPAID", 2)
     busy.place(tea=5)
     busy.place(tea=5)
     assert "orders.stock" not in found(busy.engine)

@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +18,7 @@ from devtools.valkey import Valkey
 from orders.errors import ArchiveUnavailable, InboxFull, OrderNotFound
 from orders.pruning import Pruner
 from orders.retention import repository
+from orders.retention.archive import Archive
 from orders.retention.domain import named_in
 from orders.sql.expressions import Instant
 from orders.sql.ids import first_id_from
@@ -299,7 +303,7 @@ def personal(attic: Attic) -> bytes:
     """All that is kept in the database and in the archive."""
     with attic.services.engine.connect() as connection:
         tables = [connection.execute(sa.select(each)).all() for each in metadata.sorted_tables]
-    bodies = [gzip.decompress(each.read_bytes()) for each in attic.archive.iterdir()]
+    bodies = [gzip.decompress(each.read_bytes()) for each in attic.archive.glob("*.gz")]
     return b"".join([repr(tables).encode(), *bodies])
 
 
@@ -325,6 +329,54 @@ def test_a_person_is_erased_wherever_the_order_is(attic: Attic, state: str) -> N
     assert PERSON.encode() not in personal(attic)
     assert (b"bob" in personal(attic)) == bool(other)
     assert erase(args=["erase", order_id]).exit_code == 0
+
+
+@pytest.mark.parametrize("moment", ["GET_NAMES", "FORGET_SENT"])
+def test_an_order_is_erased_while_it_goes_to_the_archive(
+    attic: Attic, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It is deleted just before erasing looks for it, or just before it is changed."""
+    attic.paid(client_reference=PERSON)
+    attic.age()
+    [order_id] = attic.ids()
+    retention, deleted = attic.services.retention, []
+    describe, reading = retention._describe, retention._reading
+
+    def go(call: Any) -> Any:
+        def late(*args: Any) -> Any:
+            deleted.append(attic.delete())
+            return call(*args)
+
+        return late
+
+    with monkeypatch.context() as patch:
+        if moment == "GET_NAMES":
+            patch.setattr(retention, "_reading", go(reading))
+        else:
+            patch.setattr(retention, "_describe", go(describe))
+        assert retention.erase(order_id).files == 1
+    assert deleted == [1]
+    assert PERSON.encode() not in personal(attic)
+
+
+def test_two_erase_in_one_file_and_neither_undoes_the_other(attic: Attic) -> None:
+    for n in range(2):
+        attic.paid(f"tx-{n}", client_reference=PERSON)
+    attic.age()
+    both = attic.ids()
+    assert attic.delete() == 2
+    archive = Archive(attic.archive)
+    inner, meet = archive._replace, threading.Barrier(2)
+
+    def together(*args: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            meet.wait(0.2)  # only if both have read the file
+        inner(*args)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(archive, "_replace", together)
+        assert [len(found) for found in pool.map(archive.erase, both)] == [1, 1]
+    assert PERSON.encode() not in personal(attic)
 
 
 def test_a_message_that_waits_is_erased_once_it_is_settled(attic: Attic) -> None:

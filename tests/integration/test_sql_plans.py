@@ -48,7 +48,7 @@ from orders.sql.database import autocommit, reading, writing
 from orders.sql.expressions import Instant, later, now
 from orders.sql.ids import first_id_after, new_id, random_part
 from orders.sql.keeping import freezes
-from orders.sql.statements import FIRST, Position
+from orders.sql.statements import FIRST, Position, Statements
 from orders.sql.tables import (
     TERMINAL,
     metadata,
@@ -70,7 +70,8 @@ from orders.sql.tables import (
     webhook_subscriptions,
 )
 from orders.stock.domain import Expected
-from orders.watch.doctor_repository import DoctorRepository
+from orders.watch import doctor_repository as doctor
+from orders.watch.doctor import MOST_LINES, MOST_SKUS, NEWEST
 from orders.webhooks.domain import Answer
 from orders.webhooks.service import SLICE, WebhookPolicy, Webhooks
 from orders.webhooks.signatures import signed
@@ -459,9 +460,7 @@ def test_providers_are_managed_without_statistics(pair: Pair) -> None:
             for after in (None, Position(OLDEST, new_id())):
                 page = providers.messages(status, page_size=PAGE, after=after)
         providers.dismiss(page[0].id)
-        with reading(shop.engine) as connection:
-            waiting, oldest = DoctorRepository(connection).inbox()
-        assert (waiting.messages, len(oldest)) == (2, 2)
+        assert providers.waiting().messages == 2
         with pytest.raises(SignatureInvalid):
             providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
 
@@ -748,17 +747,14 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
 
 
 @pytest.mark.slow
-def test_the_doctor_reads_no_table_from_end_to_end(
-    pair: Pair, hooked: dict[int, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orders.watch.doctor_repository.MOST_UNPAID", 500)
-
+def test_the_doctor_reads_no_table_from_end_to_end(pair: Pair, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
-            repository = DoctorRepository(connection)
-            repository.wrong_stock()
-            assert repository.wrong_orders()  # they were not placed by the service
-            [failing] = repository.failing_webhooks()
+            sql = Statements(connection)
+            sql.run(doctor.GET_WRONG_STOCK, most_unpaid=500, most_skus=MOST_SKUS).all()
+            # They were not placed by the service.
+            assert sql.run(doctor.GET_WRONG_ORDERS, newest=NEWEST).all()
+            [failing] = sql.run(doctor.GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
             assert (failing.subscription_id, failing.since) == (hooked[id(shop)], OLDEST)
 
     assert_alike(pair, use)

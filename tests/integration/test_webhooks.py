@@ -36,6 +36,7 @@ from orders.sql.tables import (
     webhook_interests,
     webhook_subscriptions,
 )
+from orders.watch.doctor import Doctor
 from orders.webhooks.domain import WEBHOOK_TYPES
 from orders.webhooks.service import LATE_MS, MAX_SUBSCRIPTIONS, RETRY_SECONDS
 from orders.webhooks.turns import Turn, Turns
@@ -490,6 +491,19 @@ def test_what_is_not_a_success_is_tried_again(hooked: Hooked, status: int) -> No
     assert (delivery["attempts"], delivery["last_status"]) == (1, status)
 
 
+@pytest.mark.parametrize("host", ["shop.example", "[::1::2]"])
+def test_the_doctor_names_an_endpoint_that_keeps_failing(hooked: Hooked, host: str) -> None:
+    """Also one that other parsers of URLs refuse."""
+    hooked.change(url=f"http://{host}/hook")
+    hooked.place()
+    set_delivery(hooked, attempts=3, last_status=503)
+    found = {each.check: each for each in Doctor(hooked.api.services.engine).examine()}
+    finding = found["orders.webhooks"]
+    assert finding.level == "warning"
+    assert f"{hooked.id} at {host.strip('[]')}: since " in finding.summary
+    assert finding.summary.endswith(" UTC, HTTP 503")
+
+
 def test_a_receiver_that_was_down_gets_everything_once_it_is_up(hooked: Hooked) -> None:
     port = hooked.receiver.port
     hooked.receiver.close()
@@ -609,18 +623,22 @@ def test_after_two_rotations_all_three_secrets_sign_for_a_day(hooked: Hooked) ->
     assert shown["previous_secret_expires_at"] is None
 
 
+@pytest.mark.parametrize("kept", ["in Redis", "in SQL"])
 def test_nothing_is_sent_while_the_queue_is_paused(
-    hooked: Hooked, monkeypatch: pytest.MonkeyPatch
+    hooked: Hooked, monkeypatch: pytest.MonkeyPatch, kept: str
 ) -> None:
     """What this process knew already is found by the sweep after that."""
     monkeypatch.setattr(deliveries, "ASK_SECONDS", 0)
-    queue = DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE)
-    queue.pause()
+    queues = hooked.api.services.queues
+    if kept == "in SQL":
+        queues.pauses[WEBHOOK_QUEUE].begin("", "")
+    else:
+        DelayQueue(hooked.api.services.redis, WEBHOOK_QUEUE).pause()
     for _ in range(3):
         hooked.place()
     hooked.send_due()
     assert hooked.receiver.messages == []
-    queue.resume()
+    queues.resume(WEBHOOK_QUEUE)
     hooked.move(LATE_MS)
     assert hooked.flow.sweep is not None
     [[due]] = hooked.flow.sweep(None, 0.0)

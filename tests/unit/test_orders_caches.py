@@ -1,10 +1,15 @@
 """What many pages ask for is read once."""
 
+import math
 from threading import Event, Thread
 
 import pytest
 
-from orders.caches import SharedRead
+from orders.caches import Credentials, SharedRead
+
+
+class Key:
+    valid_ms = math.inf
 
 
 @pytest.fixture
@@ -45,6 +50,18 @@ def test_a_read_during_which_something_changed_is_not_kept() -> None:
 
     shared = SharedRead(read, 1000.0)
     assert [shared.get(), shared.get(), shared.get()] == [1, 2, 2]
+
+
+def test_a_key_revoked_while_it_is_read_is_not_kept() -> None:
+    keys: Credentials[Key] = Credentials(lambda: ())
+
+    def read(_: str) -> Key:
+        keys.forget("a")
+        return Key()
+
+    assert keys.find("a", read)
+    assert keys.get("a", stale=True) is None
+    assert keys.find("a", lambda _: Key()) is keys.get("a")
 
 
 def test_while_a_read_hangs_the_others_get_what_was_there(at: list[float]) -> None:
