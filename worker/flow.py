@@ -237,7 +237,8 @@ class Flow:
         if self.without_redis == "handle" and self.sweep is None:
             raise ValueError('without_redis="handle" needs a sweep, which says what to handle')
         if not (1 <= self.shards <= MAX_SHARDS and 0 <= self.shards_before <= MAX_SHARDS):
-            raise ValueError(f"a queue has 1 to {MAX_SHARDS} shards, not {self.shards}")
+            counts = f"{self.shards}, and {self.shards_before} before"
+            raise ValueError(f"a queue has 1 to {MAX_SHARDS} shards, not {counts}")
         if max(self.shards, self.shards_before) > 1 and (self.sweep is None or self.pool):
             raise ValueError("a flow with shards needs a sweep, and no pool")
 

@@ -155,6 +155,7 @@ def test_each_flow_of_a_shard_sweeps_its_own_rows() -> None:
     [
         ({"shards": 0}, "1 to 64 shards"),
         ({"shards": 65}, "1 to 64 shards"),
+        ({"shards_before": 65}, "not 1, and 65 before"),
         ({"shards": 2}, "needs a sweep"),
         ({"shards_before": 2}, "needs a sweep"),
         ({"shards": 2, "sweep": lambda *_: [], "pool": "p"}, "no pool"),

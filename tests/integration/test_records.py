@@ -55,7 +55,7 @@ from tests.integration.workers import frozen
 from tests.length import quick_first, rounds
 from tests.races import duels, together
 from worker import DeadLetter, DelayQueue, Retry, Task, Unavailable, connect
-from worker.records import CONFLICT_RETRIES, Records
+from worker.records import CONFLICT_RETRIES, Records, TablePauses, pauses_table
 
 
 @pytest.fixture
@@ -714,8 +714,13 @@ def write(url: str) -> None:
 
 def test_other_databases_are_refused() -> None:
     engine = sa.create_mock_engine("mysql://", lambda *_: None)
+    pauses = pauses_table(sa.MetaData())
+    names = {"id": pauses.c.queue, "due": pauses.c.paused_at}
+    more: dict[str, Any] = {"pending": sa.true(), "handle": print, "queue": None}
     with pytest.raises(ValueError, match="not in mysql"):
-        Records(engine, id=None, due=None, pending=None, handle=None, queue=None)  # type: ignore[arg-type]
+        Records(engine, **names, **more)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not in mysql"):
+        TablePauses(engine, pauses, "seats")  # type: ignore[arg-type]
 
 
 # -- outages -------------------------------------------------------------------------------

@@ -93,6 +93,21 @@ def test_all_connections_share_one_thread(watchdog: Watchdog, stack: ExitStack) 
     assert threading.active_count() == before + 1
 
 
+def test_a_thread_that_could_not_start_is_started_for_the_next(
+    watchdog: Watchdog, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError):
+            stack.enter_context(watchdog.watching(Line(stack), FAR))
+    line = Line(stack)
+    with watchdog.watching(line, 0.05):
+        line.wait()
+
+
 def test_a_driver_that_does_not_tell_its_socket_is_not_watched(watchdog: Watchdog) -> None:
     before = threading.active_count()
     with watchdog.watching(object(), 0.0):

@@ -110,6 +110,14 @@ def test_a_pause_that_redis_lost_is_put_back(watched: Watched) -> None:
     assert watched.queue.find_pause() is None
 
 
+def test_what_cannot_be_put_back_ends_no_worker(watched: Watched) -> None:
+    watched.pauses.begin("why", "anna")
+    watched.rounds.round()
+    watched.pauses.error = KeyError("a column")
+    watched.rounds.tell_redis()
+    assert watched.queue.find_pause() is None
+
+
 def test_a_pause_that_ended_in_between_is_not_put_back(watched: Watched) -> None:
     watched.pauses.begin("why", "anna")
     original = watched.queue.pause

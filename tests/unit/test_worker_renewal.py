@@ -10,6 +10,7 @@ from tests.unit.engine import Clock, ClockedQueue, Heard, Refusing, Wait, repeat
 from worker import Flow, Task, events, one_at_a_time
 from worker.runtime.renewal import CHECK_EVERY, SHARE_SECONDS, HeldTasks, Renewer
 from worker.runtime.results import BatchResult
+from worker.runtime.settling import Settler
 
 LEASE_SECONDS = 9.0
 FLOW = Flow(
@@ -24,7 +25,9 @@ class Desk:
         self.clock = clock
         self.queue = ClockedQueue(flow.name, clock)
         self.heard = Heard()
-        self.renewer = Renewer(flow, self.queue, shared_by(clock.environment, self.heard))
+        self.shared = shared_by(clock.environment, self.heard)
+        settler = Settler(flow, self.queue, self.shared)
+        self.renewer = Renewer(flow, self.queue, self.shared, settler)
 
     def claimed(self, *ids: str) -> list[Task]:
         self.queue.schedule_many((task_id, 1, b"") for task_id in ids)
@@ -213,7 +216,7 @@ def test_a_batch_that_is_handled_at_once_keeps_all_of_it(desk: Desk) -> None:
         assert held.tasks() == tasks
 
 
-def test_what_cannot_be_released_waits_for_its_lease() -> None:
+def test_what_cannot_be_released_is_released_later() -> None:
     flow = Flow(name="slow", handler=one_at_a_time(lambda _: None), lease_seconds=LEASE_SECONDS)
     desk = Desk(Clock(), flow)
     tasks = desk.claimed("a", "b")
@@ -222,7 +225,11 @@ def test_what_cannot_be_released_waits_for_its_lease() -> None:
         held.begin(tasks[:1])
         desk.pass_seconds(1)
         assert held.tasks() == tasks[:1]
-    assert {*desk.queue.leased()} == {"a", "b"}
+        assert {*desk.queue.leased()} == {"a", "b"}
+        desk.queue.before = lambda _: None
+        desk.renewer.round()
+        assert {*desk.queue.leased()} == {"a"}
+    assert desk.shared.counts == {"released": 1}
 
 
 def test_nothing_begins_under_a_lease_that_may_have_ended(desk: Desk) -> None:

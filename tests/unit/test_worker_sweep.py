@@ -569,17 +569,17 @@ def test_a_worker_that_stops_lets_another_sweep_at_once(place: Place, clock: Clo
     assert second.counts == {"restored": 1}
 
 
-@pytest.mark.parametrize("what", ["records", "needs"])
-def test_a_worker_whose_database_is_down_lets_another_sweep(clock: Clock, what: str) -> None:
+@pytest.mark.parametrize("what", [Unavailable("no answer"), KeyError("column"), "needs"])
+def test_a_worker_that_cannot_sweep_lets_another_sweep(clock: Clock, what: Exception | str) -> None:
     place = Place(clock)
     first, second = place.peer, place.join("w2")
     place.rounds(3)
-    if what == "needs":
+    if isinstance(what, str):
         first.station.gate._up = False
     else:  # only this worker cannot read them
 
         def unreadable(_after: float | None, _before: float) -> list[list[Due]]:
-            raise Unavailable("no answer")
+            raise what
 
         first.sweeper._waiting._sweep = unreadable
     place.records.add(lost=-5)

@@ -209,6 +209,15 @@ DATABASES: dict[str, type[PostgreSQL | SQLite]] = {
 }
 
 
+def database_of(engine: sa.Engine, id_: sa.Column[Any], due: sa.Column[Any]) -> PostgreSQL | SQLite:
+    """The database of these columns. Raises ValueError for another."""
+    if engine.dialect.name not in DATABASES or engine.dialect.is_async:
+        raise ValueError(
+            f"records are in PostgreSQL or SQLite, not in {engine.dialect.name}, and not asyncio's"
+        )
+    return DATABASES[engine.dialect.name](engine.dialect, id_, due)
+
+
 def _driver(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection
 

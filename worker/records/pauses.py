@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ..pauses import Pause
-from .databases import DATABASES
+from .databases import database_of
 from .transactions import Transactions
 
 #: How long one look may take.
@@ -40,9 +40,9 @@ class TablePauses:
     """
 
     def __init__(self, engine: sa.Engine, table: sa.Table, queue: str) -> None:
-        """Opens no connection."""
+        """Opens no connection. Raises ValueError for another database than PostgreSQL and SQLite."""
         columns = table.c
-        sql = DATABASES[engine.dialect.name](engine.dialect, columns.queue, columns.paused_at)
+        sql = database_of(engine, columns.queue, columns.paused_at)
         self._transactions = Transactions(engine, sql, TIMEOUT_SECONDS)
         row = {"queue": queue, "paused_at": sa.func.current_timestamp()}
         insert: Any = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert

@@ -28,7 +28,7 @@ from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.replies import Scheduled
 from . import outbox
-from .databases import DATABASES
+from .databases import database_of
 from .ids import record_id_parser, task_id
 from .outages import retried
 from .pauses import TablePauses
@@ -111,16 +111,12 @@ class Records:
         Raises TypeError for a column of another type, and ValueError for another database, or unless there is
         either ``handle`` or ``decide``.
         """
-        if engine.dialect.name not in DATABASES or engine.dialect.is_async:
-            raise ValueError(
-                f"records are in PostgreSQL or SQLite, not in {engine.dialect.name}, and not asyncio's"
-            )
         self._engine = engine
         self._id, self._due = _column(id), _column(due)
         self._pending = pending
         self._queue = queue
         self._scheduler = scheduler
-        self._sql = DATABASES[engine.dialect.name](engine.dialect, self._id, self._due)
+        self._sql = database_of(engine, self._id, self._due)
         self._transactions = Transactions(engine, self._sql, timeout_seconds)
         self._pauses = None if pauses is None else TablePauses(engine, pauses, queue.name)
         self._statements = RecordStatements(self._sql, self._id, pending)
@@ -279,7 +275,7 @@ class Records:
                 bounds |= {"last_due": last.due, "last_id": last.key}
             # No transaction is open while a page is processed.
             with self._transactions.read() as connection:
-                statement = self._statements.page(bounds)
+                statement = self._statements.page(frozenset(bounds))
                 page = connection.execute(statement, {"page_size": page_size, **bounds}).all()
             yield [Due(str(key), ms) for key, _, ms in page]
             if len(page) < page_size:

@@ -1,6 +1,6 @@
 """Every statement on the user's table."""
 
-from collections.abc import Collection
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,19 +42,12 @@ class RecordStatements:
         #: Whether this server takes no writes.
         self.read_only = sa.select(sql.read_only)
         self.nothing = sa.select(sql.id, sql.due).where(sa.false())
-        #: `page` by the names of its bounds.
-        self._pages: dict[frozenset[str], sa.Select[Any]] = {}
+        #: Select pending records in order of due time and id, within the bounds that are named.
+        self.page = cache(self._page)
         # With literals, because only then does a planner see that the partial index qualifies.
         self._pending: sa.ColumnElement[bool] = replacement_traverse(pending, {}, _literal)
 
-    def page(self, bounds: Collection[str]) -> sa.Select[Any]:
-        """Select pending records in order of due time and id, within the bounds that are named."""
-        names = frozenset(bounds)
-        if names not in self._pages:
-            self._pages[names] = self._page(names)
-        return self._pages[names]
-
-    def _page(self, bounds: Collection[str]) -> sa.Select[Any]:
+    def _page(self, bounds: frozenset[str]) -> sa.Select[Any]:
         sql = self._sql
         before = sql.after(sa.bindparam("before", type_=sa.Double))
         page = (

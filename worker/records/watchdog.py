@@ -59,7 +59,7 @@ class Watchdog:
         self._changed = threading.Condition()
         self._watched = set[Watch]()
         self._wakes_at = math.inf
-        self._thread: threading.Thread | None = None
+        self._runs = False
 
     @contextmanager
     def watching(self, driver: Any, seconds: float) -> Iterator[Watch]:
@@ -69,12 +69,12 @@ class Watchdog:
             yield watch
             return
         with self._changed:
-            self._watched.add(watch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
-                self._thread.start()
+            if not self._runs:
+                threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+                self._runs = True  # if it could not start, the next connection tries again
             elif watch.until < self._wakes_at:
                 self._changed.notify()
+            self._watched.add(watch)
         try:
             yield watch
         finally:

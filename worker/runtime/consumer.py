@@ -70,9 +70,9 @@ class Consumer:
         names = [queues] if isinstance(queues, str) else [*queues]
         if not names or len({*names}) < len(names):
             raise ValueError(f"a consumer needs at least one queue, and each once, not {names}")
+        self._shared = Shared(events.Listeners([log_event, *listeners]), environment)
         #: Tasks so far by what became of them: done, retried, failed, dead, released, stale (their
         #: lease was lost).
-        self._shared = Shared(events.Listeners([log_event, *listeners]), environment)
         self.counts: Counter[str] = self._shared.counts
         self._made: redis.Redis | None = None
         if isinstance(client, str):

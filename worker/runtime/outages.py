@@ -92,9 +92,10 @@ class Gate:
             self._up = False
             self._down_since = self._shared.clock()
             self._outages += 1
+            attempt = self._outages
         self._shared.emit(events.FlowDown(self._flow.name, error))
         try:
-            self._begin(self._outages)
+            self._begin(attempt)
         except RuntimeError:  # out of threads: the next outage tries again
             self._up = True
             raise

@@ -112,7 +112,7 @@ class PauseWatch:
         """Pause the queue in Redis, too, which may have lost that: everybody else looks there."""
         if self._found is None:
             return
-        with suppress(redis.RedisError, Unavailable):
+        with suppress(Exception):  # the next look logs what is wrong
             if self._queue.find_pause() in (None, Pause()) and (found := pauses.find()):
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between

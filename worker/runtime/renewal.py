@@ -5,7 +5,7 @@ extends each lease after a third of its length, so that two attempts may fail be
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import redis
@@ -17,6 +17,7 @@ from ..log import log
 from ..queue.delay_queue import DelayQueue
 from ..queue.environment import Clock
 from .results import BatchResult
+from .settling import Settler
 from .shared import Shared
 
 #: As fractions of a lease: how much of it passes before it is extended, and how often to check.
@@ -100,18 +101,11 @@ class HeldTasks:
 class Renewer:
     """Extends the leases of one flow's tasks that this process holds."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        queue: DelayQueue,
-        shared: Shared,
-        resend: Callable[[], None] = lambda: None,
-    ) -> None:
-        """``resend`` sends unconfirmed calls again. It may raise redis.RedisError."""
+    def __init__(self, flow: Flow, queue: DelayQueue, shared: Shared, settler: Settler) -> None:
         self._flow = flow
         self._queue = queue
         self._clock, self._emit = shared.clock, shared.emit
-        self._resend = resend
+        self._settler = settler
         self._held: set[HeldTasks] = set()
         self._lock = threading.Lock()
         self._finished = threading.Event()
@@ -147,7 +141,7 @@ class Renewer:
         self.renew(self._clock())
         # A claim does the same, but there may be none: other flows of the pool may have a backlog.
         with suppress(redis.RedisError):
-            self._resend()
+            self._settler.resend()
         most = SHARE_SECONDS if self._flow.one_at_a_time else MOST_SECONDS
         return min(CHECK_EVERY * self._flow.lease_seconds, most)
 
@@ -159,22 +153,12 @@ class Renewer:
         rows: list[tuple[HeldTasks, Task]] = []
         for held in sorted(self.held(), key=lambda held: held.leased_at):
             if self._flow.one_at_a_time and now - held.began_at > SHARE_SECONDS:
-                self._release_waiting(held)
+                self._settler.settle(BatchResult(untouched=held.drop_waiting()))
             old = now - held.leased_at >= EXTEND_AFTER * self._flow.lease_seconds
             if old and not self._gives_up(held, now):
                 rows += [(held, task) for task in held.tasks()]
         if rows:
             self._extend(rows, now)
-
-    def _release_waiting(self, held: HeldTasks) -> None:
-        if not (waiting := held.drop_waiting()):
-            return
-        try:
-            self._queue.release(waiting)
-        except LeaseLost as lost:
-            self._emit(events.LeaseLost(self._queue.name, lost.ids))
-        except redis.RedisError as error:  # they wait until the lease ends
-            log.warning("not released yet", queue=self._queue.name, error=described(error))
 
     def _gives_up(self, held: HeldTasks, now: float) -> bool:
         """Whether a call of the handler has run for too long."""

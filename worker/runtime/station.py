@@ -38,7 +38,7 @@ class Station:
         self.gate = gate
         self.pause = PauseWatch(flow, queue)
         self.settler = Settler(flow, queue, shared)
-        self.renewer = Renewer(flow, queue, shared, self.settler.resend)
+        self.renewer = Renewer(flow, queue, shared, self.settler)
         self._recurrence = (
             Recurrence(flow, queue, shared.emit) if isinstance(flow, Recurring) else None
         )

@@ -103,15 +103,15 @@ class Sweeper:
             if not self.records_answer:  # do not take the turn before they do
                 next(self._read(None, 0.0), None)
             self._sweep(now)
-        except Unavailable as error:
-            if self.records_answer:
+        except FATAL:
+            raise
+        except BaseException as error:
+            if not isinstance(error, Unavailable):
+                log.exception("sweep failed", queue=self._queue.name)
+            elif self.records_answer:
                 log.warning("sweep cannot read records", queue=self._queue.name, error=str(error))
             self.records_answer = False
             self._resign()
-        except FATAL:
-            raise
-        except BaseException:  # whatever it is, try again next round
-            log.exception("sweep failed", queue=self._queue.name)
         else:
             self.records_answer = True
 
