@@ -69,10 +69,10 @@ def _provider(_context: object, _parameter: object, text: str) -> str:
         raise click.BadParameter("a provider's name is 1 to 50 of A-Z a-z 0-9 . _ -") from error
 
 
-def _close_url(context: click.Context, _parameter: object, text: str | None) -> str | None:
-    if text is not None and not context.resilient_parsing:
-        parsed(text, allow_private=services().settings.webhook_allow_private)
-    return text
+def _check_close_url(url: str | None) -> None:
+    """Raises WebhookUrlNotAllowed."""
+    if url is not None:
+        parsed(url, allow_private=services().settings.webhook_allow_private)
 
 
 def _time(moment: datetime | None) -> str:
@@ -168,15 +168,14 @@ def rotate_key(key_id: str, hours: int) -> None:
 @providers.command("add")
 @click.argument("client")
 @click.argument("provider", callback=_provider)
-@click.option(
-    "--close-url", callback=_close_url, help="The URL at which it is asked to close a payment."
-)
+@click.option("--close-url", help="The URL at which it is asked to close a payment.")
 def add_provider(client: str, provider: str, close_url: str | None) -> None:
     """Make an endpoint for webhooks of PROVIDER about orders of CLIENT.
 
     Prints its path and its secret, which it does not show again. Unlike an API key the secret is
     stored in plain text: verifying a signature requires the secret itself.
     """
+    _check_close_url(close_url)
     endpoint, secret = services().providers.add(client, provider, close_url)
     click.echo(f"/v1/providers/{endpoint.id}/webhook\n{secret}")
 
@@ -243,9 +242,10 @@ def rotate_provider(endpoint_id: str, hours: int) -> None:
 
 @providers.command("close-url")
 @click.argument("endpoint_id", metavar="ID", callback=_id_in)
-@click.argument("url", required=False, callback=_close_url)
+@click.argument("url", required=False)
 def set_close_url(endpoint_id: str, url: str | None) -> None:
     """Set where the provider of the endpoint ID is asked to close a payment; without URL, nowhere."""
+    _check_close_url(url)
     endpoint = services().providers.set_close_url(endpoint_id, url)
     click.echo(f"{endpoint.id} of {endpoint.client}: {endpoint.close_url or 'not asked'}")
 

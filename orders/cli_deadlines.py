@@ -50,8 +50,8 @@ class Duration(click.ParamType[int]):
 DURATION, REASON = Duration(), TypeAdapter[str](Reason)
 
 
-def _id(_context: object, _parameter: object, text: str) -> str:
-    if not is_uuid(text):
+def _id(_context: object, _parameter: object, text: str | None) -> str | None:
+    if text is not None and not is_uuid(text):
         raise click.BadParameter(f"{text!r} is not an id")
     return text
 
@@ -61,10 +61,6 @@ def _reason(_context: object, _parameter: object, text: str | None) -> str | Non
         return None if text is None else str(REASON.validate_python(text))
     except ValidationError as error:
         raise click.BadParameter("it is 1 to 200 printable characters") from error
-
-
-def _id_or_none(context: object, parameter: object, text: str | None) -> str | None:
-    return None if text is None else _id(context, parameter, text)
 
 
 def time_of(moment: datetime) -> str:
@@ -144,15 +140,15 @@ def _moment(_context: object, _parameter: object, text: str | None) -> datetime 
 @click.option("--placed-after", callback=_moment, help="Only orders placed after this time.")
 @click.option("--due-before", callback=_moment, help="Only orders due before this time.")
 @click.option("--dry-run", is_flag=True, help="Only count the orders.")
-@click.option(
-    "--resume", "extension_id", callback=_id_or_none, help="Continue the extension with this id."
-)
+@click.option("--resume", "extension_id", callback=_id, help="Continue the extension with this id.")
 @with_appcontext
 def extend(seconds: int, reason: str | None, dry_run: bool, **wanted: Any) -> None:  # noqa: FBT001  click's
     """Extend unpaid orders; overdue ones get the time from now on.
 
     It can be interrupted at any time, and resumed with the id that it prints first.
     """
+    if not seconds:
+        raise click.BadParameter("it is at least 1s", param_hint="'--by'")
     extension_id = wanted.pop("extension_id") or new_id()
     which = wanted_orders(services(), **wanted)
     if dry_run:

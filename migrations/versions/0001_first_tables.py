@@ -319,6 +319,7 @@ CREATE TABLE extensions (
   id uuid NOT NULL,
   fingerprint varchar(64) NOT NULL,
   before_id uuid NOT NULL,
+  after_id uuid NOT NULL,
   CONSTRAINT pk_extensions PRIMARY KEY (id)
 );
 CREATE TABLE cancellation_pace (

@@ -142,10 +142,17 @@ BEGIN = (
         id=p("for_extension", type_=Id),
         fingerprint=p("for_fingerprint", type_=sa.String),
         before_id=first_uuid7(later(now(), MILLISECOND)),
+        after_id=FIRST.id,
     )
     .on_conflict_do_nothing()
 )
-GET_EXTENSION = sa.select(extensions.c.fingerprint, extensions.c.before_id).where(_of_extension)
+GET_EXTENSION = sa.select(extensions).where(_of_extension)
+# Note up to which order an extension is done, so that repeating it goes on from there.
+REACHED = (
+    sa.update(extensions)
+    .where(_of_extension, extensions.c.after_id < p("reached_id", type_=Id))
+    .values(after_id=p("reached_id", type_=Id))
+)
 #: What is wanted of an order, as parameters; null wants nothing.
 _client_id = p("for_client", type_=Id)
 _sku = p("for_sku", type_=order_items.c.sku.type)
@@ -299,12 +306,12 @@ class Extensions(Payments):
         until = time.monotonic() + seconds
         values = first_page(wanted)
         asked = sha256(repr([str(each) for each in (*wanted, ms, note)]).encode()).hexdigest()
-        values["before_id"] = self._begin(extension_id, asked)
+        known = self._begin(extension_id, asked)
+        reached_id = values["last_id"] = max(values["last_id"], known.after_id)
         extended, skipped = 0, 0
         values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
-        while values["last_id"] is not None:
-            if time.monotonic() > until:
-                return ExtensionProgress(extended, done=False)
+        values["before_id"] = known.before_id
+        while values["last_id"] is not None and time.monotonic() <= until:
             with autocommit(self._engine) as connection:
                 rows = extend_wanted(connection, **values, reminders=self._reminders)
             batch = self._batch(rows)
@@ -312,17 +319,20 @@ class Extensions(Payments):
             extended += len(batch.extended)
             [page] = (row for row in rows if row.kind == "page")
             skipped, values = skipped + page.ms, {**values, "last_id": page.id}
-        return ExtensionProgress(extended, done=not skipped)
+            reached_id = reached_id if skipped else page.id or reached_id
+        with autocommit(self._engine) as connection:
+            connection.execute(REACHED, {"for_extension": extension_id, "reached_id": reached_id})
+        return ExtensionProgress(extended, done=not skipped and values["last_id"] is None)
 
-    def _begin(self, extension_id: str, fingerprint: str) -> str:
-        """Note what an extension is; return the id that the orders it wants come before."""
+    def _begin(self, extension_id: str, fingerprint: str) -> sa.Row[Any]:
+        """Note what an extension is; return what is known of it."""
         row = {"for_extension": extension_id, "for_fingerprint": fingerprint}
         with autocommit(self._engine) as connection:
             connection.execute(BEGIN, row)
             known = connection.execute(GET_EXTENSION, row).one()
         if known.fingerprint != fingerprint:
             raise KeyReused
-        return str(known.before_id)
+        return known
 
     def _batch(self, rows: Sequence[sa.Row[Any]]) -> ExtendedBatch:
         """What was done, once the checks and the webhooks are scheduled."""

@@ -41,6 +41,7 @@ extensions = sa.Table(
     sa.Column("id", Id, primary_key=True),
     sa.Column("fingerprint", sa.String(64), nullable=False),  # of what was asked for
     sa.Column("before_id", Id, nullable=False),  # orders from this id on were placed later
+    sa.Column("after_id", Id, nullable=False),  # orders up to this id need not be read again
 )
 
 # What may be cancelled at the moment: one row, see `orders.order.pace`.

@@ -3,6 +3,8 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -122,6 +124,21 @@ def test_an_interrupted_extension_goes_on(shop: Shop, extensions: Extensions) ->
     assert {*versions(shop).values()} == {2}
 
 
+def test_an_extension_of_many_goes_on_where_it_was(
+    shop: Shop, extensions: Extensions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of it one call has time for: here a page, of which what is wanted is the last."""
+    for _ in range(6):
+        shop.place()
+    shop.stock("pot")
+    shop.place(pot=1)
+    extension_id, reads = new_id(), count()
+    clock = SimpleNamespace(monotonic=lambda: next(reads))
+    monkeypatch.setattr("orders.order.extensions.time", clock)
+    found = [extend(extensions, Wanted(sku="pot"), extension_id, seconds=1.5) for _ in range(5)]
+    assert found == [(0, False)] * 3 + [(1, False), (0, True)]
+
+
 #: A statement that moves deadlines has begun, and goes on when nobody else is at it.
 IN_TURN = """
 CREATE FUNCTION in_turn() RETURNS trigger LANGUAGE plpgsql AS
@@ -181,6 +198,7 @@ def test_an_extension_on_the_command_line(api: Api) -> None:
     assert "1 orders would be extended" in run(api, *wanted, "--dry-run").stdout
     assert "--reason" in run(api, *wanted).output
     assert "is more than a day" in run(api, "extend", "--by", "99999999h").output
+    assert "at least 1s" in run(api, "extend", "--by", "0", "--reason", "none").output
     assert "is not a time" in run(api, "extend", "--by", "1m", "--due-before", "noon").output
     first, *_, last = run(api, *wanted, "--reason", "a slow bank").stdout.splitlines()
     assert last == "1 orders extended"

@@ -180,6 +180,19 @@ def test_a_message_that_waits_is_listed_replayed_and_dismissed(bare: Api) -> Non
     assert (refused.exit_code, "no such message" in refused.stderr) == (1, True)
 
 
+def test_a_provider_is_asked_at_a_url_that_is_public(bare: Api) -> None:
+    create(bare, "--scope", "orders")
+    add = ("providers", "add", "shop", "bank", "--close-url")
+    refused = run(bare, *add, "http://127.0.0.1/close")
+    assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+    assert "not public" in refused.output
+    path, _ = run(bare, *add, "https://bank.example/close").stdout.splitlines()
+    set_url = ("providers", "close-url", path)
+    assert "https://bank.example/2" in run(bare, *set_url, "https://bank.example/2").stdout
+    assert "not public" in run(bare, *set_url, "https://localhost/").output
+    assert "not asked" in run(bare, *set_url).stdout
+
+
 def test_a_provider_needs_a_client_and_a_valid_name(bare: Api) -> None:
     refused = run(bare, "providers", "add", "nobody", "bank")
     assert (refused.exit_code, refused.stdout) == (1, "")
