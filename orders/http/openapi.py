@@ -200,8 +200,6 @@ TAKEN: dict[str, Schema] = {
         },
     ),
 }
-#: What signs a message to a webhook.
-SIGNATURE = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 #: The parameters in paths that are not an id of ours.
 PATH_PARAMETERS: dict[str, Any] = {"sku": Sku, "task_id": TaskId}
@@ -534,7 +532,7 @@ def _webhooks(schemas: dict[str, Schema]) -> Schema:
     example = example_of(message, schemas)
     headers = TypeAdapter(WebhookHeaders).json_schema()["properties"]
     parameters = [
-        _parameter(name, "header", {**headers[name]}, required=True) for name in SIGNATURE
+        _parameter(name, "header", {**each}, required=True) for name, each in headers.items()
     ]
     return {
         kind: {

@@ -11,7 +11,6 @@ from werkzeug.http import HTTP_STATUS_CODES
 
 from orders import errors
 from orders.errors import OrderError
-from orders.http import contract
 
 log = structlog.get_logger("orders")
 
@@ -107,8 +106,6 @@ def _from_order_error(error: OrderError) -> Response:
     ):  # what a driver says of its server is for the log
         log.error("storage unavailable", error=detail, path=request.path)
         error, detail = errors.StorageUnavailable(), UNAVAILABLE
-    if current_app.testing:
-        contract.check(error)
     status = status_of(type(error))
     response = problem(status, error.code, detail, **error.facts)
     retry_after = error.facts.get("retry_after", error.retry_after)

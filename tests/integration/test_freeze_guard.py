@@ -3,12 +3,15 @@
 import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import Mock
 
+import click
 import pytest
 import sqlalchemy as sa
+from flask.cli import ScriptInfo
 
 from devtools.processes import wait_until
 from orders.app import create_app
@@ -192,16 +195,18 @@ def test_an_api_process_has_one_sign(watched: Watched) -> None:
     assert watched._sql_look().signed_at is None
 
 
-@pytest.mark.parametrize(("is_command", "signs"), [("true", 0), ("", 1)])
+@pytest.mark.parametrize(("command", "signs"), [("flask", 0), ("keys", 0), ("run", 1), ("", 1)])
 def test_a_command_does_not_sign_as_an_api_does(
-    monkeypatch: pytest.MonkeyPatch, is_command: str, signs: int
+    monkeypatch: pytest.MonkeyPatch, command: str, signs: int
 ) -> None:
+    """But for the one that serves the API."""
     settings = Settings(database_url="postgresql+psycopg://db/x", redis_url="redis://127.0.0.1:1")
     signed: list[object] = []
-    monkeypatch.setenv("FLASK_RUN_FROM_CLI", is_command)
     monkeypatch.setattr("orders.app.process_settings", lambda _: settings)
     monkeypatch.setattr("orders.app.start_signing", lambda *who: signed.append(who))
-    create_app().extensions["orders"].close()
+    context = click.Context(click.Command(command), info_name=command, obj=ScriptInfo())
+    with context if command else nullcontext():
+        create_app().extensions["orders"].close()
     assert len(signed) == signs
 
 

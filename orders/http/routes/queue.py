@@ -50,7 +50,7 @@ def requeue_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """
     if not services().queues.requeue(query.queue, [task_id]):
         raise DeadLetterNotFound
-    _log("requeue", task_id, query)
+    log_key("requeue", queue=query.queue, task_id=task_id)
 
 
 @queue.delete(
@@ -67,8 +67,4 @@ def delete_dead_letter(task_id: str, query: DeadLetterQuery) -> Any:
     """
     if not services().queues.purge(query.queue, [task_id]):
         raise DeadLetterNotFound
-    _log("purge", task_id, query)
-
-
-def _log(action: str, task_id: str, query: DeadLetterQuery) -> Any:
-    log_key(action, queue=query.queue, task_id=task_id)
+    log_key("purge", queue=query.queue, task_id=task_id)

@@ -7,7 +7,6 @@ from pydantic import Field
 from orders.attempts.domain import MAX_SECONDS, AttemptOutcome
 from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.types import (
-    WHOLE,
     Id,
     In,
     Moment,
@@ -16,18 +15,10 @@ from orders.http.schemas.types import (
     ProviderOut,
     Reference,
     ReferenceOut,
+    whole,
 )
 
-Seconds = Annotated[
-    int,
-    Field(
-        ge=1,
-        le=MAX_SECONDS,
-        description="How long it may take, in seconds.",
-        examples=[600],
-    ),
-    WHOLE,
-]
+Seconds = Annotated[int, *whole(600, "How long it may take, in seconds.", ge=1, le=MAX_SECONDS)]
 
 
 class AttemptIn(In):

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from orders.freezes.domain import MAX_SECONDS
 from orders.http.schemas.freezes import ClientName, Reason
-from orders.http.schemas.types import WHOLE, CountOut, In, MomentIn, Out, Sku
+from orders.http.schemas.types import CountOut, In, MomentIn, Out, Sku, whole
 
 Time = Annotated[MomentIn, Field(strict=False, examples=["2026-11-22T09:30:00Z"])]
 
@@ -14,11 +14,7 @@ Time = Annotated[MomentIn, Field(strict=False, examples=["2026-11-22T09:30:00Z"]
 class ExtensionIn(In):
     """By how much to extend which unpaid orders: those that are all of what is given."""
 
-    seconds: Annotated[
-        int,
-        Field(ge=1, le=MAX_SECONDS, description="By how much, up to a day.", examples=[900]),
-        WHOLE,
-    ]
+    seconds: Annotated[int, *whole(900, "By how much, up to a day.", ge=1, le=MAX_SECONDS)]
     reason: Reason
     client: ClientName | None = Field(default=None, description="Only orders of this client.")
     sku: Sku | None = Field(default=None, description="Only orders with this SKU.")

@@ -8,7 +8,6 @@ from orders.freezes.domain import GIVE_BACK_SECONDS, MAX_SECONDS, FreezeState
 from orders.http.schemas.paging import TimeQuery, page_of
 from orders.http.schemas.stock import PRINTABLE
 from orders.http.schemas.types import (
-    WHOLE,
     CountOut,
     Id,
     In,
@@ -18,6 +17,7 @@ from orders.http.schemas.types import (
     Shown,
     Sku,
     SkuOut,
+    whole,
 )
 
 ClientName = Annotated[
@@ -30,21 +30,9 @@ Reason = Annotated[
     StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE),
     Field(description="The reason, for people to read.", examples=["the card terminal is down"]),
 ]
-Seconds = Annotated[
-    int,
-    Field(ge=1, le=MAX_SECONDS, description="How long from now, up to a day.", examples=[3600]),
-    WHOLE,
-]
-GiveBack = Annotated[
-    int,
-    Field(
-        ge=0,
-        le=MAX_SECONDS,
-        description="How long after the freeze its orders expire at the earliest.",
-        examples=[300],
-    ),
-    WHOLE,
-]
+Seconds = Annotated[int, *whole(3600, "How long from now, up to a day.", ge=1, le=MAX_SECONDS)]
+_AFTER = "How long after the freeze its orders expire at the earliest."
+GiveBack = Annotated[int, *whole(300, _AFTER, ge=0, le=MAX_SECONDS)]
 Who = Annotated[
     str,
     Field(

@@ -105,9 +105,8 @@ Replaced = Annotated[
 ]
 
 
-def _timeout_bounds(schema: dict[str, Any]) -> None:
-    """Documents what any server may accept; each server's settings have its own bounds."""
-    schema["anyOf"][0] |= {"minimum": 1, "maximum": MAX_INT}
+#: Documents what any server may accept; each server's settings have its own bounds.
+Timeout = Annotated[int, WHOLE, Field(json_schema_extra={"minimum": 1, "maximum": MAX_INT})]
 
 
 class LineIn(In):
@@ -123,12 +122,11 @@ class OrderIn(In):
     items: list[LineIn] = Field(
         min_length=1, max_length=MAX_ITEMS, description="What is ordered, each SKU once."
     )
-    timeout_seconds: Annotated[int, WHOLE] | None = Field(
+    timeout_seconds: Timeout | None = Field(
         default=None,
         description="How long it may stay unpaid, within the server's bounds. Default: the shortest of its "
         "SKUs', where one without has the server's.",
         examples=[1800],
-        json_schema_extra=_timeout_bounds,
     )
     replaces: Replaced | None = None
     client_reference: ReferenceIn = None

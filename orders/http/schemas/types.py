@@ -56,30 +56,18 @@ def _whole(value: object) -> object:
 
 #: For an integer as JSON Schema has it: 144.0 is one. It stands after the bounds.
 WHOLE = BeforeValidator(_whole)
-Quantity = Annotated[
-    int, Field(ge=1, le=MAX_INT, description="How many pieces.", examples=[2]), WHOLE
-]
-Count = Annotated[int, Field(ge=0, le=MAX_INT, description="How many pieces.", examples=[0]), WHOLE]
-Amount = Annotated[
-    int,
-    Field(
-        ge=1,
-        le=MAX_MINOR,
-        description="In the currency's minor units: 2500 is EUR 25.00.",
-        examples=[2500],
-    ),
-    WHOLE,
-]
-Price = Annotated[
-    int,
-    Field(
-        ge=0,
-        le=MAX_MINOR,
-        description="In the currency's minor units: 1250 is EUR 12.50.",
-        examples=[1250],
-    ),
-    WHOLE,
-]
+
+
+def whole(example: int, description: str, *, ge: int, le: int) -> tuple[Any, ...]:
+    """What an integer within these bounds is, to pydantic and in the document."""
+    return Field(ge=ge, le=le, description=description, examples=[example]), WHOLE
+
+
+Quantity = Annotated[int, *whole(2, "How many pieces.", ge=1, le=MAX_INT)]
+Count = Annotated[int, *whole(0, "How many pieces.", ge=0, le=MAX_INT)]
+_IN_MINOR = "In the currency's minor units: {} is EUR {}."
+Amount = Annotated[int, *whole(2500, _IN_MINOR.format(2500, "25.00"), ge=1, le=MAX_MINOR)]
+Price = Annotated[int, *whole(1250, _IN_MINOR.format(1250, "12.50"), ge=0, le=MAX_MINOR)]
 Currency = Annotated[
     str,
     StringConstraints(min_length=3, max_length=3, pattern=r"^[A-Z]{3}$"),
