@@ -90,6 +90,14 @@ ROWS = [
         "this is not a Redis URL: write redis://",
         {"REDIS_URL": "redis://:s3cret@host:port/0"},
     ),
+    *(
+        Row(
+            KEYS,
+            "this is not a Redis URL: write redis://",
+            {"REDIS_URL": f"redis+sentinel://{rest}"},
+        )
+        for rest in (":s3cret/x@host:26379/orders", ":123/x/s3cret@host/orders")
+    ),
     Row("worker stats --flows mails:queue", "REDIS_URL is not set: set it", {"REDIS_URL": None}),
     Row(
         "worker stats --flows mails:queue",

@@ -335,3 +335,15 @@ def test_replay_merges_logs_and_names_the_worker(
     assert cli.main(["replay", "-", "--queue", "q"]) == 0
     assert cli.main(["replay", *logs, "--queue", "other"]) == 1
     assert "LOG_LEVEL=debug" in capsys.readouterr().err
+    assert cli.main(["replay", "nosuch.log"]) == 1
+    assert (
+        capsys.readouterr().err == "worker: nosuch.log cannot be read: No such file or directory\n"
+    )
+
+
+def test_health_at_what_is_no_port(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METRICS_PORT", "http")
+    assert cli.main(["health"]) == 1
+    assert capsys.readouterr().err == "worker: 'http' is not a port\n"

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = int(options.command(options) or 0)
         sys.stdout.flush()
         return status
-    except (WorkerError, ValueError) as error:
+    except (WorkerError, ValueError, argparse.ArgumentTypeError) as error:
         print("worker:", error, *getattr(error, "__notes__", ()), file=sys.stderr)
     except redis.RedisError as error:
         print(f"worker: Redis: {with_advice(error)}", file=sys.stderr)

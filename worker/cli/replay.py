@@ -48,12 +48,15 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _lines(name: str, names: dict[str, str], options: argparse.Namespace) -> Iterator[Line]:
-    with sys.stdin if name == "-" else Path(name).open(errors="replace") as lines:
-        for line in read(lines, names):
-            if line.queue in ("", options.queue or line.queue) and (
-                line.task in ("", options.task or line.task)
-            ):
-                yield line
+    try:
+        with sys.stdin if name == "-" else Path(name).open(errors="replace") as lines:
+            for line in read(lines, names):
+                if line.queue in ("", options.queue or line.queue) and (
+                    line.task in ("", options.task or line.task)
+                ):
+                    yield line
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def _print(queue: str, history: Sequence[tuple[Line, str]]) -> None:

@@ -8,14 +8,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
 from ..flow import Due
-from .formats import (
-    cancel_args,
-    cancelled_in,
-    schedule_args,
-    scheduled_in,
-    stats_in,
-    task_to_schedule,
-)
+from .formats import ids_to_bytes, schedule_args, slices, stats_in, task_to_schedule
 from .keys import Keys
 from .replies import Cancelled, Scheduled, Stats
 from .scripted import Noting, refuse_decoding
@@ -99,7 +92,8 @@ class AsyncDelayQueue(Noting):
         ids = (task[0] for task in tasks)
         with self._noted_if_lost("schedule", began, ids):
             for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-                answers += scheduled_in(await self._run("schedule", now_ms, *args))
+                reply = await self._run("schedule", now_ms, *args)
+                answers += [Scheduled(each.decode()) for each in reply]
         self._note("schedule", began, zip(ids, answers, strict=True))
         return answers
 
@@ -115,8 +109,9 @@ class AsyncDelayQueue(Noting):
         """
         began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
         with self._noted_if_lost("cancel", began, ids):
-            for args in cancel_args(ids):
-                answers += cancelled_in(await self._run("cancel", None, *args))
+            for part in slices(ids_to_bytes(ids)):
+                reply = await self._run("cancel", None, *part)
+                answers += [Cancelled(each.decode()) for each in reply]
         self._note("cancel", began, zip(ids, answers, strict=True))
         return answers
 

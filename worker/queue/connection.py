@@ -190,11 +190,12 @@ def _topology(url: str) -> tuple[str, str]:
     plain = f"{protocol}://{rest}"
     if protocol not in PROTOCOLS or topology not in TOPOLOGIES or not separator:
         raise ValueError(MALFORMED)
-    if topology != "sentinel":  # its URL has several hosts
-        try:
-            _ = urlsplit(plain).port
-        except ValueError as error:
-            raise ValueError(MALFORMED) from error
+    try:
+        hosts = urlsplit(plain).netloc.rpartition("@")[2]
+        for host in hosts.split(",") if topology == "sentinel" else [hosts]:
+            _ = urlsplit(f"//{host}").port
+    except ValueError:
+        raise ValueError(MALFORMED) from None  # that error quotes the URL
     return topology, plain
 
 
@@ -206,6 +207,8 @@ def _behind_sentinels(kind: Any, url: str, settings: dict[str, Any], **limits: A
     service, _, database = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("a redis+sentinel:// URL names a service after its hosts")
+    if database and not (database.isascii() and database.isdecimal()):
+        raise ValueError(MALFORMED)
     addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]  # splits [::1]:26379, too
     login_there = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
     if not login_there.keys() <= {"username", "password"}:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..flow import Due, checked_delay
 from .keys import Keys
-from .replies import Cancelled, Scheduled, Stats
+from .replies import Stats
 
 T = TypeVar("T")
 
@@ -43,21 +43,6 @@ def schedule_args(
     head = (keys.wake, int(only_if_absent))
     for part in slices_by_size([*map(row_of, tasks)]):
         yield chain(head, chain.from_iterable(part))
-
-
-def scheduled_in(reply: Iterable[bytes]) -> list[Scheduled]:
-    """Parse the reply of `schedule.lua`."""
-    return [Scheduled(answer.decode()) for answer in reply]
-
-
-def cancel_args(ids: Iterable[str]) -> Iterator[Iterable[Any]]:
-    """The arguments of each call of `cancel.lua`."""
-    return slices(ids_to_bytes(ids))
-
-
-def cancelled_in(reply: Iterable[bytes]) -> list[Cancelled]:
-    """Parse the reply of `cancel.lua`."""
-    return [Cancelled(answer.decode()) for answer in reply]
 
 
 def stats_in(reply: Iterable[Any]) -> Stats:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..flow import Due
-from .formats import cancel_args, cancelled_in, schedule_args, scheduled_in, task_to_schedule
+from .formats import ids_to_bytes, schedule_args, slices, task_to_schedule
 from .replies import Cancelled, Scheduled
 from .scripted import ScriptedQueue
 
@@ -55,7 +55,8 @@ class ProducerSide(ScriptedQueue):
         ids = (task[0] for task in tasks)
         with self._noted_if_lost("schedule", began, ids):
             for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-                answers += scheduled_in(self._run("schedule", now_ms, *args))
+                reply = self._run("schedule", now_ms, *args)
+                answers += [Scheduled(each.decode()) for each in reply]
         self._note("schedule", began, zip(ids, answers, strict=True))
         return answers
 
@@ -70,7 +71,8 @@ class ProducerSide(ScriptedQueue):
         """
         began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
         with self._noted_if_lost("cancel", began, ids):
-            for args in cancel_args(ids):
-                answers += cancelled_in(self._run("cancel", None, *args))
+            for part in slices(ids_to_bytes(ids)):
+                reply = self._run("cancel", None, *part)
+                answers += [Cancelled(each.decode()) for each in reply]
         self._note("cancel", began, zip(ids, answers, strict=True))
         return answers

@@ -342,5 +342,6 @@ class ShardedScheduler(BatchScheduler):
         self._parts[shard_of(task_id, len(self._parts))].cancel(task_id)
 
     def close(self) -> None:
+        """Send the changes that wait, for up to 1 s for each shard."""
         for part in self._parts:
             part.close()

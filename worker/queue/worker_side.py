@@ -203,12 +203,9 @@ class WorkerSide(ScriptedQueue):
 
     def sign_off(self, worker_id: str) -> None:
         """Remove a worker that has stopped."""
-        # No transaction: a full server of version 6.2 refuses all of one.
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.hdel(self.keys.workers, worker_id)
-            pipe.zrem(self.keys.heard, worker_id)
-            pipe.zrem(self.keys.waiting, self.memory.claimer)
-            pipe.execute()
+        self._redis.hdel(self.keys.workers, worker_id)
+        self._redis.zrem(self.keys.heard, worker_id)
+        self._redis.zrem(self.keys.waiting, self.memory.claimer)
 
     def restore(
         self,
