@@ -50,17 +50,20 @@ class ShownRecords(Transactional[OrderRepository]):
     def _read_fresh(self) -> Json:
         try:
             with self._reading() as sql:
-                overdue = sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).scalar_one()
+                late = sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).one()
                 upcoming = sql.run(repository.LIST_NEXT, most=NEXT).all()
                 latest = sql.run(repository.LIST_LATEST, most=LATEST).all()
                 # Read only while there is something to be explained.
-                locked = locked_rows(sql.connection) if overdue else []
+                locked = locked_rows(sql.connection) if late.orders else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
-        oldest_ms = max([0, *(-row.expires_in_ms for row in upcoming)])
         return {
             "answers": True,
-            "overdue": {"count": overdue, "most": MOST_OVERDUE, "oldest_ms": oldest_ms},
+            "overdue": {
+                "count": late.orders,
+                "most": MOST_OVERDUE,
+                "oldest_ms": late.oldest_ms or 0,
+            },
             "locked": [str(each) for each in locked],
             "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],

@@ -41,8 +41,12 @@ _of_unpaid = (
 )
 # How many orders are unpaid, up to a number.
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
-# How many of them are overdue, up to a number.
-COUNT_OVERDUE = sa.select(sa.func.count()).select_from(_of_unpaid.where(_overdue).subquery())
+_ended_at = sa.func.greatest(unpaid_orders.c.expires_at, unpaid_orders.c.under_way_until)
+_late = _of_unpaid.add_columns(ms_until(now(), _ended_at).label("ms")).where(_overdue).subquery()
+# How many of them are overdue, up to a number, and for how many milliseconds the longest.
+COUNT_OVERDUE = sa.select(
+    sa.func.count().label("orders"), sa.func.max(_late.c.ms).label("oldest_ms")
+).select_from(_late)
 _owner = client_of(orders.c.client_id)
 _next = (
     unpaid_state()

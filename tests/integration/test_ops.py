@@ -19,6 +19,7 @@ from orders.app import create_app
 from orders.clients.domain import parted
 from orders.config import Settings
 from orders.ops import sessions
+from orders.ops.lookups import NEXT
 from orders.ops.routes import POLICY, STATIC, Tools
 from orders.queues import QUEUE, QUEUES, WEBHOOK_QUEUE
 from orders.sql.expressions import later, now
@@ -281,7 +282,13 @@ def test_another_site_changes_nothing(page: Page, headers: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": ""}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}]
+    "headers",
+    [
+        {"Origin": ""},
+        {"Origin": "http://["},
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
 )
 def test_another_site_logs_nobody_in(api: Api, headers: dict[str, str]) -> None:
     refused = Page(api).ask("POST", "session", {"key": api.keys["ops"]}, **headers)
@@ -343,6 +350,18 @@ def test_an_order_that_is_being_paid_is_not_overdue(api: Api, page: Page) -> Non
     sql = page.get("state")["sql"]
     assert (sql["overdue"]["count"], sql["overdue"]["oldest_ms"]) == (0, 0)
     assert 50_000 < sql["next"][0]["expires_in_ms"] <= 60_000
+
+
+def test_an_overdue_order_is_told_behind_many_being_paid(api: Api, page: Page) -> None:
+    paying = [(api.place().json or {})["id"] for _ in range(NEXT)]
+    for order_id in paying:
+        expire(api, order_id, -9000)
+    with api.services.engine.begin() as connection:
+        until = sa.update(unpaid_orders).values(under_way_until=later(now(), "ms"))
+        connection.execute(until, {"ms": 60_000})
+    expire(api, (api.place().json or {})["id"], -7000)
+    overdue = page.get("state")["sql"]["overdue"]
+    assert (overdue["count"], 7000 <= overdue["oldest_ms"] < 9000) == (1, True)
 
 
 def test_orders_are_shown_as_they_wait_are_overdue_and_end(api: Api, page: Page) -> None:
