@@ -66,7 +66,9 @@ def _header(state: RateLimitState) -> str:
 
 def _network(address: str | None) -> str:
     """An address, or the network of an IPv6 address: its user has all 2^64 addresses in it."""
+    # A socket for both families writes IPv4 addresses like this, all of which are in one network.
+    address = (address or "unknown").removeprefix("::ffff:")
     try:
         return str(IPv6Network(f"{address}/64", strict=False))
     except ValueError:
-        return address or "unknown"
+        return address

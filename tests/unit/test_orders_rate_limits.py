@@ -65,6 +65,15 @@ def test_an_ipv6_address_counts_with_its_network(clock: Clock) -> None:  # noqa:
     limits.admit_stranger("2001:db8:0:2::1")
 
 
+def test_ipv4_addresses_written_as_ipv6_count_by_themselves(clock: Clock) -> None:  # noqa: ARG001
+    limits = RateLimits(2, burst=3)
+    for _ in range(MOST):
+        limits.count_stranger("::ffff:192.0.2.1")
+    limits.admit_stranger("::ffff:192.0.2.2")
+    with pytest.raises(TooManyRequests):
+        limits.admit_stranger("192.0.2.1")
+
+
 @pytest.mark.parametrize("address", [None, "", "no address", "not:an:address", "fe80::1%eth0"])
 def test_whatever_an_address_is_it_is_counted(clock: Clock, address: str | None) -> None:  # noqa: ARG001
     limits = RateLimits(2, burst=3)
