@@ -307,10 +307,10 @@ class Extensions(Payments):
         values = first_page(wanted)
         asked = sha256(repr([str(each) for each in (*wanted, ms, note)]).encode()).hexdigest()
         known = self._begin(extension_id, asked)
+        values["before_id"] = known.before_id
         reached_id = values["last_id"] = max(values["last_id"], known.after_id)
         extended, skipped = 0, 0
         values |= {"for_ms": ms, "for_note": note, "for_whom": by, "for_extension": extension_id}
-        values["before_id"] = known.before_id
         while values["last_id"] is not None and time.monotonic() <= until:
             with autocommit(self._engine) as connection:
                 rows = extend_wanted(connection, **values, reminders=self._reminders)
@@ -319,7 +319,8 @@ class Extensions(Payments):
             extended += len(batch.extended)
             [page] = (row for row in rows if row.kind == "page")
             skipped, values = skipped + page.ms, {**values, "last_id": page.id}
-            reached_id = reached_id if skipped else page.id or reached_id
+            if page.id and not skipped:
+                reached_id = page.id
         with autocommit(self._engine) as connection:
             connection.execute(REACHED, {"for_extension": extension_id, "reached_id": reached_id})
         return ExtensionProgress(extended, done=not skipped and values["last_id"] is None)

@@ -277,5 +277,5 @@ def test_doctor_says_which_of_these_was_broken(well: Installation, what: str) ->
     assert found.checks() == broken.checks
     assert {line["level"] for line in lines} == {broken.level}
     assert status == {"warning": 1, "failure": 2}[broken.level]
-    assert any(broken.summary in line["summary"] for line in lines)
+    assert any(broken.summary in line["summary"] for line in lines), lines
     assert all(line["advice"] for line in lines)

@@ -13,7 +13,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.found: Pause | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def find(self) -> Pause | None:
         if self.error:
@@ -113,8 +113,9 @@ def test_a_pause_that_redis_lost_is_put_back(watched: Watched) -> None:
 def test_what_cannot_be_put_back_ends_no_worker(watched: Watched) -> None:
     watched.pauses.begin("why", "anna")
     watched.rounds.round()
-    watched.pauses.error = KeyError("a column")
-    watched.rounds.tell_redis()
+    for error in (KeyError("a column"), BaseException("a panic")):
+        watched.pauses.error = error
+        watched.rounds.tell_redis()
     assert watched.queue.find_pause() is None
 
 

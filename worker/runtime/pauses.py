@@ -112,11 +112,15 @@ class PauseWatch:
         """Pause the queue in Redis, too, which may have lost that: everybody else looks there."""
         if self._found is None:
             return
-        with suppress(Exception):  # the next look logs what is wrong
+        try:
             if self._queue.find_pause() in (None, Pause()) and (found := pauses.find()):
                 self._queue.pause(found.reason, found.by)
                 if pauses.find() is None:  # it was ended in between
                     self._queue.resume()
+        except FATAL:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever it is, the next round tries again
+            log.debug("pause not told", queue=self._queue.name, error=described(error))
 
 
 class PauseRound:

@@ -105,7 +105,7 @@ class Sweeper:
             self._sweep(now)
         except FATAL:
             raise
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, another worker may be able to sweep
             if not isinstance(error, Unavailable):
                 log.exception("sweep failed", queue=self._queue.name)
             elif self.records_answer:
