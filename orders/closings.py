@@ -19,8 +19,7 @@ from orders.errors import GatewayUnavailable, OrderError, StorageUnavailable
 from orders.freezes.domain import Scope
 from orders.outages import outages
 from orders.queues import ATTEMPT_QUEUE
-from orders.sql.guards import queue_pauses
-from orders.sql.keeping import payment_attempts
+from orders.sql.keeping import payment_attempts, queue_pauses
 from orders.webhooks.sender import WebhookSender
 from worker import Backoff, DelayQueue, Flow, NotDue, Outcome, Retry, Task
 from worker.records import Records

@@ -8,7 +8,7 @@ import structlog
 from orders.bootstrap import Services
 from orders.errors import ArchiveUnavailable, InboxFull
 from orders.outages import outages
-from orders.queues import RETENTION_QUEUE, kept_pauses
+from orders.queues import RETENTION_QUEUE
 from orders.sql.statements import FIRST
 from worker import Recurring, Retry, Task
 
@@ -29,7 +29,7 @@ def retention_flow(services: Services) -> Recurring:
         timezone="UTC",
         handler=Pruner(services),
         probe=outages()(services.orders.check_ready),
-        pauses=kept_pauses(services.engine, RETENTION_QUEUE),
+        pauses=services.queues.pauses[RETENTION_QUEUE],
         threads=1,
         lease_seconds=settings.lease_seconds,
         max_failures=settings.max_failures,

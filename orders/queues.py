@@ -11,7 +11,7 @@ import redis
 import sqlalchemy as sa
 
 from orders.errors import QueueUnavailable, StorageUnavailable
-from orders.sql.guards import queue_pauses
+from orders.sql.keeping import queue_pauses
 from worker import DelayQueue, Letter, Pauses, Stats, Unavailable
 from worker.records import TablePauses
 from worker.runtime import pauses
@@ -39,11 +39,6 @@ def _storage() -> Iterator[None]:
         yield
     except Unavailable as error:
         raise StorageUnavailable from error
-
-
-def kept_pauses(engine: sa.Engine, name: str) -> Pauses:
-    """The pauses of a queue, which Redis cannot lose."""
-    return TablePauses(engine, queue_pauses, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,10 @@ class Queues:
 
     def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
         self._queues = {name: DelayQueue(client, name) for name in QUEUES} | {QUEUE: checks}
-        self.pauses: Mapping[str, Pauses] = {name: kept_pauses(engine, name) for name in QUEUES}
+        #: What Redis cannot lose.
+        self.pauses: Mapping[str, Pauses] = {
+            name: TablePauses(engine, queue_pauses, name) for name in QUEUES
+        }
 
     def stats(self) -> dict[str, Stats]:
         """How many tasks are in each place, by the name of the queue."""

@@ -11,8 +11,7 @@ from orders.freezes.service import Freezes
 from orders.order.waiting import HOLDS
 from orders.outages import outages
 from orders.queues import FREEZE_QUEUE
-from orders.sql.guards import queue_pauses
-from orders.sql.keeping import freezes
+from orders.sql.keeping import freezes, queue_pauses
 from worker import DelayQueue, Flow, Outcome, Retry, Task
 from worker.records import Records
 

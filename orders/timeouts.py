@@ -21,7 +21,7 @@ from orders.outages import outages
 from orders.pruning import retention_flow
 from orders.sql.database import session_settings
 from orders.sql.errors import LOCK_NOT_AVAILABLE, sqlstate
-from orders.sql.guards import queue_pauses
+from orders.sql.keeping import queue_pauses
 from orders.sql.tables import unpaid_orders
 from orders.thaws import frozen, thaw_flow
 from orders.watch.doctor import Doctor

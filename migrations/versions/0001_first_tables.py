@@ -30,7 +30,8 @@ CREATE TABLE api_keys (
   CONSTRAINT pk_api_keys PRIMARY KEY (id),
   CONSTRAINT fk_api_keys_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );
-CREATE INDEX ix_api_keys_client ON api_keys (client_id, id);
+CREATE INDEX ix_api_keys_client ON api_keys (client_id, id)
+  WHERE client_id IS NOT NULL;
 CREATE TABLE ops_sessions (
   id uuid NOT NULL,
   key_id uuid NOT NULL,
@@ -53,7 +54,8 @@ CREATE TABLE provider_endpoints (
   CONSTRAINT ck_provider_endpoints_provider CHECK (provider = lower(provider)),
   CONSTRAINT fk_provider_endpoints_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );
-CREATE INDEX ix_provider_endpoints_client ON provider_endpoints (client_id, id);
+CREATE INDEX ix_provider_endpoints_client ON provider_endpoints (client_id, id)
+  WHERE client_id IS NOT NULL;
 CREATE INDEX ix_provider_endpoints_valid ON provider_endpoints (client_id, provider)
   WHERE revoked_at IS NULL;
 CREATE TABLE provider_secrets (
@@ -79,7 +81,8 @@ CREATE TABLE provider_messages (
   CONSTRAINT fk_provider_messages_endpoint_id
     FOREIGN KEY(endpoint_id) REFERENCES provider_endpoints (id)
 );
-CREATE INDEX ix_provider_messages_status ON provider_messages (status, created_at, id);
+CREATE INDEX ix_provider_messages_status ON provider_messages (status, created_at, id)
+  WHERE status IS NOT NULL;
 CREATE INDEX ix_provider_messages_endpoint ON provider_messages (endpoint_id, status);
 CREATE INDEX ix_provider_messages_type ON provider_messages (endpoint_id, unknown_type)
   WHERE unknown_type IS NOT NULL;
@@ -122,7 +125,8 @@ CREATE TABLE stock_adjustments (
   CONSTRAINT fk_stock_adjustments_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id),
   CONSTRAINT fk_stock_adjustments_sku FOREIGN KEY(sku) REFERENCES stock_items (sku)
 );
-CREATE INDEX ix_stock_adjustments_sku ON stock_adjustments (sku, id);
+CREATE INDEX ix_stock_adjustments_sku ON stock_adjustments (sku, id)
+  WHERE sku IS NOT NULL;
 CREATE UNIQUE INDEX uq_stock_adjustments_idempotency_key
   ON stock_adjustments (client_id, idempotency_key);
 
@@ -153,9 +157,12 @@ CREATE TABLE unpaid_orders (
   under_way_until timestamptz,
   CONSTRAINT pk_unpaid_orders PRIMARY KEY (order_id)
 );
-CREATE INDEX ix_unpaid_orders_expires ON unpaid_orders (expires_at, order_id);
-CREATE INDEX ix_unpaid_orders_client ON unpaid_orders (client_id, order_id);
-CREATE INDEX ix_unpaid_orders_client_expires ON unpaid_orders (client_id, expires_at, order_id);
+CREATE INDEX ix_unpaid_orders_expires ON unpaid_orders (expires_at, order_id)
+  WHERE expires_at IS NOT NULL;
+CREATE INDEX ix_unpaid_orders_client ON unpaid_orders (client_id, order_id)
+  WHERE client_id IS NOT NULL;
+CREATE INDEX ix_unpaid_orders_client_expires ON unpaid_orders (client_id, expires_at, order_id)
+  WHERE client_id IS NOT NULL;
 CREATE INDEX ix_unpaid_orders_reference ON unpaid_orders (client_reference, client_id, order_id)
   WHERE client_reference IS NOT NULL;
 CREATE TABLE order_items (
@@ -194,7 +201,8 @@ CREATE TABLE payments (
 CREATE INDEX ix_payments_order ON payments (order_id);
 CREATE INDEX ix_payments_refund_due ON payments (created_at, id) WHERE status = 'refund_due';
 CREATE INDEX ix_payments_refunded ON payments (order_id) WHERE refunded_minor > 0;
-CREATE INDEX ix_payments_status ON payments (client_id, status, created_at, id);
+CREATE INDEX ix_payments_status ON payments (client_id, status, created_at, id)
+  WHERE client_id IS NOT NULL;
 CREATE UNIQUE INDEX uq_payments_reference ON payments (client_id, provider, reference);
 CREATE TABLE payment_entries (
   client_id uuid NOT NULL,
@@ -249,7 +257,8 @@ CREATE TABLE webhook_subscriptions (
   CONSTRAINT pk_webhook_subscriptions PRIMARY KEY (id),
   CONSTRAINT fk_webhook_subscriptions_client_id FOREIGN KEY(client_id) REFERENCES api_clients (id)
 );
-CREATE INDEX ix_webhook_subscriptions_client ON webhook_subscriptions (client_id, created_at, id);
+CREATE INDEX ix_webhook_subscriptions_client ON webhook_subscriptions (client_id, created_at, id)
+  WHERE client_id IS NOT NULL;
 CREATE TABLE webhook_secrets (
   subscription_id uuid NOT NULL,
   id uuid NOT NULL,
@@ -344,8 +353,10 @@ CREATE TABLE payment_attempts (
   CONSTRAINT ck_payment_attempts_settled CHECK ((settled_at IS NULL) = (outcome IS NULL))
 );
 CREATE INDEX ix_payment_attempts_order ON payment_attempts (order_id) WHERE settled_at IS NULL;
-CREATE INDEX ix_payment_attempts_opened ON payment_attempts (order_id, opened_at, id);
-CREATE INDEX ix_payment_attempts_ends ON payment_attempts (ends_at, id) WHERE settled_at IS NULL;
+CREATE INDEX ix_payment_attempts_opened ON payment_attempts (order_id, opened_at, id)
+  WHERE order_id IS NOT NULL;
+CREATE INDEX ix_payment_attempts_ends ON payment_attempts (ends_at, id)
+  WHERE ends_at IS NOT NULL AND settled_at IS NULL;
 CREATE UNIQUE INDEX uq_payment_attempts_reference
   ON payment_attempts (client_id, provider, reference);
 

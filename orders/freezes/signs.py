@@ -12,9 +12,8 @@ from sqlalchemy.dialects.postgresql import insert
 from orders.errors import StorageUnavailable
 from orders.order.waiting import HOLDS
 from orders.sql.expressions import Id, clock, ids, later, now, one_of, text_literal, unindexed
-from orders.sql.guards import api_signs
 from orders.sql.ids import new_id
-from orders.sql.keeping import freezes
+from orders.sql.keeping import api_signs, freezes
 from orders.sql.statements import made_of
 from orders.sql.tables import order_events, orders, unpaid_orders
 from orders.sql.transactions import Service

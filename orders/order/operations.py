@@ -64,8 +64,11 @@ ZERO = sa.literal_column("0", sa.Integer)
 Ending = tuple[sa.ColumnElement[Any], sa.ColumnElement[Any], sa.ColumnElement[Any]]
 
 OWN = (orders.c.id == p("for_id"), unindexed(orders.c.client_id == p("for_client")))
-OWN_UNPAID = (unpaid_orders.c.order_id == p("for_id"), unpaid_orders.c.client_id == p("for_client"))
-OWN_PAYMENT = (payments.c.id == p("for_id"), payments.c.client_id == p("for_client"))
+OWN_UNPAID = (
+    unpaid_orders.c.order_id == p("for_id"),
+    unindexed(unpaid_orders.c.client_id == p("for_client")),
+)
+OWN_PAYMENT = (payments.c.id == p("for_id"), unindexed(payments.c.client_id == p("for_client")))
 WITH_KEY = (orders.c.client_id == p("for_client"), orders.c.idempotency_key == p("for_key"))
 
 

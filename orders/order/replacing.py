@@ -23,7 +23,7 @@ from orders.order.operations import (
     wanted_skus,
 )
 from orders.order.waiting import end_attempts
-from orders.sql.expressions import one_of, text_literal
+from orders.sql.expressions import one_of, text_literal, unindexed
 from orders.sql.steps import Operation, Step
 from orders.sql.tables import orders, stock_items, unpaid_orders
 
@@ -63,7 +63,7 @@ def replace(step: Step) -> sa.Select[Any]:
         sa.select(unpaid_orders.c.order_id)
         .where(
             unpaid_orders.c.order_id == p("for_replaced"),
-            unpaid_orders.c.client_id == p("for_client"),
+            unindexed(unpaid_orders.c.client_id == p("for_client")),
             ~sa.exists(sa.select(orders.c.id).where(*WITH_KEY)),
         )
         .with_for_update(),

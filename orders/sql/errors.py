@@ -9,22 +9,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orders.errors import RowLocked, SchemaOutdated, StorageUnavailable
 from worker.records import outages
-from worker.records.outages import READ_ONLY, is_transient, sqlstate
-
-__all__ = [
-    "LOCK_NOT_AVAILABLE",
-    "MIGRATE",
-    "READ_ONLY",
-    "first_line",
-    "retried",
-    "sqlstate",
-    "translated",
-    "waited_for",
-]
+from worker.records.outages import is_transient
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+READ_ONLY, sqlstate = outages.READ_ONLY, outages.sqlstate
 #: What to do about a schema that is missing or older.
 MIGRATE = "run python -m orders migrate, or alembic upgrade head"
 

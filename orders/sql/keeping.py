@@ -1,8 +1,8 @@
-"""The tables of what keeps an overdue order from being cancelled: see `orders.order.waiting`."""
+"""The tables of what keeps an overdue order from being cancelled (see `orders.order.waiting`), and others from mistakes."""
 
 import sqlalchemy as sa
 
-from orders.sql.base import metadata
+from orders.sql.base import index_by, metadata
 from orders.sql.expressions import Id, Instant
 
 # Deadlines stand still: of one client's orders, of those with a SKU or with an unsettled attempt at
@@ -84,10 +84,28 @@ sa.Index(
     postgresql_where=payment_attempts.c.settled_at.is_(None),
 )
 # An order's attempts, oldest first.
-sa.Index("ix_payment_attempts_opened", *payment_attempts.c["order_id", "opened_at", "id"])
+index_by("ix_payment_attempts_opened", *payment_attempts.c["order_id", "opened_at", "id"])
 # What the sweep reads.
-sa.Index(
+index_by(
     "ix_payment_attempts_ends",
     *payment_attempts.c["ends_at", "id"],
-    postgresql_where=payment_attempts.c.settled_at.is_(None),
+    where=payment_attempts.c.settled_at.is_(None),
+)
+
+# Which queues are paused. Redis may lose a pause; a worker asks here: see `worker.records.pauses`.
+queue_pauses = sa.Table(
+    "queue_pauses",
+    metadata,
+    sa.Column("queue", sa.Text, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("paused_by", sa.Text, nullable=False),
+    sa.Column("paused_at", Instant, nullable=False),
+)
+
+# When each API process last said that it serves.
+api_signs = sa.Table(
+    "api_signs",
+    metadata,
+    sa.Column("process", Id, primary_key=True),
+    sa.Column("at", Instant, nullable=False),
 )

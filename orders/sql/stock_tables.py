@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.sql.base import metadata
+from orders.sql.base import index_by, metadata
 from orders.sql.expressions import Id, Instant
 
 stock_adjustments = sa.Table(
@@ -20,7 +20,7 @@ stock_adjustments = sa.Table(
     sa.Column("key_id", Id),  # the API key's
     sa.CheckConstraint("delta <> 0", name="ck_stock_adjustments_delta"),
 )
-sa.Index("ix_stock_adjustments_sku", stock_adjustments.c.sku, stock_adjustments.c.id)
+index_by("ix_stock_adjustments_sku", stock_adjustments.c.sku, stock_adjustments.c.id)
 sa.Index(
     "uq_stock_adjustments_idempotency_key",
     stock_adjustments.c.client_id,

@@ -5,10 +5,15 @@
 
 import sqlalchemy as sa
 
-from orders.sql.base import metadata, secrets_of
+from orders.sql.base import index_by, metadata, secrets_of
 from orders.sql.expressions import Id, Instant
-from orders.sql.guards import api_signs, queue_pauses
-from orders.sql.keeping import cancellation_pace, freezes, payment_attempts
+from orders.sql.keeping import (
+    api_signs,
+    cancellation_pace,
+    freezes,
+    payment_attempts,
+    queue_pauses,
+)
 from orders.sql.stock_tables import stock_adjustments, stock_repairs
 from orders.sql.webhook_tables import (
     EVERY,
@@ -46,7 +51,7 @@ api_keys = sa.Table(
     sa.Column("lifetime_ms", sa.BigInteger),  # from its creation on; its successor gets the same
     sa.Column("last_used_at", Instant),
 )
-sa.Index("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
+index_by("ix_api_keys_client", api_keys.c.client_id, api_keys.c.id)
 
 # Who is logged in to the operators' page.
 ops_sessions = sa.Table(
@@ -71,7 +76,7 @@ provider_endpoints = sa.Table(
     sa.Column("close_url", sa.String(2000)),  # asked to close a payment attempt
     sa.CheckConstraint("provider = lower(provider)", name="ck_provider_endpoints_provider"),
 )
-sa.Index("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
+index_by("ix_provider_endpoints_client", provider_endpoints.c.client_id, provider_endpoints.c.id)
 # Looked up by each payment: whether its provider is registered.
 sa.Index(
     "ix_provider_endpoints_valid",
@@ -96,7 +101,7 @@ provider_messages = sa.Table(
     sa.Column("unknown_type", sa.String(100)),
 )
 # Those that wait, or are old, oldest first.
-sa.Index("ix_provider_messages_status", *provider_messages.c["status", "created_at", "id"])
+index_by("ix_provider_messages_status", *provider_messages.c["status", "created_at", "id"])
 # How many of an endpoint's wait.
 sa.Index("ix_provider_messages_endpoint", *provider_messages.c["endpoint_id", "status"])
 # Whether there has been such a type.
@@ -164,16 +169,16 @@ unpaid_orders = sa.Table(
     sa.Column("pieces", sa.BigInteger, nullable=False),  # of all items
     sa.Column("client_reference", sa.String(255)),
     sa.Column("under_way_until", Instant),  # a payment: see `orders.order.waiting`
-    # What the sweep reads.
-    sa.Index("ix_unpaid_orders_expires", "expires_at", "order_id"),
-    # A client's unpaid orders, in the order of each list.
-    sa.Index("ix_unpaid_orders_client", "client_id", "order_id"),
-    sa.Index("ix_unpaid_orders_client_expires", "client_id", "expires_at", "order_id"),
     sa.Index(
         *("ix_unpaid_orders_reference", "client_reference", "client_id", "order_id"),
         postgresql_where=HAS_REFERENCE,
     ),
 )
+# What the sweep reads.
+index_by("ix_unpaid_orders_expires", *unpaid_orders.c["expires_at", "order_id"])
+# A client's unpaid orders, in the order of each list.
+index_by("ix_unpaid_orders_client", *unpaid_orders.c["client_id", "order_id"])
+index_by("ix_unpaid_orders_client_expires", *unpaid_orders.c["client_id", "expires_at", "order_id"])
 
 order_items = sa.Table(
     "order_items",
@@ -224,7 +229,7 @@ sa.Index(
     postgresql_where=payments.c.refunded_minor > sa.literal_column("0"),
 )
 # A client's payments of one status, oldest first.
-sa.Index("ix_payments_status", *payments.c["client_id", "status", "created_at", "id"])
+index_by("ix_payments_status", *payments.c["client_id", "status", "created_at", "id"])
 # Money that is due back, oldest first, of all clients.
 sa.Index(
     "ix_payments_refund_due",

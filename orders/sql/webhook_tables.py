@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from orders.sql.base import metadata, secrets_of
+from orders.sql.base import index_by, metadata, secrets_of
 from orders.sql.expressions import Id, Instant
 
 webhook_subscriptions = sa.Table(
@@ -17,7 +17,7 @@ webhook_subscriptions = sa.Table(
     sa.Column("pause_reason", sa.String(20)),
     sa.Column("deleted_at", Instant),
 )
-sa.Index(
+index_by(
     "ix_webhook_subscriptions_client",
     *webhook_subscriptions.c["client_id", "created_at", "id"],
 )

@@ -24,8 +24,8 @@ from orders.freezes.service import Freezes
 from orders.freezes.signs import BRAKE, CLOCK, DOOR, Looked, Signs, start_signing
 from orders.sql.database import autocommit
 from orders.sql.expressions import later, now
-from orders.sql.guards import api_signs
 from orders.sql.ids import new_id
+from orders.sql.keeping import api_signs
 from orders.sql.tables import order_events, orders, unpaid_orders
 from orders.timeouts import flows
 from tests.conftest import Shop

@@ -249,10 +249,18 @@ def fill(shop: Shop) -> None:
         connection.execute(sa.insert(payment_entries).from_select(columns, sent))
 
 
+#: What ANALYZE notes of tables whose rows have all been deleted, and not yet vacuumed away.
+EMPTIED = """
+    UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i') AND pg_relation_size(oid) > 0
+"""
+
+
 class Pair(NamedTuple):
-    """Two shops with the same orders: one's database was never analysed, the other's was."""
+    """Shops with the same orders: one's database was never analysed, one's while it was empty, and one's with them."""
 
     cold: Shop
+    emptied: Shop
     analysed: Shop
 
 
@@ -262,13 +270,15 @@ def pair(postgres: Postgres) -> Iterator[Pair]:
         cold_url = stack.enter_context(empty_database(postgres))
         fill_empty(cold_url)
         cold_name = sa.make_url(cold_url).database
-        analysed_url = stack.enter_context(empty_database(postgres, f"TEMPLATE {cold_name}"))
-        cold, analysed = (
-            stack.enter_context(opened(url, **PATIENT)) for url in (cold_url, analysed_url)
-        )
-        with writing(analysed.engine) as connection:
+        copies = [
+            stack.enter_context(empty_database(postgres, f"TEMPLATE {cold_name}")) for _ in range(2)
+        ]
+        pair = Pair(*(stack.enter_context(opened(url, **PATIENT)) for url in (cold_url, *copies)))
+        with writing(pair.emptied.engine) as connection:
+            connection.execute(sa.text(EMPTIED))
+        with writing(pair.analysed.engine) as connection:
             connection.execute(sa.text("ANALYZE"))
-        yield Pair(cold, analysed)
+        yield pair
 
 
 def fill_empty(url: str) -> None:
@@ -298,7 +308,7 @@ def overdue(shop: Shop, count: int) -> list[str]:
 
 
 def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> list[Read]:
-    """An operation reads no table from end to end, and about as much on both databases."""
+    """An operation reads no table from end to end, and about as much on each database."""
     costs, found = [], []
     for shop in pair:
         with watched(shop.engine) as reads:
@@ -307,8 +317,8 @@ def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> list[Read]:
         assert [read for read in reads if read.faults] == []
         costs.append(sum(read.cost for read in reads))
         found += reads
-    cold, analysed = costs
-    assert cold <= 3 * analysed + 20
+    *others, analysed = costs
+    assert max(others) <= 3 * analysed + 20
     return found
 
 
@@ -321,7 +331,7 @@ def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail:
     assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)], report))
     for shop in pair:
         assert not {*batches[id(shop)]} & {*overdue(shop, size)}
-    assert len(told) == 2 * size * in_detail
+    assert len(told) == len(pair) * size * in_detail
 
 
 def test_extensions_need_no_statistics(pair: Pair) -> None:
