@@ -152,7 +152,7 @@ def extend(seconds: int, reason: str | None, dry_run: bool, **wanted: Any) -> No
     extension_id = wanted.pop("extension_id") or new_id()
     which = wanted_orders(services(), **wanted)
     if dry_run:
-        click.echo(f"{services().extensions.count(which)} orders would be extended")
+        click.echo(f"{services().extensions.count(which).extended} orders would be extended")
         return
     if not reason:
         raise click.UsageError("Missing option '--reason'.")

@@ -73,12 +73,7 @@ def calling_key() -> str:
 
 def log_key(action: str, **facts: Any) -> None:
     """Log who changed something, with which key."""
-    log_operator(action, current_client(), g.key_id, **facts)
-
-
-def log_operator(action: str, client: Client, key_id: str, **facts: Any) -> None:
-    """Log who changed something, and what."""
-    log.info("operator", action=action, client=client.name, key=key_id, **facts)
+    log.info("operator", action=action, client=current_client().name, key=g.key_id, **facts)
 
 
 def may(scope: str) -> bool:

@@ -1,5 +1,8 @@
 """The freezes as the page shows them: at its top, because they stop every cancellation."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,20 +26,13 @@ KEY = "key "
 
 
 class ShownFreezes(Freezes):
-    """Raises StorageUnavailable from every method but ``state`` while the database does not answer."""
+    """Raises StorageUnavailable from every method while the database does not answer."""
 
     def __init__(self, engine: sa.Engine, watching: sa.Engine) -> None:
         super().__init__(engine)
         self._watching = watching
-        self._state = SharedRead(self._read_state, FRESH_SECONDS)
-
-    def state(self) -> list[Json]:
-        """The freezes that hold orders, the one that ends first at the top."""
-        return self._state.get()
-
-    def forget(self) -> None:
-        """Have the next state read them again."""
-        self._state.forget()
+        #: The freezes that hold orders, the one that ends first at the top; None if they are not known.
+        self.state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def concerned(self, seconds: int) -> Json:
         """How many orders would be cancelled within so many seconds, or a freeze's time to give back."""
@@ -46,7 +42,7 @@ class ShownFreezes(Freezes):
             count = Freezes(connection).count(Scope(), before)
         return {"count": count, "most": MOST_COUNTED}
 
-    def _read_state(self) -> list[Json]:
+    def _read_state(self) -> list[Json] | None:
         try:
             with reading(self._watching) as connection:
                 service = Freezes(connection)
@@ -54,9 +50,17 @@ class ShownFreezes(Freezes):
                 keys = [each.opened_by.removeprefix(KEY) for each in found if _is_key(each)]
                 rows = connection.execute(NAMES_OF_KEYS, {"ids": keys}) if keys else ()
                 names = {row.id: row.client for row in rows}
-                return [_shown(each, service, names) for each in found]
+                shown = [_shown(each, service, names) for each in found]
         except (StorageUnavailable, sa.exc.DBAPIError):
-            return []
+            return None
+        counts = zip_longest(shown, self._counts(found))
+        return [facts | {"orders": count} for facts, count in counts]
+
+    def _counts(self, found: list[Freeze]) -> Iterator[int]:
+        """How many orders each holds; it ends at the first that takes too long to count."""
+        with suppress(StorageUnavailable, sa.exc.DBAPIError):
+            for each in found:
+                yield Freezes(self._watching).count(each.scope, each.deadline)
 
 
 def _is_key(freeze: Freeze) -> bool:
@@ -74,7 +78,6 @@ def _shown(freeze: Freeze, service: Freezes, names: dict[str, str]) -> Json:
         "ends_at": rfc3339(freeze.ends_at),
         "left_ms": max(0, service.left_ms(freeze.id) or 0),
         "state": freeze.state,
-        "orders": service.count(freeze.scope, freeze.deadline),
         "most": MOST_COUNTED,
         "given_back": freeze.given_back,
     }

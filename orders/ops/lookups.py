@@ -1,8 +1,9 @@
 """Orders, payments and webhooks as the page shows them: bounded reads, on a connection of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -23,6 +24,7 @@ from orders.watch.locked import locked_rows
 from orders.webhooks.repository import DELIVERY
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 #: How long each half of `ShownRecords.state` is shared by all who ask this process.
 FRESH_SECONDS, SLOW_SECONDS = 1.0, 5.0
@@ -50,24 +52,28 @@ class ShownRecords(Transactional[OrderRepository]):
     def _read_fresh(self) -> Json:
         try:
             with self._reading() as sql:
-                late = sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).one()
                 upcoming = sql.run(repository.LIST_NEXT, most=NEXT).all()
                 latest = sql.run(repository.LIST_LATEST, most=LATEST).all()
-                # Read only while there is something to be explained.
-                locked = locked_rows(sql.connection) if late.orders else []
         except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
             return {"answers": False}
+        late = self._in_time(lambda sql: sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).one())
+        # Read only while there is something to be explained.
+        is_late = late is None or late.orders
+        locked = self._in_time(lambda sql: locked_rows(sql.connection)) if is_late else None
         return {
             "answers": True,
-            "overdue": {
-                "count": late.orders,
-                "most": MOST_OVERDUE,
-                "oldest_ms": late.oldest_ms or 0,
-            },
-            "locked": [str(each) for each in locked],
+            "overdue": late
+            and {"count": late.orders, "most": MOST_OVERDUE, "oldest_ms": late.oldest_ms or 0},
+            "locked": [str(each) for each in locked or ()],
             "next": [_shown(row) | {"expires_in_ms": row.expires_in_ms} for row in upcoming],
             "latest": [_shown(row) | {"late_ms": row.late_ms, "ago_ms": -row.ms} for row in latest],
         }
+
+    def _in_time(self, read: Callable[[OrderRepository], T]) -> T | None:
+        """What ``read`` returns; None if it takes too long: behind many orders that a freeze holds, for example."""
+        with suppress(StorageUnavailable, sa.exc.DBAPIError), self._reading() as sql:
+            return read(sql)
+        return None
 
     def _read_slow(self) -> Json:
         try:

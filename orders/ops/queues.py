@@ -27,15 +27,12 @@ READS_FOR_IDS = 10
 
 
 class ShownQueues(Queues):
-    """Raises QueueUnavailable from every method but ``state`` while Redis does not answer."""
+    """Raises QueueUnavailable from every method while Redis does not answer."""
 
     def __init__(self, client: redis.Redis, checks: DelayQueue, engine: sa.Engine) -> None:
         super().__init__(client, checks, engine)
-        self._state = SharedRead(self._read_state, FRESH_SECONDS)
-
-    def state(self) -> Json:
-        """Each queue's counts, forecast and workers; or that Redis does not answer."""
-        return self._state.get()
+        #: Each queue's counts, forecast and workers; or that Redis does not answer.
+        self.state = SharedRead(self._read_state, FRESH_SECONDS)
 
     def _read_state(self) -> Json:
         try:
@@ -82,7 +79,7 @@ class ShownQueues(Queues):
     def _changing(self, name: str) -> Iterator[DelayQueue]:
         with super()._changing(name) as queue:
             yield queue
-        self._state.forget()
+        self.state.forget()
 
 
 def _queue(queue: DelayQueue) -> Json:

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from orders.order.states import client_of, ended_state, in_state, listed, unpaid_state
-from orders.order.waiting import under_way
+from orders.order.waiting import kept
 from orders.sql.expressions import Instant, ids, later, ms_until, now, one_of
 from orders.sql.statements import FIRST, newest_ids, oldest_first
 from orders.sql.steps import insertion
@@ -32,7 +32,6 @@ MINUTES, SAMPLE = 30, 25
 #: Cancellations before that are not listed among the latest.
 DAY_AGO_MS = sa.literal_column("-86400000", sa.BigInteger)
 
-_overdue = sa.and_(unpaid_orders.c.expires_at <= now(), ~under_way(unpaid_orders))
 _of_unpaid = (
     # With a bound, planners seek in the index instead of scanning all of it.
     sa.select(unpaid_orders.c.expires_at)
@@ -42,8 +41,12 @@ _of_unpaid = (
 # How many orders are unpaid, up to a number.
 COUNT_UNPAID = sa.select(sa.func.count()).select_from(_of_unpaid.subquery())
 _ended_at = sa.func.greatest(unpaid_orders.c.expires_at, unpaid_orders.c.under_way_until)
-_late = _of_unpaid.add_columns(ms_until(now(), _ended_at).label("ms")).where(_overdue).subquery()
-# How many of them are overdue, up to a number, and for how many milliseconds the longest.
+_late = (
+    _of_unpaid.add_columns(ms_until(now(), _ended_at).label("ms"))
+    .where(unpaid_orders.c.expires_at <= now(), ~kept(unpaid_orders))
+    .subquery()
+)
+# How many of them are overdue and kept by nothing, up to a number, and for how many milliseconds the longest.
 COUNT_OVERDUE = sa.select(
     sa.func.count().label("orders"), sa.func.max(_late.c.ms).label("oldest_ms")
 ).select_from(_late)

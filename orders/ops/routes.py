@@ -12,14 +12,22 @@ from orders.bootstrap import Services
 from orders.clients.domain import parted
 from orders.errors import LoginRequired, NotFromThisPage, QueueUnavailable
 from orders.freezes.domain import Scope
-from orders.http.auth import check_scopes, identify, log_operator, page, services
+from orders.http.auth import (
+    calling_key,
+    check_scopes,
+    current_client,
+    identify,
+    log_key,
+    page,
+    services,
+)
 from orders.http.pages import GUIDES
 from orders.http.routing import Routes
 from orders.http.schemas.freezes import FreezeChangeIn, FreezeIn
 from orders.http.schemas.payments import RefundIn
 from orders.http.strict_json import StrictRequest
 from orders.ops.examination import Examination
-from orders.ops.freezes import KEY, ShownFreezes
+from orders.ops.freezes import ShownFreezes
 from orders.ops.lookups import ShownRecords, refund_due
 from orders.ops.queues import ShownQueues
 from orders.ops.schemas import (
@@ -103,7 +111,7 @@ def enter() -> None:
         raise NotFromThisPage
     limits.admit(session.key_id)
     KEY_ID.set(session.key_id)
-    g.session = session
+    _remember(session)
 
 
 @ops.after_request
@@ -121,13 +129,13 @@ def _is_from_here() -> bool:
     return origin in same and site == "same-origin"
 
 
+def _remember(session: Session) -> None:
+    g.session, g.client, g.key_id = session, session.client, session.key_id
+
+
 def session() -> Session:
     found: Session = g.session
     return found
-
-
-def _log(action: str, **facts: Any) -> None:
-    log_operator(action, session().client, session().key_id, **facts)
 
 
 # -- the page ------------------------------------------------------------------------------
@@ -162,8 +170,8 @@ def log_in(body: LoginIn) -> Response:
     made = None if client is None else tools().sessions.log_in(client, key_id)
     if made is None:
         raise LoginRequired("This key is not valid.")
-    g.session = made
-    _log("log in")
+    _remember(made)
+    log_key("log in")
     response = make_response(_described(made))
     # Behind a proxy that ends TLS, only the browser knows that it used https.
     secure = request.is_secure or request.headers.get("Origin", "").startswith("https://")
@@ -189,7 +197,7 @@ def get_session() -> Json:
 def log_out() -> Response:
     """Log out: the cookie's session ends."""
     tools().sessions.log_out(session())
-    _log("log out")
+    log_key("log out")
     response = make_response({})
     response.delete_cookie(COOKIE, path="/ops", httponly=True, samesite="Strict")
     return response
@@ -211,8 +219,8 @@ def state() -> Json:
     """What the page polls: counts, lists, queues and workers."""
     sql = tools().records.state()
     if sql["answers"]:
-        sql |= {"freezes": tools().freezes.state()}
-    return {"sql": sql, "redis": tools().queues.state()}
+        sql |= {"freezes": tools().freezes.state.get()}
+    return {"sql": sql, "redis": tools().queues.state.get()}
 
 
 @ops.get("/search")
@@ -284,7 +292,7 @@ def freeze(body: FreezeIn) -> Json:
     made, _ = tools().freezes.open(
         Scope(body.client, body.sku),
         reason=body.reason,
-        by=_key(),
+        by=calling_key(),
         seconds=body.seconds,
         give_back_seconds=body.give_back_seconds,
     )
@@ -294,24 +302,20 @@ def freeze(body: FreezeIn) -> Json:
 @ops.post("/freezes/<uuid:freeze_id>")
 def prolong(freeze_id: str, body: FreezeChangeIn) -> Json:
     """Have a freeze end so many seconds from now."""
-    tools().freezes.prolong(freeze_id, by=_key(), seconds=body.seconds)
+    tools().freezes.prolong(freeze_id, by=calling_key(), seconds=body.seconds)
     return _frozen("prolong", freeze_id)
 
 
 @ops.delete("/freezes/<uuid:freeze_id>")
 def thaw(freeze_id: str) -> Json:
     """End a freeze now: its orders get their time back."""
-    tools().freezes.thaw(freeze_id, by=_key())
+    tools().freezes.thaw(freeze_id, by=calling_key())
     return _frozen("thaw", freeze_id)
 
 
-def _key() -> str:
-    return f"{KEY}{session().key_id}"
-
-
 def _frozen(action: str, freeze_id: str) -> Json:
-    tools().freezes.forget()
-    _log(action, freeze=freeze_id)
+    tools().freezes.state.forget()
+    log_key(action, freeze=freeze_id)
     return {"id": freeze_id}
 
 
@@ -319,7 +323,7 @@ def _frozen(action: str, freeze_id: str) -> Json:
 def requeue(body: LettersIn) -> Json:
     """Schedule dead tasks again, due now."""
     done = tools().queues.requeue(body.queue, body.ids)
-    _log("requeue", queue=body.queue, letters=done)
+    log_key("requeue", queue=body.queue, letters=done)
     return {"done": done}
 
 
@@ -327,16 +331,16 @@ def requeue(body: LettersIn) -> Json:
 def purge(body: LettersIn) -> Json:
     """Delete dead tasks for good."""
     done = tools().queues.purge(body.queue, body.ids)
-    _log("purge", queue=body.queue, letters=done)
+    log_key("purge", queue=body.queue, letters=done)
     return {"done": done}
 
 
 @ops.post("/pause")
 def pause(body: PauseIn) -> Json:
     """Stop claims from a queue and its sweeps, until somebody resumes it."""
-    by = f"{session().client.name}, key {session().key_id}"
+    by = f"{current_client().name}, {calling_key()}"
     tools().queues.pause(body.queue, reason=body.reason, by=by)
-    _log("pause", queue=body.queue, reason=body.reason)
+    log_key("pause", queue=body.queue, reason=body.reason)
     return {}
 
 
@@ -344,15 +348,15 @@ def pause(body: PauseIn) -> Json:
 def resume(body: QueueIn) -> Json:
     """End a pause."""
     tools().queues.resume(body.queue)
-    _log("resume", queue=body.queue)
+    log_key("resume", queue=body.queue)
     return {}
 
 
 @ops.post("/refunds/<uuid:payment_id>")
 def refund(payment_id: str, body: RefundIn) -> Json:
     """Record that a payment was refunded. As over the API, that takes the scope payments."""
-    check_scopes(session().client, ["payments"])
+    check_scopes(current_client(), ["payments"])
     payer = tools().records.payer(payment_id)
     services().orders.refund(payer, payment_id, **body.model_dump())
-    _log("refund", payment=payment_id)
+    log_key("refund", payment=payment_id)
     return {}

@@ -3,6 +3,7 @@
 An operation moves some of them, so it can be interrupted between any two.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +17,6 @@ from orders.errors import KeyReused
 from orders.order.domain import EventType
 from orders.order.operations import move, rows_of
 from orders.order.payments import Payments
-from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.repository import LAST_ID
 from orders.order.waiting import HOLDS, in_scope
 from orders.sql.database import autocommit, reading
@@ -261,18 +261,6 @@ class ExtensionProgress(NamedTuple):
 
 
 class Extensions(Payments):
-    def __init__(
-        self,
-        engine: sa.Engine,
-        scheduler: CheckScheduler,
-        *,
-        webhooks: CheckScheduler | None = None,
-        reminders: bool = False,
-        observe: Observer = nobody,
-    ) -> None:
-        super().__init__(engine, webhooks, observe, reminders=reminders)
-        self._scheduler = scheduler
-
     def give_back(self, connection: sa.Connection, freeze_id: str) -> ExtendedBatch | None:
         """Give some orders their time back, in one statement, on a connection that commits it by
         itself; None if the freeze is not ready for it, as `give_back` says.
@@ -285,14 +273,15 @@ class Extensions(Payments):
         self._observe(EventType.EXTENDED, "freeze", len(batch.extended))
         return batch if any(row.kind == "freeze" for row in rows) else None
 
-    def count(self, wanted: Wanted) -> int:
-        """How many orders `extend` would extend."""
+    def count(self, wanted: Wanted, *, seconds: float = math.inf) -> ExtensionProgress:
+        """How many orders `extend` would extend, as far as that can be counted in so many seconds."""
+        until = time.monotonic() + seconds
         total, values = 0, {**first_page(wanted), "for_extension": ""}
         with reading(self._engine) as connection:
-            while values["last_id"] is not None:
+            while values["last_id"] is not None and time.monotonic() <= until:
                 [row] = count_wanted(connection, **values)
                 total, values = total + row.wanted, {**values, "last_id": row.last_id}
-        return total
+        return ExtensionProgress(total, done=values["last_id"] is None)
 
     def extend(
         self, wanted: Wanted, *, ms: int, note: str, by: str, extension_id: str, seconds: float

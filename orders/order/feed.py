@@ -6,7 +6,7 @@ the least number that is announced: what has an id up to both is committed by no
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,9 +17,8 @@ from orders.order.repository import as_placed
 from orders.order.states import with_items
 from orders.sql.expressions import Id, ids, one_of
 from orders.sql.sequences import MARK
-from orders.sql.statements import Statements
 from orders.sql.tables import order_events, orders, webhook_deliveries
-from orders.sql.transactions import Transactional
+from orders.sql.transactions import Service
 
 p = sa.bindparam
 
@@ -71,41 +70,28 @@ LIST_EVENTS = (
 LIST_PLACED = with_items(sa.select(orders).where(one_of(orders.c.id, ids("ids"))))
 
 
-class FeedRepository(Statements):
-    """The statements, each with a snapshot of its own."""
+class Feed(Service):
+    """Raises StorageUnavailable while the database does not answer."""
 
-    def events(self, client_id: str, after_id: int, page_size: int) -> list[FeedEvent]:
-        """A client's events after an id, in their sequence."""
-        settled = self.run(SETTLED, mark=MARK).scalar_one()
-        values = {"for_client": client_id, "after_id": after_id, "settled": settled}
-        rows = self.run(LIST_EVENTS, **values, page_size=page_size).all()
-        placed = self._placed(row.order_id for row in rows if row.type == EventType.CREATED)
+    def events(self, client_id: str, *, after_id: int, page_size: int) -> list[FeedEvent]:
+        """A client's events after an id, in their sequence: none is added before one that was read."""
+        with self._reading() as sql:  # each statement with a snapshot of its own
+            settled = sql.run(SETTLED, mark=MARK).scalar_one()
+            values = {"for_client": client_id, "after_id": after_id, "settled": settled}
+            rows = sql.run(LIST_EVENTS, **values, page_size=page_size).all()
+            created = [row.order_id for row in rows if row.type == EventType.CREATED]
+            items = defaultdict(list)
+            for row in sql.run(LIST_PLACED, ids=created):
+                items[row.id].append(row)
         return [
             FeedEvent(
                 row.id,
                 row.order_id,
                 row.type,
                 row.at,
-                placed[row.order_id] if row.type == EventType.CREATED else row.data,
+                as_placed(items[row.order_id]) if row.type == EventType.CREATED else row.data,
                 row.webhook_ids or [],
                 row.key_id,
             )
             for row in rows
         ]
-
-    def _placed(self, order_ids: Iterable[str]) -> dict[str, Order]:
-        items = defaultdict(list)
-        for row in self.run(LIST_PLACED, ids=[*order_ids]):
-            items[row.id].append(row)
-        return {order_id: as_placed(rows) for order_id, rows in items.items()}
-
-
-class Feed(Transactional[FeedRepository]):
-    """Raises StorageUnavailable while the database does not answer."""
-
-    _repository = FeedRepository
-
-    def events(self, client_id: str, *, after_id: int, page_size: int) -> list[FeedEvent]:
-        """A client's events after an id, in their sequence: none is added before one that was read."""
-        with self._reading() as repository:
-            return repository.events(client_id, after_id, page_size)

@@ -15,7 +15,7 @@ from orders.errors import (
     WrongCurrency,
 )
 from orders.order.domain import Entry, EventType, Payment
-from orders.order.ports import CheckScheduler, Observer
+from orders.order.ports import CheckScheduler, Observer, nobody
 from orders.order.repository import GET_OWN_PAYMENT, LIST_PAYMENTS, PAYMENT, OrderRepository
 from orders.sql.errors import retried
 from orders.sql.statements import Position
@@ -35,14 +35,16 @@ class Payments(Transactional[OrderRepository]):
     def __init__(
         self,
         engine: sa.Engine,
-        webhooks: CheckScheduler | None,
-        observe: Observer,
+        scheduler: CheckScheduler,
         *,
+        webhooks: CheckScheduler | None = None,
         reminders: bool = False,
+        observe: Observer = nobody,
     ) -> None:
         """``webhooks`` schedules deliveries; ``reminders`` says whether deadlines have reminders."""
         super().__init__(engine)
         self._engine = engine
+        self._scheduler = scheduler
         self._webhooks = webhooks
         self._reminders = reminders
         self._observe = observe

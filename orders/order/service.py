@@ -78,8 +78,7 @@ class OrderService(Payments, Reads):
         per_second: int = 0,
         observe: Observer = nobody,
     ) -> None:
-        super().__init__(engine, webhooks, observe, reminders=reminders)
-        self._scheduler = scheduler
+        super().__init__(engine, scheduler, webhooks=webhooks, reminders=reminders, observe=observe)
         self._timeouts = timeouts
         self._holdings = Holdings(limits, self._count_held)
         #: One compartment per SKU, unlimited by default: while a SKU is locked, every thread that

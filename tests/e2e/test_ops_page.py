@@ -147,8 +147,15 @@ def test_an_operator_logs_in_and_out(site: Site) -> None:
     assert page.run("document.cookie") == ""
     page.go(f"{site.service.base_url}/ops")  # the cookie is kept
     page.until("document.querySelector('#app').checkVisibility()", "the page")
+    page.run("window.fetch = () => Promise.reject(Error('cut'))")
+    page.click("#logout")
+    page.until("document.querySelector('#refused').textContent", "why that failed")
+    assert "You may still be logged in" in page.text("#refused")
+    page.go(f"{site.service.base_url}/ops")
+    page.until("document.querySelector('#app').checkVisibility()", "the page")
     page.click("#logout")
     page.until("document.querySelector('#login').checkVisibility()", "the login")
+    assert page.text("#refused") == ""
     assert page.run("fetch('/ops/state').then((answer) => answer.status)") == 401
 
 
@@ -252,6 +259,11 @@ def test_cancellations_are_stopped_and_go_on(site: Site) -> None:
     page = site.logged_in(width=390)
     page.click("#stop-button")
     page.until("document.querySelector('#dialog-choice-note').textContent", "how many it concerns")
+    page.run(f"document.querySelector('#dialog-input').value = '{'x' * 201}'")
+    page.click("#dialog-yes")
+    page.until("document.querySelector('#dialog-error').textContent", "why it is refused")
+    assert "reason: String should have at most 200" in page.text("#dialog-error")
+    page.run("document.querySelector('#dialog-input').value = ''")
     page.type("#dialog-input", "the card terminal is down")
     page.click("#dialog-yes")
     page.until("document.querySelector('#freezes .timer')?.textContent", "the countdown")

@@ -48,14 +48,14 @@ def test_what_is_wanted_goes_by_the_databases_clock(
     shop.place()
     extension_id = new_id()
     monkeypatch.setattr("orders.sql.ids.uuid7", lambda: UUID(int=uuid4().int >> 48))
-    assert extensions.count(Wanted()) == 1
+    assert extensions.count(Wanted()) == (1, True)
     assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(1, done=True)
 
 
 def test_each_wanted_order_is_extended_once(shop: Shop, extensions: Extensions) -> None:
     orders = [shop.place() for _ in range(5)]
     extension_id = new_id()
-    assert extensions.count(Wanted()) == 5
+    assert extensions.count(Wanted()) == (5, True)
     assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(5, done=True)
     assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(0, done=True)
     for order in orders:
@@ -90,7 +90,7 @@ def test_only_what_is_wanted_is_extended(shop: Shop, extensions: Extensions) -> 
         (Wanted(due_before=due), {first.id}),
     ):
         before = versions(shop)
-        assert extensions.count(wanted) == len(found)
+        assert extensions.count(wanted) == (len(found), True)
         shop.expire_in(60_000, first)
         assert extend(extensions, wanted) == ExtensionProgress(len(found), done=True)
         after = versions(shop)
@@ -172,7 +172,7 @@ def test_two_runs_of_one_extension_extend_an_order_once(shop: Shop, extensions: 
     assert extend(extensions, Wanted(), extension_id) == ExtensionProgress(0, done=True)
 
 
-def test_an_extension_over_http(api: Api) -> None:
+def test_an_extension_over_http(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     api.place()
 
     def send(**body: Any) -> Any:
@@ -190,6 +190,8 @@ def test_an_extension_over_http(api: Api) -> None:
         assert (status, problem["code"]) == (422, "key_reused")
     assert send(client="nobody")[0] == send(sku="nothing")[0] == 404
     assert send(seconds=0)[0] == 422
+    monkeypatch.setattr("orders.http.routes.extensions.SECONDS", -1.0)
+    assert send(dry_run=True) == (200, {"extended": 0, "done": False}), "there was no time for more"
 
 
 def test_an_extension_on_the_command_line(api: Api) -> None:

@@ -18,7 +18,8 @@ from devtools.processes import free_port, wait_until
 from orders.app import create_app
 from orders.clients.domain import parted
 from orders.config import Settings
-from orders.ops import sessions
+from orders.freezes import repository as freezes
+from orders.ops import repository, sessions
 from orders.ops.lookups import NEXT
 from orders.ops.routes import POLICY, STATIC, Tools
 from orders.queues import QUEUE, QUEUES, WEBHOOK_QUEUE
@@ -682,6 +683,40 @@ def test_cancellations_are_stopped_prolonged_and_thawed(api: Api, page: Page) ->
     again = page.ask("POST", f"freezes/{freeze_id}", {"seconds": 60})
     assert (again.status_code, (again.json or {})["code"]) == (409, "freeze_ended")
     assert page.get(f"orders/{order_id}")["order"]["status"] == "unpaid"
+
+
+@pytest.mark.parametrize(
+    ("scope", "told"),
+    [({}, 0), ({"client": "customer"}, 0), ({"sku": "tea"}, 0), ({"client": "other"}, 1)],
+)
+def test_what_a_freeze_holds_is_not_overdue_all_else_is(
+    scope: dict[str, str], told: int, api: Api, page: Page
+) -> None:
+    expire(api, (api.place().json or {})["id"], -7000)
+    made = page.ask("POST", "freezes", {"reason": "why", "seconds": 60, **scope})
+    assert made.status_code == 200
+    assert page.get("state")["sql"]["overdue"]["count"] == told
+
+
+def test_the_rest_is_shown_if_counting_what_is_overdue_takes_long(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repository, "COUNT_OVERDUE", sa.select(sa.func.pg_sleep(60)))
+    sql = page.get("state")["sql"]
+    assert (sql["answers"], sql["overdue"], sql["next"]) == (True, None, [])
+
+
+@pytest.mark.parametrize("slow", ["COUNT_CONCERNED", "LIST_HOLDING"])
+def test_a_freeze_is_told_although_its_orders_take_long_to_count(
+    slow: str, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.ask("POST", "freezes", {"reason": "why", "seconds": 60})
+    monkeypatch.setattr(freezes, slow, sa.select(sa.func.pg_sleep(60)))
+    told = page.get("state")["sql"]["freezes"]
+    if slow == "LIST_HOLDING":
+        assert told is None, "not that there are none"
+    else:
+        assert [(each["reason"], each["orders"]) for each in told] == [("why", None)]
 
 
 def test_cancellations_are_not_stopped_without_a_reason(page: Page) -> None:

@@ -29,12 +29,12 @@ from orders.order.domain import Entry, Order
 from orders.order.repository import OrderRepository
 from orders.order.service import Placed
 from orders.sql.database import reading
-from orders.sql.errors import sqlstate
 from orders.sql.tables import orders, stock_items, unpaid_orders
 from tests.conftest import Shop, opened
 from tests.expiring import expire_now
 from tests.length import rounds
 from tests.races import duels, together
+from worker.records.outages import sqlstate
 
 
 @pytest.fixture

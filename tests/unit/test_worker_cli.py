@@ -11,6 +11,7 @@ import pytest
 
 from worker import Flow, FlowImportFailed, FlowNotFound, cli
 from worker.cli import arguments, dead, text
+from worker.cli.health import NO_ANSWER
 from worker.queue.replies import Letter
 
 
@@ -331,7 +332,8 @@ def test_replay_merges_logs_and_names_the_worker(
         "    must not have happened: the token stale holds no lease: w1 holds t",
         "1 tasks, 1 with a line that must not have happened",
     ]
-    monkeypatch.setattr("sys.stdin", io.StringIO(first))
+    piped = io.TextIOWrapper(io.BytesIO(b"\xff\n" + first.encode()))
+    monkeypatch.setattr("sys.stdin", piped)
     assert cli.main(["replay", "-", "--queue", "q"]) == 0
     assert cli.main(["replay", *logs, "--queue", "other"]) == 1
     assert "LOG_LEVEL=debug" in capsys.readouterr().err
@@ -347,3 +349,15 @@ def test_health_at_what_is_no_port(
     monkeypatch.setenv("METRICS_PORT", "http")
     assert cli.main(["health"]) == 1
     assert capsys.readouterr().err == "worker: 'http' is not a port\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"), [("", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"), ("::1", "[::1]")]
+)
+def test_health_is_asked_where_a_worker_listens(
+    host: str, asked: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METRICS_HOST", host)
+    monkeypatch.setenv("METRICS_PORT", "1")  # nobody listens
+    assert cli.main(["health"]) == NO_ANSWER
+    assert capsys.readouterr().err.startswith(f"worker: http://{asked}:1/healthz does not answer")

@@ -20,11 +20,11 @@ def add_to(commands: Commands) -> None:
         json=False,
         of_queues=False,
         examples="""
-health                                    the worker on port METRICS_PORT
+health                                    the worker on METRICS_HOST and METRICS_PORT
 health http://10.0.0.7:9100/healthz""",
     )
     health.add_argument(
-        "url", nargs="?", help="default: port METRICS_PORT of this machine", metavar="URL"
+        "url", nargs="?", help="default: that of METRICS_HOST and METRICS_PORT", metavar="URL"
     )
 
 
@@ -37,7 +37,9 @@ def _health(options: argparse.Namespace) -> int:
     port = os.environ.get("METRICS_PORT")
     if not (options.url or port):
         raise ValueError("name the worker's URL, or set METRICS_PORT as for the worker")
-    url = options.url or f"http://{arguments.LOCALHOST}:{arguments.port(port or '')}/healthz"
+    host = os.environ.get("METRICS_HOST") or arguments.LOCALHOST
+    host = f"[{host}]" if ":" in host else host
+    url = options.url or f"http://{host}:{arguments.port(port or '')}/healthz"
     try:
         status, body = ask(url)
     except OSError as error:

@@ -1,6 +1,7 @@
 """``replay``"""
 
 import argparse
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +50,11 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _lines(name: str, names: dict[str, str], options: argparse.Namespace) -> Iterator[Line]:
     try:
-        with sys.stdin if name == "-" else Path(name).open(errors="replace") as lines:
+        with (
+            io.TextIOWrapper(sys.stdin.buffer, errors="replace")
+            if name == "-"
+            else Path(name).open(errors="replace")
+        ) as lines:
             for line in read(lines, names):
                 if line.queue in ("", options.queue or line.queue) and (
                     line.task in ("", options.task or line.task)

@@ -31,4 +31,6 @@ class ExtensionOut(Out):
     """What one request did."""
 
     extended: CountOut = Field(description="How many orders it extended, or would extend.")
-    done: bool = Field(description="Whether there is nothing left to do.", examples=[True])
+    done: bool = Field(
+        description="Whether there is nothing left to do, or to count.", examples=[True]
+    )

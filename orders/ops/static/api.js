@@ -15,10 +15,9 @@ export function onLoggedOut(callback) {
 
 /** The server refused the request, or did not answer (status 0). */
 export class Refused extends Error {
-  constructor(status, code, message) {
+  constructor(status, message) {
     super(message);
     this.status = status;
-    this.code = code;
   }
 }
 
@@ -32,12 +31,13 @@ async function send(method, path, body, signal) {
   try {
     response = await fetch(`/ops/${path}`, options);
   } catch {
-    throw new Refused(0, "no_answer", "The service does not answer.");
+    throw new Refused(0, "The service does not answer.");
   }
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
   if (response.status === 401 && path !== "session") whenLoggedOut();
-  throw new Refused(response.status, problem.code ?? "error", problem.detail ?? problem.title ?? `Status ${response.status}`);
+  const wrong = Object.entries(problem.errors ?? {}).map(([field, why]) => `${field}: ${why.join(", ")}`);
+  throw new Refused(response.status, wrong.join("; ") || (problem.detail ?? problem.title ?? `Status ${response.status}`));
 }
 
 /** Send a request and return the JSON of the response. Throws Refused. */
@@ -46,7 +46,7 @@ export async function ask(method, path, body) {
   try {
     return await response.json();
   } catch {
-    throw new Refused(0, "no_answer", "The response was cut off.");
+    throw new Refused(0, "The response was cut off.");
   }
 }
 

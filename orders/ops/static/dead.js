@@ -29,7 +29,7 @@ export function prepare(refreshState) {
     load();
   });
   $("dead-queue").addEventListener("change", enter);
-  $("more-letters").addEventListener("click", showMore);
+  $("more-letters").addEventListener("click", () => load({ isMore: true }));
   $("dead-all").addEventListener("change", (event) => {
     for (const box of boxes()) box.checked = event.target.checked;
     showSelection();
@@ -50,17 +50,13 @@ export function enter() {
   return load();
 }
 
-/** Show the newest ones. */
-function load() {
-  return reload(() => true);
-}
-
-async function reload(isWelcome) {
-  const current = ++lastLoad;
+/** Show the newest ones, or more. */
+async function load({ isMore = false, isWelcome = () => true } = {}) {
+  const current = isMore ? lastLoad : ++lastLoad;
   try {
-    const page = await get("letters", { queue: queueName(), text: filter() });
+    const page = await get("letters", { queue: queueName(), text: filter(), ...(isMore && { cursor: next }) });
     if (current !== lastLoad || !isWelcome()) return;
-    clear();
+    if (!isMore) clear();
     add(page);
   } catch (error) {
     if (current === lastLoad) explain($("no-letters"), error.message);
@@ -72,17 +68,7 @@ export function notice(state) {
   const counts = JSON.stringify(state.redis.answers ? state.redis.queues.map((queue) => queue.dead) : null);
   if (counts !== lastCounts && isIdle()) {
     lastCounts = counts;
-    reload(isIdle);
-  }
-}
-
-async function showMore() {
-  const current = lastLoad;
-  try {
-    const page = await get("letters", { queue: queueName(), text: filter(), cursor: next });
-    if (current === lastLoad) add(page);
-  } catch (error) {
-    explain($("no-letters"), error.message);
+    load({ isWelcome: isIdle });
   }
 }
 
@@ -136,7 +122,8 @@ async function toggle(letter, tr, button) {
   tr.after(h("tr", { class: "details" }, h("td", { colspan: "7" }, text)));
   try {
     const { letter: story } = await get("letter", { queue: queueName(), id: letter.id });
-    setText(text, story ? [letter.id, story.traceback ?? story.error ?? story.reason].join("\n\n") : "This is no longer a dead letter.");
+    const none = () => (letter.id.isWellFormed() ? "This is no longer a dead letter." : "A browser cannot ask for an id that is not UTF-8.");
+    setText(text, story ? [letter.id, story.traceback ?? story.error ?? story.reason].join("\n\n") : none());
   } catch (error) {
     setText(text, error.message);
   }

@@ -62,8 +62,7 @@ $("login").querySelector("form").addEventListener("submit", async (event) => {
 });
 
 $("logout").addEventListener("click", async () => {
-  await ask("DELETE", "session").catch(() => {});
-  leave();
+  leave(await ask("DELETE", "session").then(() => "", ({ status, message }) => (status === 401 ? "" : `${message} You may still be logged in: reload the page to try again.`)));
 });
 
 onLoggedOut(() => isLoggedIn && leave("You were logged out: the session expired, or its key was revoked."));

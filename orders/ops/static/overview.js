@@ -66,15 +66,14 @@ function tile({ name, value, note, state }) {
 
 function tilesOfSql(sql) {
   if (!sql.answers) return ["Unpaid", "Overdue", "Refunds due"].map((name) => ({ name, value: "–", note: "no database" }));
-  const { overdue } = sql;
-  const isFrozen = Boolean(sql.freezes?.length);
+  const overdue = sql.overdue ?? {}; // null: counting takes too long
   const tiles = [
     { name: "Unpaid", value: sql.unpaid ? upTo(sql.unpaid.count, sql.unpaid.most) : "–", note: "orders" },
     {
       name: "Overdue",
-      value: upTo(overdue.count, overdue.most),
-      note: overdue.count ? (isFrozen ? "some are frozen" : `oldest by ${duration(overdue.oldest_ms)}`) : "none",
-      state: overdue.oldest_ms > LATE_MS && !isFrozen ? "bad" : null,
+      value: sql.overdue ? upTo(overdue.count, overdue.most) : "–",
+      note: sql.overdue ? (overdue.count ? `oldest by ${duration(overdue.oldest_ms)}` : "none") : "not known",
+      state: overdue.oldest_ms > LATE_MS ? "bad" : null,
     },
   ];
   if (sql.refunds) {
@@ -147,10 +146,12 @@ export function problems({ sql, redis }) {
     const are = queue.due === 1 ? "is" : "are";
     note([queue], "bad", `${plural(queue.due, "task")} in ${queue.name} ${are} due but not claimed, the oldest for ${duration(queue.oldest_due_age_ms)}.`, "QueueBacklog");
   }
-  if (sql.answers && sql.overdue.oldest_ms > LATE_MS && !held.has(ORDERS) && !sql.freezes?.length && sql.overdue.count > locked.length) {
+  if (sql.overdue?.oldest_ms > LATE_MS && !held.has(ORDERS) && sql.overdue.count > locked.length) {
     const { count, most, oldest_ms } = sql.overdue;
     found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`, "OrdersOverdue"]);
   }
+  const unknown = sql.answers ? [[sql.overdue, "how many orders are overdue"], [sql.freezes, "whether cancellations are stopped"]].filter(([known]) => !known) : [];
+  for (const [, what] of unknown) found.push(["warn", `It is not known ${what}: the database takes too long to say it.`, "SqlStatementsSlow"]);
   return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
 }
 

@@ -20,7 +20,7 @@ export function prepare(refreshState) {
 }
 
 export function show({ sql, redis }) {
-  const freezes = sql.freezes ?? [];
+  const freezes = sql.freezes ?? []; // null: not known
   ends = new Map(freezes.map((freeze) => [freeze.id, performance.now() + freeze.left_ms]));
   const isStopped = freezes.some((freeze) => freeze.scope === EVERYTHING && freeze.state === "open");
   setHidden($("stop-button"), isStopped || !sql.answers);
@@ -33,6 +33,7 @@ export function show({ sql, redis }) {
 
 function note(sql, redis) {
   if (!sql.answers) return "The database does not answer.";
+  if (!sql.freezes) return "It is not known whether cancellations are stopped.";
   const orders = sql.unpaid && `${upTo(sql.unpaid.count, sql.unpaid.most)} ${sql.unpaid.count === 1 ? "order waits" : "orders wait"} to be paid.`;
   const isPaused = redis.answers && redis.queues.some((queue) => queue.name === ORDERS && queue.paused);
   const then = isPaused ? "None is cancelled during the pause; when it ends, all that are overdue are." : "Each is cancelled at its deadline.";
@@ -49,7 +50,7 @@ export function tick() {
 
 function item(freeze) {
   const isOpen = freeze.state === "open";
-  const many = `${upTo(freeze.orders, freeze.most)} ${freeze.orders === 1 ? "order" : "orders"}`;
+  const many = freeze.orders === null ? "orders not counted" : `${upTo(freeze.orders, freeze.most)} ${freeze.orders === 1 ? "order" : "orders"}`;
   const what = freeze.scope === EVERYTHING ? "No order is cancelled by timeout" : `No order of ${freeze.scope} is cancelled by timeout`;
   const left = isOpen ? h("span", { class: "timer", "data-freeze": freeze.id, role: "timer", "aria-label": "Time left" }) : null;
   const facts = [
