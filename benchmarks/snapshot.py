@@ -37,8 +37,8 @@ CUSTOMERS = 4
 #: How often the sweep is timed, when all orders have ended.
 SWEEPS = 20
 #: A worker to which the sweep is slow reads everything when it looks ahead, every 30 s, and in between what was due in the
-#: ten seconds before the last round.
-READ_AGAIN_SECONDS = 11.0
+#: five seconds before the last round.
+READ_AGAIN_SECONDS = 6.0
 
 
 def main() -> None:

@@ -698,7 +698,7 @@ def test_what_a_freeze_holds_is_not_overdue_all_else_is(
     assert page.get("state")["sql"]["overdue"]["count"] == told
 
 
-def test_the_rest_is_shown_if_counting_what_is_overdue_takes_long(
+def test_the_rest_is_shown_if_counting_takes_long(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "COUNT_OVERDUE", sa.select(sa.func.pg_sleep(60)))

@@ -44,6 +44,7 @@ from worker.runtime.results import BatchResult
 from worker.runtime.sweep import (
     EXTEND_AFTER,
     PARKED_SECONDS,
+    SETTLED_SECONDS,
     SILENCE_SECONDS,
     SLOW_SECONDS,
     Sweeper,
@@ -750,7 +751,7 @@ def test_what_is_done_and_slow_to_read_is_read_every_30_seconds(place: Place) ->
     assert begins(place) == [None, None]
     place.records.seconds = 0.0  # because they skip it
     place.rounds(27)
-    assert begins(place) == pytest.approx([-PARKED_SECONDS - 1] * 27, abs=0.1)
+    assert begins(place) == pytest.approx([-SETTLED_SECONDS - 1] * 27, abs=0.1)
     place.rounds(2)
     assert None in begins(place)
     place.rounds(5)
@@ -794,7 +795,7 @@ def test_rounds_skip_what_is_slow_to_read_before_a_live_task(place: Place) -> No
     assert begins(place) == [None, None]
     place.rounds(2)
     # The task was due a second before the first round.
-    assert begins(place) == pytest.approx([-PARKED_SECONDS - n for n in (4, 5)], abs=0.5)
+    assert begins(place) == pytest.approx([-SETTLED_SECONDS - n for n in (4, 5)], abs=0.5)
 
 
 def test_a_dead_letter_brings_back_nothing_that_is_slow_to_read(place: Place) -> None:
@@ -805,13 +806,13 @@ def test_a_dead_letter_brings_back_nothing_that_is_slow_to_read(place: Place) ->
     place.round()
     assert len(place.peer.claim()) == 1
     place.round()
-    assert begins(place) == [None, None, pytest.approx(-PARKED_SECONDS - 3, abs=0.5)]
+    assert begins(place) == [None, None, pytest.approx(-SETTLED_SECONDS - 3, abs=0.5)]
 
 
 def test_what_is_committed_late_is_read_although_reading_is_slow(place: Place) -> None:
     place.records.seconds = 2 * SLOW_SECONDS
     place.rounds(3)
-    place.records.add(late=1 - PARKED_SECONDS)
+    place.records.add(late=1 - SETTLED_SECONDS)
     place.round()
     assert set(place.peer.queue.scheduled()) == {"late"}
 

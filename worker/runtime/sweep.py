@@ -37,6 +37,8 @@ PARKED_SECONDS = 10.0
 #: Records that take longer to read, in so many rounds in a row, are mostly ones that are done, and that their database
 #: cannot remove yet: a transaction holds an old snapshot, for example. Then they, too, are read only when it looks ahead.
 SLOW_SECONDS, SLOW_ROUNDS = 0.02, 2
+#: All but those that were due so shortly before: a transaction that wrote a record may have been committed since.
+SETTLED_SECONDS = 5.0
 
 
 class Sweeper:
@@ -223,10 +225,8 @@ class Sweeper:
         self._skip(until)
 
     def _note_settled(self, before: float) -> None:
-        """Skip what was due ``before``, but for the latest of it, until the next round that looks ahead: a transaction
-        that wrote a record may have been committed since.
-        """
-        self._skip(before - PARKED_SECONDS)
+        """Skip what was due ``before``, but for the latest of it, until the next round that looks ahead."""
+        self._skip(before - SETTLED_SECONDS)
 
     def _skip(self, until: float) -> None:
         self._settled_until = max(until, self._settled_until or until)
