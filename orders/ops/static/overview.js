@@ -151,7 +151,7 @@ export function problems({ sql, redis }) {
     found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`, "OrdersOverdue"]);
   }
   const unknown = sql.answers ? [[sql.overdue, "how many orders are overdue"], [sql.freezes, "whether cancellations are stopped"]].filter(([known]) => !known) : [];
-  for (const [, what] of unknown) found.push(["warn", `It is not known ${what}: the database takes too long to say it.`, "SqlStatementsSlow"]);
+  for (const [, what] of unknown) found.push(["warn", `It is not known ${what}: the database takes too long to say it.`, "DatabaseUnavailable"]);
   return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
 }
 
