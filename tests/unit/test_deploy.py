@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import validate
 
 from devtools.processes import ROOT
 
 KUBERNETES, SYSTEMD = ROOT / "deploy" / "kubernetes", ROOT / "deploy" / "systemd"
 SERVICE = (KUBERNETES / "service.yaml").read_text()
+AUTOSCALING = KUBERNETES / "autoscaling.yaml"
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 UNITS = sorted(SYSTEMD.iterdir())
 
@@ -30,13 +32,65 @@ def test_the_api_is_started_as_in_the_compose_file() -> None:
 
 
 def test_the_worker_is_started_and_scaled_by_what_exists() -> None:
-    autoscaling = (KUBERNETES / "autoscaling.yaml").read_text()
+    autoscaling = AUTOSCALING.read_text()
     [metric] = re.findall(r"query: max\((\w+)\)", autoscaling)
     assert f"`{metric}`" in (ROOT / "docs" / "monitoring.md").read_text()
     [name] = re.findall(r"scaleTargetRef: \{name: (\S+)\}", autoscaling)
     assert f"kind: Deployment\nmetadata: {{name: {name}}}" in SERVICE
     assert "run orders.timeouts:flows" in (SYSTEMD / "order-timeout-worker@.service").read_text()
     assert 'command: [python, -m, worker, run, "orders.timeouts:flows"]' in SERVICE
+
+
+def manifests(name: str, kind: str) -> dict[str, Any]:
+    """The objects of this kind in a file of deploy/kubernetes, by name."""
+    yaml: Any = pytest.importorskip("yaml")
+    found = yaml.safe_load_all((KUBERNETES / name).read_text())
+    return {each["metadata"]["name"]: each for each in found if each["kind"] == kind}
+
+
+def closed(**fields: Any) -> dict[str, Any]:
+    """The schema of an object with exactly these fields."""
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": [*fields],
+        "additionalProperties": False,
+    }
+
+
+TEXT = {"type": "string", "minLength": 1}
+#: What autoscaling.yaml uses of a ScaledObject and of its trigger prometheus. Written by hand from the documentation
+#: of KEDA 2.20, so a field that is added to the file is to be looked up there, and added here.
+SCALED_OBJECT = closed(
+    apiVersion={"const": "keda.sh/v1alpha1"},
+    kind={"const": "ScaledObject"},
+    metadata=closed(name=TEXT),
+    spec=closed(
+        scaleTargetRef=closed(name=TEXT),
+        minReplicaCount={"type": "integer", "minimum": 0},
+        maxReplicaCount={"type": "integer", "minimum": 1},
+        triggers={
+            "type": "array",
+            "minItems": 1,
+            "items": closed(
+                type={"const": "prometheus"},
+                metricType={"enum": ["AverageValue", "Value"]},
+                # All of them text, numbers too.
+                metadata=closed(
+                    serverAddress={"type": "string", "pattern": r"^https?://[a-z0-9.-]+:\d+$"},
+                    query=TEXT,
+                    threshold={"type": "string", "pattern": r"^\d+(\.\d+)?$"},
+                ),
+            ),
+        },
+    ),
+)
+
+
+def test_keda_accepts_the_autoscaling() -> None:
+    [scaled] = manifests(AUTOSCALING.name, "ScaledObject").values()
+    validate(scaled, SCALED_OBJECT)
+    assert scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"]
 
 
 @pytest.mark.slow  # needs kubectl, and what `make fuzz` installs
@@ -46,11 +100,11 @@ def test_kubernetes_accepts_the_manifests() -> None:
     yaml: Any = pytest.importorskip("yaml")
     command = [kubectl, "kustomize", str(KUBERNETES)]
     built = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    manifests = [*yaml.safe_load_all(built.stdout)]
-    for manifest in manifests:
+    found = [*yaml.safe_load_all(built.stdout)]
+    for manifest in found:
         schemas.validate(manifest, schemas.latest_version(), strict=True)
     pods = [
-        each["spec"]["template"]["spec"] for each in manifests if "template" in each.get("spec", {})
+        each["spec"]["template"]["spec"] for each in found if "template" in each.get("spec", {})
     ]
     assert len(pods) == 3
     for pod in pods:
