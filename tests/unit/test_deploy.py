@@ -93,6 +93,30 @@ def test_keda_accepts_the_autoscaling() -> None:
     assert scaled["spec"]["minReplicaCount"] <= scaled["spec"]["maxReplicaCount"]
 
 
+@pytest.mark.parametrize("program", ["api", "worker"])
+def test_prometheus_finds_every_pod_and_may_reach_it(program: str) -> None:
+    config = (ROOT / "deploy" / "monitoring" / "prometheus" / "prometheus.yml").read_text()
+    name, pods = f"order-timeout-{program}-metrics", f"order-timeout-{program}"
+    assert f"{name}.NAMESPACE" in config.partition("\nglobal:")[0]
+    service = manifests("service.yaml", "Service")[name]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"]
+    [port] = {int(each) for each in re.findall(r"port: (\d+)", config)}
+    assert [each["port"] for each in service["ports"]] == [port]
+
+    template = manifests("service.yaml", "Deployment")[pods]["spec"]["template"]
+    assert service["selector"] == template["metadata"]["labels"]
+    [container] = template["spec"]["containers"]
+    assert {"name": "metrics", "containerPort": port} in container["ports"]
+
+    policy = manifests("network.yaml", "NetworkPolicy")[pods]["spec"]
+    assert policy["podSelector"]["matchLabels"] == service["selector"]
+    [allowed] = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "metrics"}]]
+    [peer] = allowed["from"]
+    namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert f".{namespace}:9090\n" in AUTOSCALING.read_text()
+
+
 @pytest.mark.slow  # needs kubectl, and what `make fuzz` installs
 def test_kubernetes_accepts_the_manifests() -> None:
     kubectl = shutil.which("kubectl") or pytest.skip("no kubectl")
