@@ -3,13 +3,19 @@
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import validate
 
 from devtools.processes import ROOT
+from worker.runtime.liveness import WorkerHealth
+from worker.watch.exposure import health_page
+from worker.watch.monitoring import MonitoringServer
 
 KUBERNETES, SYSTEMD = ROOT / "deploy" / "kubernetes", ROOT / "deploy" / "systemd"
 SERVICE = (KUBERNETES / "service.yaml").read_text()
@@ -115,6 +121,31 @@ def test_prometheus_finds_every_pod_and_may_reach_it(program: str) -> None:
     [peer] = allowed["from"]
     namespace = peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
     assert f".{namespace}:9090\n" in AUTOSCALING.read_text()
+
+
+STATUSES = get_args(WorkerHealth.__annotations__["status"])
+
+
+@pytest.fixture(params=STATUSES)
+def healthz(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
+    """What a worker says of itself, and the port on which it does."""
+    health = WorkerHealth("w", request.param, (), ())
+    pages = {"/healthz": lambda accept: health_page(lambda: health, accept)}
+    with closing(MonitoringServer("127.0.0.1", 0, pages)) as server:
+        server.start()
+        yield request.param, server.port
+
+
+def test_only_a_worker_that_works_replaces_another(healthz: tuple[str, int]) -> None:
+    status, port = healthz
+    spec = manifests("service.yaml", "Deployment")["order-timeout-worker"]["spec"]
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    [container] = spec["template"]["spec"]["containers"]
+    python, *probe = container["readinessProbe"]["exec"]["command"]
+    assert python == "python"
+    probe = [part.replace(":9100/", f":{port}/") for part in probe]
+    done = subprocess.run([sys.executable, *probe], capture_output=True, check=False, timeout=60)
+    assert (done.returncode == 0) == (status == "ok"), done.stderr
 
 
 @pytest.mark.slow  # needs kubectl, and what `make fuzz` installs
