@@ -1,8 +1,9 @@
 """No statement's plan depends on what a database knows of its tables.
 
-A database that was just migrated, restored or upgraded knows nothing until it is analysed. Every
-operation of the service is run on such a database and on an analysed copy of it, and what each
-statement reads is counted: in pages, by EXPLAIN. No clock is looked at.
+A database that was just migrated, restored or upgraded knows nothing until it is analysed, and one that
+was analysed while its tables were empty thinks that they are. Every operation of the service is run on
+such databases and on an analysed copy of them, and what each statement reads is counted: in pages, by
+EXPLAIN. No clock is looked at.
 
 ``ORDERS=1000000 pytest tests/integration/test_sql_plans.py`` looks at a million orders.
 """

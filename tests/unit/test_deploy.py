@@ -65,8 +65,8 @@ def closed(**fields: Any) -> dict[str, Any]:
 
 
 TEXT = {"type": "string", "minLength": 1}
-#: What autoscaling.yaml uses of a ScaledObject and of its trigger prometheus. Written by hand from the documentation
-#: of KEDA 2.20, so a field that is added to the file is to be looked up there, and added here.
+#: What autoscaling.yaml uses of a ScaledObject and of its trigger prometheus. Written by hand from the CRD and
+#: the scaler of KEDA 2.20, so a field that is added to the file is to be looked up there, and added here.
 SCALED_OBJECT = closed(
     apiVersion={"const": "keda.sh/v1alpha1"},
     kind={"const": "ScaledObject"},
