@@ -1,4 +1,4 @@
-"""The release before this one, from git: what an upgrade begins with, and a rollback ends with."""
+"""The release before this one, from git: what an upgrade begins with, and a rollback ends with; and the next one's schema."""
 
 import re
 import shutil
@@ -7,12 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from alembic.config import Config
 
 from devtools.processes import ROOT, Code
+from orders.sql.migrate import config
+from orders.sql.tables import SCHEMA_VERSION
+from tests.e2e.pages import UPGRADING, the_block
 
 #: Upgrades start here. Until it is tagged, the code that last changed the schema stands for the release before.
 FIRST = (0, 2, 0)
 LOCK = "requirements/service.lock"
+#: The migration that a page shows, and its way back.
+MIGRATION = f"""
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0999_later", "{SCHEMA_VERSION}"
+
+{the_block("python", "postgresql_concurrently", UPGRADING)}
+
+def downgrade():
+    op.drop_column("orders", "channel")
+"""
 
 
 def release_before(folder: Path) -> Code:
@@ -21,15 +38,25 @@ def release_before(folder: Path) -> Code:
     It runs in the environment of these tests, or in one of its own if it needs other packages.
     """
     commit = _commit()
-    archive, checkout = folder / "release.zip", folder / "release"
+    archive, checkout = folder / "release.tar", folder / "release"
     _git("archive", "--output", str(archive), commit)
-    shutil.unpack_archive(str(archive), checkout)
+    shutil.unpack_archive(archive, checkout, filter="data")  # a zip would lose its links
     same = (checkout / LOCK).read_text() == (ROOT / LOCK).read_text()
     code = Code(checkout, sys.executable if same else _environment(folder / "venv", checkout))
     look = [code.python, "-c", "import orders, worker; print(orders.__file__, worker.__file__)"]
     found = subprocess.check_output(look, cwd=checkout, text=True).split()
     assert [Path(each).parent.parent for each in found] == [checkout, checkout]
     return code
+
+
+def schema_after(folder: Path, url: str) -> Config:
+    """For a database at this URL: our migrations and one more, in ``folder``."""
+    folder.mkdir()
+    (folder / "0999_later.py").write_text(MIGRATION)
+    made = config()
+    made.set_main_option("version_locations", f"{ROOT / 'migrations' / 'versions'}:{folder}")
+    made.attributes["engine"] = sa.create_engine(url, poolclass=sa.NullPool)
+    return made
 
 
 def _commit() -> str:
