@@ -1,9 +1,12 @@
 """A backup of SQL is restored into an empty database, whatever Redis has: nothing is missing, and all goes on."""
 
 import os
+import re
+import shlex
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,16 +15,21 @@ import sqlalchemy as sa
 
 from devtools import processes
 from devtools.postgres import Postgres, binary
-from devtools.processes import wait_until
+from devtools.processes import free_port, wait_until
 from devtools.valkey import Valkey
+from examples.provider import PaymentProvider
 from orders.config import Settings
+from orders.freezes.domain import FreezeState
+from orders.freezes.service import Freezes
+from orders.providers.service import Providers
 from orders.queues import QUEUE
 from orders.sql.database import create_engine, reading
+from orders.sql.tables import unpaid_orders
 from orders.stock.service import StockService
 from tests.conftest import Shop, empty_database
 from tests.e2e.pages import OPERATIONS, the_block
 from tests.states import states, status
-from worker import DelayQueue
+from worker import DelayQueue, Place
 
 
 def dump_and_restore(url: str, to: str, folder: Path) -> None:
@@ -41,6 +49,12 @@ def dump_and_restore(url: str, to: str, folder: Path) -> None:
         )
 
 
+def as_written(command: str, env: dict[str, str], **values: str) -> str:
+    """Run the page's only command that begins so; return its output."""
+    [found] = re.findall(rf"`python -m ({command} [^`]*)`", OPERATIONS)
+    return processes.run([values.get(word, word) for word in shlex.split(found)], env)
+
+
 @pytest.fixture
 def empty_url(postgres: Postgres) -> Iterator[str]:
     """A second database, with nothing in it."""
@@ -50,14 +64,15 @@ def empty_url(postgres: Postgres) -> Iterator[str]:
 
 @pytest.mark.slow  # without a backup: faults/test_redis_fails.py, where Redis is empty, too
 @pytest.mark.parametrize(
-    "checks",
+    ("checks", "frozen"),
     [
-        pytest.param([], id="Redis is empty"),
-        pytest.param(["soon", "later"], id="Redis is newer"),
-        pytest.param(["paid"], id="Redis is older"),
+        pytest.param([], False, id="Redis is empty"),
+        pytest.param(["soon", "later"], False, id="Redis is newer"),
+        pytest.param(["paid"], False, id="Redis is older"),
+        pytest.param(["soon", "later"], True, id="frozen, as the page says"),
     ],
 )
-def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
+def test_a_freeze_saves_what_was_paid_after_the_backup(
     shop: Shop,
     empty_url: str,
     valkey: Valkey,
@@ -65,11 +80,14 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     tmp_path: Path,
     *,
     checks: list[str],
+    frozen: bool,
 ) -> None:
+    """Without one, all that is unpaid in the backup is cancelled."""
     paid, overdue, soon = shop.place(tea=2), shop.place(tea=3), shop.place(tea=4)
     shop.pay(paid)
     shop.expire_in(-60_000, overdue)
     shop.expire_in(1000, soon)
+    endpoint, secret = Providers(shop.engine).add("customer", "bank")
     then = shop.tables()
     dump_and_restore(shop.engine.url.render_as_string(hide_password=False), empty_url, tmp_path)
     shop.pay(soon)  # after the backup, which does not know of it
@@ -82,18 +100,48 @@ def test_what_is_unpaid_in_a_backup_is_cancelled_after_a_restore(
     restored = replace(shop, engine=engine, stock_service=StockService(engine))
     assert restored.tables() == then
     env = {"DATABASE_URL": empty_url, "REDIS_URL": valkey.url}
-    worker = processes.worker(env, tmp_path / "worker.log")
+    freeze = as_written("orders freeze", env).partition(":")[0] if frozen else ""
+    running = [processes.worker(env, tmp_path / "worker.log")]
+    expected = {paid.id: "paid", overdue.id: "cancelled", soon.id: "cancelled"}
     try:
-        expected = {paid.id: "paid", overdue.id: "cancelled", soon.id: "cancelled"}
+        if frozen:
+            wait_until(lambda: is_put_off(queue, soon.id), "the worker to leave it for later")
+            port = free_port()
+            running.append(processes.api(env, port, tmp_path / "api.log"))
+            url = f"http://127.0.0.1:{port}/v1/providers/{endpoint.id}/webhook"
+            provider = PaymentProvider(url, secret)
+            report = provider.charge(asdict(soon))
+            wait_until(lambda: provider.deliver(report), "the API to serve", ignoring=OSError)
+            as_written("orders thaw", env, ID=freeze)
+            get = Freezes(engine).get
+            wait_until(lambda: get(freeze).state is FreezeState.OVER, "time to be given back")
+            assert deadlines(engine) == {overdue.id: get(freeze).ends_at + timedelta(minutes=5)}
+            expected[soon.id] = "paid"
+            restored.expire_in(-1, overdue)
+            queue.schedule(overdue.id, delay_ms=0)
         wait_until(lambda: statuses(engine) == expected, "what is unpaid to be cancelled")
         wait_until(
             lambda: not queue.stats().scheduled + queue.stats().leased, "no check to be left"
         )
     finally:
-        worker.kill()
+        for process in running:
+            process.kill()
     assert queue.dead() == []
     restored.check(tea=100)
     engine.dispose()
+
+
+def is_put_off(queue: DelayQueue, order_id: str) -> bool:
+    """Whether its check is scheduled for a time after the deadline that it had."""
+    found = queue.look_up(order_id)
+    return found is not None and found.place is Place.SCHEDULED and (found.in_ms or 0) > 1000
+
+
+def deadlines(engine: sa.Engine) -> dict[str, datetime]:
+    """Of each unpaid order."""
+    with reading(engine) as connection:
+        rows = connection.execute(sa.select(unpaid_orders.c.order_id, unpaid_orders.c.expires_at))
+        return {row.order_id: row.expires_at for row in rows}
 
 
 def statuses(engine: sa.Engine) -> dict[str, str]:
