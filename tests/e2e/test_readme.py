@@ -102,6 +102,12 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_the_catalogue_of_faults_names_each_of_their_files() -> None:
+    folder = ROOT / "tests" / "faults"
+    page = (folder / "README.md").read_text()
+    assert [path for path in folder.glob("test_*.py") if f"`{path.name}`" not in page] == []
+
+
 def test_every_link_leads_to_a_file_and_to_a_heading_that_exist() -> None:
     for path, text in PAGES.items():
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
