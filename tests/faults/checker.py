@@ -21,7 +21,6 @@ from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import redis
 import sqlalchemy as sa
 
 from orders.sql.tables import (
@@ -35,6 +34,8 @@ from orders.sql.tables import (
     webhook_deliveries,
     webhook_subscriptions,
 )
+from worker import DelayQueue
+from worker.queue.shards import parts_of
 
 #: Stands where a token stands while a worker holds the task.
 NOBODY = 64 * "-"
@@ -61,9 +62,9 @@ class Response(NamedTuple):
 class Queue:
     """Where Redis has which tasks."""
 
-    scheduled: set[str] = field(default_factory=set)
-    leased: set[str] = field(default_factory=set)
-    dead: set[str] = field(default_factory=set)
+    scheduled: list[str] = field(default_factory=list)
+    leased: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
     #: Of tasks that somebody holds.
     tokens: dict[str, str] = field(default_factory=dict)
     #: Of which it is stored what their attempts came to.
@@ -90,9 +91,9 @@ class History:
 
 
 def read(
-    engine: sa.Engine, client: redis.Redis | None, responses: Iterable[Response] = ()
+    engine: sa.Engine, queue: DelayQueue | None, responses: Iterable[Response] = ()
 ) -> History:
-    """Read the history; without a client, Redis is left out."""
+    """Read the history; without a queue, Redis is left out."""
     # What a client was told before the snapshot is in the snapshot.
     told = [*responses]
     snapshot: dict[str, Any] = {"isolation_level": "REPEATABLE READ"}
@@ -120,7 +121,7 @@ def read(
         stock=list(tables[3]),
         payments=list(tables[4]),
         adjustments=list(tables[5]),
-        queue=None if client is None else read_queue(client),
+        queue=None if queue is None else read_queue(queue),
         responses=told,
         subscriptions=tables[6],
         deliveries=tables[7],
@@ -155,19 +156,29 @@ ANSWERS = {
 REFUNDS = ("refund_due", "refunded")
 
 
-def read_queue(client: redis.Redis) -> Queue:
-    """One look at the queue, in one transaction."""
-    with client.pipeline(transaction=True) as pipeline:
-        pipeline.zrange("{order-timeout}:scheduled", 0, -1)
-        pipeline.zrange("{order-timeout}:leased", 0, -1)
-        pipeline.hkeys("{order-timeout}:letters")
-        pipeline.hgetall("{order-timeout}:tokens")
-        *places, tokens = pipeline.execute()
-    scheduled, leased, dead = ({task_id.decode() for task_id in ids} for ids in places)
-    # Behind each token stands what the task's attempts came to, and dashes instead of nobody's.
-    held = {task_id.decode(): kept.decode()[:64] for task_id, kept in tokens.items()}
-    held_by = {task_id: token for task_id, token in held.items() if token != NOBODY}
-    return Queue(scheduled, leased, dead, held_by, remembered={*held})
+#: A pipeline would follow no failover of a cluster.
+LOOK = """
+return {
+  redis.call('ZRANGE', KEYS[1], 0, -1), redis.call('ZRANGE', KEYS[2], 0, -1), redis.call('HKEYS', KEYS[3]),
+  redis.call('HKEYS', KEYS[4]), redis.call('HVALS', KEYS[4])
+}
+"""
+
+
+def read_queue(queue: DelayQueue) -> Queue:
+    """One look at the queue: at each of its shards, in one script."""
+    found = Queue()
+    for part in parts_of(queue):
+        keys = part.keys
+        names = (keys.scheduled, keys.leased, keys.letters, keys.tokens)
+        *places, ids, kept = part._redis.eval(LOOK, len(names), *names)
+        for place, tasks in zip((found.scheduled, found.leased, found.dead), places, strict=True):
+            place.extend(task_id.decode() for task_id in tasks)
+        # Behind each token stands what the task's attempts came to, and dashes instead of nobody's.
+        held = {i.decode(): each.decode()[:64] for i, each in zip(ids, kept, strict=True)}
+        found.tokens |= {task_id: token for task_id, token in held.items() if token != NOBODY}
+        found.remembered |= {*held}
+    return found
 
 
 def violations(
@@ -198,7 +209,7 @@ def violations(
     ]
     if history.queue is not None:
         found += _places(history, history.queue, drained=drained, complete=complete)
-        strangers = history.queue.dead - set(poison)
+        strangers = {*history.queue.dead} - {*poison}
         found += [
             Violation("S5", f"the lease on {task_id} was ended by somebody else")
             for task_id, token in (held or {}).items()
@@ -368,14 +379,14 @@ def _places(
             yield Violation("S4", f"{task_id} is in {count} places")
     for task_id in sorted(queue.remembered - places.keys()):
         yield Violation("S4", f"{task_id} is in no place, and its attempts are remembered")
-    for task_id in sorted(set(queue.tokens) ^ queue.leased):
+    for task_id in sorted({*queue.tokens} ^ {*queue.leased}):
         yield Violation("S5", f"{task_id}: leased {task_id in queue.leased}, token not alike")
     if complete:
         for order in history.orders.values():
             if order.status == "unpaid" and order.id not in places:
                 yield Violation("S4", f"order {order.id} is unpaid and has no check")
     if drained:
-        for task_id in sorted(queue.scheduled | queue.leased):
+        for task_id in sorted({*queue.scheduled, *queue.leased}):
             yield Violation("S4", f"{task_id} has a check after the drain")
 
 

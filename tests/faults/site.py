@@ -228,7 +228,7 @@ class Site:
         return violations(history, stocked=STOCKED, **expectations)
 
     def history(self, told: Sequence[Response] = (), *, of_the_queue: bool = True) -> History:
-        return read(self.services.engine, self.queue._redis if of_the_queue else None, told)
+        return read(self.services.engine, self.queue if of_the_queue else None, told)
 
     def everything(self) -> dict[str, Any]:
         """Every row of every table, and every key of Redis: to find out that nothing changed.

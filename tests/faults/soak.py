@@ -27,6 +27,7 @@ import sqlalchemy as sa
 
 from devtools.postgres import Postgres
 from devtools.processes import Process, free_port, wait_until
+from orders.queues import QUEUE
 from orders.sql.tables import order_events, webhook_deliveries
 from tests.faults.checker import History, Violation, read, violations
 from tests.faults.load import Load
@@ -34,6 +35,8 @@ from tests.faults.proxy import Mode, Proxy
 from tests.faults.site import ON_HAND, SKUS, Site
 from tests.receiver import Receiver
 from tests.states import states, status
+from worker import connect
+from worker.queue.shards import queue_of
 
 LEASE_SECONDS = 3
 SETTINGS = {
@@ -57,6 +60,9 @@ REFUNDS = ("payment.refund_due", "payment.refunded")
 
 class Soak:
     """One run."""
+
+    #: Over how many the orders' queue is spread.
+    shards = 1
 
     def __init__(self, folder: Path, seed: int, customers: int) -> None:
         self.chance = random.Random(seed)
@@ -238,8 +244,9 @@ class Soak:
             self.checks += 1
 
     def history(self) -> History:
-        with redis.Redis.from_url(self.site.valkey.url, socket_timeout=5) as client:
-            return read(self.site.services.engine, client, [*self.load.responses])
+        with connect(self.site.env["REDIS_URL"], timeout_seconds=5) as client:
+            queue = queue_of(client, QUEUE, self.shards)
+            return read(self.site.services.engine, queue, [*self.load.responses])
 
     def finish(self) -> None:
         """After healing, everything must finish; then nothing may be left or missing."""

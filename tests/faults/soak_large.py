@@ -20,19 +20,19 @@ from devtools.valkey import Valkey
 from orders.config import Settings
 from orders.sql.database import session_settings
 from tests.conftest import upgrade
-from tests.faults.checker import History, read
 from tests.faults.site import Site
 from tests.faults.soak import SETTINGS, Soak, main
 from tests.faults.test_redis_topologies import Servers, cluster, run
 from tests.pooler import pooling
 
-SHARDS = 4
 #: Fewer than the processes may ask for at once.
 BACKENDS = 20
 
 
 class LargeSoak(Soak):
     """One run."""
+
+    shards = 4
 
     def build(self, folder: Path) -> tuple[Site, Mapping[str, str]]:
         folder.chmod(0o755)  # PgBouncer reads its settings again as another user
@@ -55,7 +55,7 @@ class LargeSoak(Soak):
         settings = {
             **SETTINGS,
             "REDIS_URL": f"redis+cluster://127.0.0.1:{self.nodes[0].port}",
-            "QUEUE_SHARDS": str(SHARDS),
+            "QUEUE_SHARDS": str(self.shards),
             "DATABASE_POOLER": "true",
         }
         return Site(folder, url, settings), {}
@@ -123,9 +123,6 @@ class LargeSoak(Soak):
             autocommit=True,
         ) as console:
             console.execute(command.encode(), prepare=False)
-
-    def history(self) -> History:
-        return read(self.site.services.engine, None, [*self.load.responses])
 
 
 if __name__ == "__main__":

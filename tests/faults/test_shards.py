@@ -124,7 +124,7 @@ def test_four_shards_of_a_cluster_are_on_several_nodes(
         site.wait_until_drained()
         wait_until(lambda: handled(site, worker, "batch") == {*names}, "a batch of each shard")
         site.assert_each_was_cancelled_once(ids)
-        assert site.violations(of_the_queue=False, drained=True) == []
+        assert site.violations(drained=True) == []
     finally:
         site.close()
 
