@@ -1,7 +1,7 @@
 """A transaction that stays open for long, beside orders that are placed and expire.
 
     python -m benchmarks.snapshot [--rate 200] [--seconds 15] [--expired 200000] [--skus 500]
-        [--repetitions 1]
+        [--repetitions 1] [--held 2]
 
 While somebody holds a snapshot, PostgreSQL removes no row that was deleted since: what has expired stays in tables and indexes.
 Orders that live for a second are placed at a steady rate, and a worker cancels them; afterwards the sweep's own statement is
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--expired", type=int, default=200_000)
     parser.add_argument("--skus", type=int, default=SKUS)
     parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--held", type=int, default=2)
     options = parser.parse_args()
     with scene() as stage:
         report = Report("snapshot", stage.settings())
@@ -66,10 +67,10 @@ def main() -> None:
                 with psycopg.connect(stage.dsn) as reader:
                     reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     reader.execute("SELECT count(*) FROM stock_items")
+                    row = f"a snapshot held, {options.expired:,} expired since"
                     _touch_stock(stage, options.expired // options.skus)
                     _expire(stage, options.expired)
-                    row = f"a snapshot held, {options.expired:,} expired since"
-                    _add(report, row, phase, 2 * options.repetitions)
+                    _add(report, row, phase, options.held)
                 stage.vacuum()
                 _add(report, "as usual", phase, options.repetitions)
         finally:
