@@ -30,6 +30,7 @@ PARTS: dict[str, list[str]] = {
     "calls": ["--requests", "5"],
     "http": ["--seconds", "2", "--repetitions", "1"],
     "hot": ["--seconds", "2", "--orders", "2000", "--repetitions", "1"],
+    "herd": ["--herd", "2000", "--seconds", "3"],
     "snapshot": ["--seconds", "2", "--expired", "2000", "--repetitions", "1"],
     "capacity": ["--requests", "100", "--orders", "4000", "--seconds", "1", "--repetitions", "1"],
     "simulate": [],
