@@ -149,7 +149,8 @@ class SQLite:
         self.due_as_text = self.due
         self.last_due = sa.bindparam("last_due", type_=sa.String())
         days = sa.func.julianday(self.due) - sa.func.julianday("now")
-        self.ms = sa.type_coerce(days * 86_400_000, sa.Double)
+        # Whole, as SQLite's times are. Days are doubles: unrounded, the difference is off by some hundredths.
+        self.ms = sa.type_coerce(sa.func.round(days * 86_400_000), sa.Double)
         #: Whether it is a time at all: SQLite stores any value in any column.
         self.is_time = self.ms.is_not(None)
         self.read_only = sa.false()  # not known before a write fails
