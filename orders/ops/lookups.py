@@ -50,12 +50,15 @@ class ShownRecords(Transactional[OrderRepository]):
         return fresh | self._slow.get() if fresh["answers"] else fresh
 
     def _read_fresh(self) -> Json:
-        try:
-            with self._reading() as sql:
-                upcoming = sql.run(repository.LIST_NEXT, most=NEXT).all()
-                latest = sql.run(repository.LIST_LATEST, most=LATEST).all()
-        except (StorageUnavailable, sa.exc.DBAPIError):  # or there is no schema yet
+        lists = self._in_time(
+            lambda sql: (
+                sql.run(repository.LIST_NEXT, most=NEXT).all(),
+                sql.run(repository.LIST_LATEST, most=LATEST).all(),
+            )
+        )
+        if lists is None:  # or there is no schema yet
             return {"answers": False}
+        upcoming, latest = lists
         late = self._in_time(lambda sql: sql.run(repository.COUNT_OVERDUE, most=MOST_OVERDUE).one())
         # Read only while there is something to be explained.
         is_late = late is None or late.orders
@@ -70,19 +73,22 @@ class ShownRecords(Transactional[OrderRepository]):
         }
 
     def _in_time(self, read: Callable[[OrderRepository], T]) -> T | None:
-        """What ``read`` returns; None if it takes too long: behind many orders that a freeze holds, for example."""
+        """What ``read`` returns; None if the database does not answer, or this takes too long while others succeed."""
         with suppress(StorageUnavailable, sa.exc.DBAPIError), self._reading() as sql:
             return read(sql)
         return None
 
     def _read_slow(self) -> Json:
-        try:
-            with self._reading() as sql:
-                unpaid = sql.run(repository.COUNT_UNPAID, most=MOST_UNPAID).scalar_one()
-                refunds = sql.refunds_due(MOST_REFUNDS)
-                cancelled = sql.run(repository.LIST_LATENESS, most=repository.SAMPLE).all()
-        except (StorageUnavailable, sa.exc.DBAPIError):
-            return {}  # these reads may time out while the others succeed
+        found = self._in_time(
+            lambda sql: (
+                sql.run(repository.COUNT_UNPAID, most=MOST_UNPAID).scalar_one(),
+                sql.refunds_due(MOST_REFUNDS),
+                sql.run(repository.LIST_LATENESS, most=repository.SAMPLE).all(),
+            )
+        )
+        if found is None:
+            return {}
+        unpaid, refunds, cancelled = found
         return {
             "unpaid": {"count": unpaid, "most": MOST_UNPAID},
             "refunds": {"sums": [each._asdict() for each in refunds], "most": MOST_REFUNDS},

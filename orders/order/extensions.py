@@ -274,7 +274,7 @@ class Extensions(Payments):
         return batch if any(row.kind == "freeze" for row in rows) else None
 
     def count(self, wanted: Wanted, *, seconds: float = math.inf) -> ExtensionProgress:
-        """How many orders `extend` would extend, as far as that can be counted in so many seconds."""
+        """How many orders `extend` would extend: all if it is done, otherwise as many as it counted in so many seconds."""
         until = time.monotonic() + seconds
         total, values = 0, {**first_page(wanted), "for_extension": ""}
         with reading(self._engine) as connection:

@@ -150,11 +150,12 @@ export function problems({ sql, redis }) {
     const { count, most, oldest_ms } = sql.overdue;
     found.push(["bad", `${upTo(count, most)} unpaid ${count === 1 ? "order is" : "orders are"} overdue, the oldest by ${duration(oldest_ms)}.`, "OrdersOverdue"]);
   }
-  const unknown = sql.answers ? [[sql.overdue, "how many orders are overdue"], [sql.freezes, "whether cancellations are stopped"]].filter(([known]) => !known) : [];
-  for (const [, what] of unknown) found.push(["warn", `It is not known ${what}: the database takes too long to say it.`, "DatabaseUnavailable"]);
+  if (sql.answers && !sql.overdue) found.push(notKnown("how many orders are overdue"));
+  if (sql.answers && !sql.freezes) found.push(notKnown("whether cancellations are stopped"));
   return found.sort(([a], [b]) => (a === b ? 0 : a === "bad" ? -1 : 1));
 }
 
+const notKnown = (what) => ["warn", `It is not known ${what}: the database takes too long to say it.`, "DatabaseUnavailable"];
 const names = (queues) => queues.map((queue) => queue.name).join(", ");
 
 // -- orders --------------------------------------------------------------------------------
