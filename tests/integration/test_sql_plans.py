@@ -257,7 +257,7 @@ EMPTIED = """
 """
 
 
-class Pair(NamedTuple):
+class Shops(NamedTuple):
     """Shops with the same orders: one's database was never analysed, one's while it was empty, and one's with them."""
 
     cold: Shop
@@ -266,7 +266,7 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def pair(postgres: Postgres) -> Iterator[Pair]:
+def shops(postgres: Postgres) -> Iterator[Shops]:
     with ExitStack() as stack:
         cold_url = stack.enter_context(empty_database(postgres))
         fill_empty(cold_url)
@@ -274,12 +274,12 @@ def pair(postgres: Postgres) -> Iterator[Pair]:
         copies = [
             stack.enter_context(empty_database(postgres, f"TEMPLATE {cold_name}")) for _ in range(2)
         ]
-        pair = Pair(*(stack.enter_context(opened(url, **PATIENT)) for url in (cold_url, *copies)))
-        with writing(pair.emptied.engine) as connection:
+        shops = Shops(*(stack.enter_context(opened(url, **PATIENT)) for url in (cold_url, *copies)))
+        with writing(shops.emptied.engine) as connection:
             connection.execute(sa.text(EMPTIED))
-        with writing(pair.analysed.engine) as connection:
+        with writing(shops.analysed.engine) as connection:
             connection.execute(sa.text("ANALYZE"))
-        yield pair
+        yield shops
 
 
 def fill_empty(url: str) -> None:
@@ -308,10 +308,10 @@ def overdue(shop: Shop, count: int) -> list[str]:
 # -- what is promised ----------------------------------------------------------------------
 
 
-def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> list[Read]:
+def assert_alike(shops: Shops, use: Callable[[Shop], object]) -> list[Read]:
     """An operation reads no table from end to end, and about as much on each database."""
     costs, found = [], []
-    for shop in pair:
+    for shop in shops:
         with watched(shop.engine) as reads:
             use(shop)
         assert reads
@@ -325,17 +325,17 @@ def assert_alike(pair: Pair, use: Callable[[Shop], object]) -> list[Read]:
 
 @pytest.mark.parametrize("in_detail", [False, True])
 @pytest.mark.parametrize("size", [1, 20, 500])
-def test_a_batch_expires_without_statistics(pair: Pair, size: int, *, in_detail: bool) -> None:
-    batches = {id(shop): overdue(shop, size) for shop in pair}
+def test_a_batch_expires_without_statistics(shops: Shops, size: int, *, in_detail: bool) -> None:
+    batches = {id(shop): overdue(shop, size) for shop in shops}
     told: list[CancelledOrder] = []
     report = told.extend if in_detail else None
-    assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)], report))
-    for shop in pair:
+    assert_alike(shops, lambda shop: expire_now(shop.service, batches[id(shop)], report))
+    for shop in shops:
         assert not {*batches[id(shop)]} & {*overdue(shop, size)}
-    assert len(told) == len(pair) * size * in_detail
+    assert len(told) == len(shops) * size * in_detail
 
 
-def test_extensions_need_no_statistics(pair: Pair) -> None:
+def test_extensions_need_no_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         for wanted in (Wanted(sku="sku-007"), Wanted(shop.client, due_before=NOW)):
             values = {**first_page(wanted), "for_extension": new_id()}
@@ -344,11 +344,11 @@ def test_extensions_need_no_statistics(pair: Pair) -> None:
                 assert count_wanted(connection, **values)[0].wanted
                 assert extend_wanted(connection, **values, **more)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_a_paced_batch_needs_no_statistics(pair: Pair) -> None:
-    batches = {id(shop): overdue(shop, 500) for shop in pair}
+def test_a_paced_batch_needs_no_statistics(shops: Shops) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in shops}
 
     def use(shop: Shop) -> None:
         for _ in range(2):
@@ -356,18 +356,18 @@ def test_a_paced_batch_needs_no_statistics(pair: Pair) -> None:
                 expired = OrderRepository(connection).expire(batches[id(shop)], per_second=100)
         assert expired.cancelled < 500
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_a_batch_that_is_settled_already_costs_no_more(pair: Pair) -> None:
-    batches = {id(shop): overdue(shop, 500) for shop in pair}
-    for shop in pair:
+def test_a_batch_that_is_settled_already_costs_no_more(shops: Shops) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in shops}
+    for shop in shops:
         expire_now(shop.service, batches[id(shop)])
-    assert_alike(pair, lambda shop: expire_now(shop.service, batches[id(shop)]))
+    assert_alike(shops, lambda shop: expire_now(shop.service, batches[id(shop)]))
 
 
 @pytest.fixture
-def frozen(pair: Pair) -> Iterator[list[str]]:
+def frozen(shops: Shops) -> Iterator[list[str]]:
     """Ten freezes that hold other orders, one of which gives back, and many that are over."""
     past = sa.text(
         "INSERT INTO freezes (id, reason, opened_by, opened_at, ends_at, asked_ms, give_back_ms, given_back_at)"
@@ -375,7 +375,7 @@ def frozen(pair: Pair) -> Iterator[list[str]]:
         "CAST(:oldest AS timestamptz), CAST(:now AS timestamptz), interval '10 s') AS at"
     )
     made = [new_id() for _ in range(10)]
-    for shop in pair:
+    for shop in shops:
         with shop.engine.begin() as connection:
             connection.execute(past, {"oldest": OLDEST, "now": NOW})
         for number, each in enumerate(made[1:]):
@@ -384,15 +384,15 @@ def frozen(pair: Pair) -> Iterator[list[str]]:
         scope = Scope(client="customer")
         Freezes(shop.engine).open(scope, reason="r", by="b", seconds=600, made_id=made[0])
     yield made
-    for shop in pair:
+    for shop in shops:
         with shop.engine.begin() as connection:
             connection.execute(sa.delete(freezes))
         with autocommit(shop.engine) as connection:
             connection.execute(sa.text("VACUUM unpaid_orders"))  # of what was extended
 
 
-def test_freezes_need_no_statistics(pair: Pair, frozen: list[str]) -> None:
-    batches = {id(shop): overdue(shop, 500) for shop in pair}
+def test_freezes_need_no_statistics(shops: Shops, frozen: list[str]) -> None:
+    batches = {id(shop): overdue(shop, 500) for shop in shops}
 
     def use(shop: Shop) -> None:
         held, batch = Freezes(shop.engine), batches[id(shop)]
@@ -411,10 +411,10 @@ def test_freezes_need_no_statistics(pair: Pair, frozen: list[str]) -> None:
             connection.execute(over.values(given_back_at=now()))
         assert expire_now(shop.service, overdue(shop, 100)) == {}
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
+def test_an_orders_operations_need_no_statistics(shops: Shops) -> None:
     one = {"sku-000": 1}
     hundred = {f"sku-{number:03}": 1 for number in range(100)}
 
@@ -450,10 +450,10 @@ def test_an_orders_operations_need_no_statistics(pair: Pair) -> None:
             details = {"client_reference": "A-2", "metadata": {"a": 1}}
             shop.service.describe(shop.client, order.id, details, versions=None)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_providers_are_managed_without_statistics(pair: Pair) -> None:
+def test_providers_are_managed_without_statistics(shops: Shops) -> None:
     # Of another client: one that has most endpoints is listed by reading most.
     def use(shop: Shop) -> None:
         providers = Providers(shop.engine)
@@ -475,10 +475,10 @@ def test_providers_are_managed_without_statistics(pair: Pair) -> None:
         with pytest.raises(SignatureInvalid):
             providers.authenticate(new_id(), headers, b"{}", now_seconds=0)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_attempts_are_opened_and_settled_without_statistics(pair: Pair) -> None:
+def test_attempts_are_opened_and_settled_without_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         attempts = Attempts(shop.engine, shop.scheduler, shop.scheduler, 10**9)
         order_id = id_of_unpaid[id(shop)]
@@ -500,11 +500,11 @@ def test_attempts_are_opened_and_settled_without_statistics(pair: Pair) -> None:
         assert shop.service.cancel(shop.client, order_id)
         assert Providers(shop.engine).closer(shop.client, "nobody") is None
 
-    id_of_unpaid = {id(shop): overdue(shop, 1)[0] for shop in pair}
-    assert_alike(pair, use)
+    id_of_unpaid = {id(shop): overdue(shop, 1)[0] for shop in shops}
+    assert_alike(shops, use)
 
 
-def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None:
+def test_stock_is_set_adjusted_and_listed_without_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         stock = shop.stock_service
         change: dict[str, Any] = {"client_id": shop.client, "reason": "counted"}
@@ -520,10 +520,10 @@ def test_stock_is_set_adjusted_and_listed_without_statistics(pair: Pair) -> None
         with pytest.raises(KeyReused):
             stock.adjust("sku-001", key="one", delta=-1, **change)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_a_refund_by_reference_needs_no_statistics(pair: Pair) -> None:
+def test_a_refund_by_reference_needs_no_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         order = shop.basket({"sku-000": 1})
         shop.pay(order, "by-reference", amount_minor=1)
@@ -531,22 +531,22 @@ def test_a_refund_by_reference_needs_no_statistics(pair: Pair) -> None:
         for _ in range(2):
             shop.service.enter_by_reference(shop.client, "bank", "by-reference", entry)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_a_page_of_stock_reads_no_more_than_it_shows(pair: Pair) -> None:
+def test_a_page_of_stock_reads_no_more_than_it_shows(shops: Shops) -> None:
     costs: dict[Any, int] = {}
-    for shop in pair:
+    for shop in shops:
         stock = shop.stock_service
         for after in (None, "sku-100"):
             with watched(shop.engine) as reads:
                 assert len(stock.items(page_size=PAGE, after=after)) == PAGE
-            costs[shop is pair.cold, "items", after] = reads[-1].cost
+            costs[shop is shops.cold, "items", after] = reads[-1].cost
             assert [read for read in reads if read.faults] == []
         for before in (None, COUNT // 2):
             with watched(shop.engine) as reads:
                 stock.adjustments("sku-000", page_size=PAGE, before_id=before)
-            costs[shop is pair.cold, "adjustments", before] = reads[-1].cost
+            costs[shop is shops.cold, "adjustments", before] = reads[-1].cost
             assert [read for read in reads if read.faults] == []
     # Each adjustment is looked up with the name of its client, on one page of an index and one of
     # the table.
@@ -567,8 +567,8 @@ def make_due_soon(shop: Shop, count: int) -> None:
         connection.execute(moved, {"ms": 50_000})
 
 
-def test_the_sweep_needs_no_statistics(pair: Pair) -> None:
-    for shop in pair:
+def test_the_sweep_needs_no_statistics(shops: Shops) -> None:
+    for shop in shops:
         make_due_soon(shop, 20)
 
     def use(shop: Shop) -> None:
@@ -576,18 +576,18 @@ def test_the_sweep_needs_no_statistics(pair: Pair) -> None:
             pages = swept(shop.engine, after, before, 500)
             assert [len(page) for page, _ in zip(pages, range(3), strict=False)]
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_what_metrics_read_is_bounded_without_statistics(pair: Pair) -> None:
+def test_what_metrics_read_is_bounded_without_statistics(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
             repository = OrderRepository(connection)
             assert repository.oldest_overdue_ms() > 0
             repository.refunds_due(10_000)
 
-    assert_alike(pair, use)
-    for shop in pair:
+    assert_alike(shops, use)
+    for shop in shops:
         with watched(shop.engine) as reads:
             use(shop)
         assert max(read.cost for read in reads) <= 20
@@ -602,8 +602,8 @@ def counted(shop: Shop, customer: str, most: int) -> tuple[Holding, int]:
 
 
 @pytest.mark.parametrize("most", [10, 1000])
-def test_what_a_client_holds_is_counted_up_to_its_limit(pair: Pair, most: int) -> None:
-    for shop in pair:
+def test_what_a_client_holds_is_counted_up_to_its_limit(shops: Shops, most: int) -> None:
+    for shop in shops:
         held, cost = counted(shop, shop.client, most)
         assert held == Holding(most, ITEMS * most)
         assert cost <= 3 * most + 20
@@ -619,18 +619,18 @@ OVERDUE_DELIVERIES, LATER_DELIVERIES, DEAD_DELIVERIES = 2000, 2000, 500
 
 
 @pytest.fixture
-def hooked(pair: Pair) -> Iterator[dict[int, str]]:
+def hooked(shops: Shops) -> Iterator[dict[int, str]]:
     """The id of a subscription in each shop, with a delivery for each order, and of no other event."""
     ids = {}
-    for shop in pair:
+    for shop in shops:
         ids[id(shop)] = (
             webhooks(shop).subscribe(shop.client, url="https://a.example", events=None)[0].id
         )
         fill_deliveries(shop, ids[id(shop)])
-    with writing(pair.analysed.engine) as connection:
+    with writing(shops.analysed.engine) as connection:
         connection.execute(sa.text("ANALYZE"))
     yield ids
-    for shop in pair:
+    for shop in shops:
         with shop.engine.begin() as connection:
             for table in (webhook_interests, webhook_deliveries, webhook_secrets):
                 connection.execute(sa.delete(table))
@@ -684,9 +684,9 @@ def webhooks(shop: Shop) -> Webhooks:
 
 
 def test_webhooks_are_written_with_events_without_statistics(
-    pair: Pair, hooked: dict[int, str]
+    shops: Shops, hooked: dict[int, str]
 ) -> None:
-    batches = {id(shop): overdue(shop, 500) for shop in pair}
+    batches = {id(shop): overdue(shop, 500) for shop in shops}
 
     def use(shop: Shop) -> None:
         expire_now(shop.service, batches[id(shop)])
@@ -696,8 +696,8 @@ def test_webhooks_are_written_with_events_without_statistics(
         late = shop.pay(cancelled, "hooked and late").payment
         shop.service.refund(shop.client, late.id, reference="hooked")
 
-    assert_alike(pair, use)
-    for shop in pair:
+    assert_alike(shops, use)
+    for shop in shops:
         with shop.engine.begin() as connection:
             made = sa.select(webhook_deliveries.c.type).where(
                 webhook_deliveries.c.created_at > NOW, webhook_deliveries.c.status == "pending"
@@ -705,7 +705,7 @@ def test_webhooks_are_written_with_events_without_statistics(
             assert len(connection.execute(made).all()) == 500 + 6, hooked[id(shop)]
 
 
-def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
+def test_webhooks_are_sent_without_statistics(shops: Shops, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         service, one = webhooks(shop), hooked[id(shop)]
         for after, before in ((None, 0.0), (-7200.0, 60.0)):
@@ -724,10 +724,10 @@ def test_webhooks_are_sent_without_statistics(pair: Pair, hooked: dict[int, str]
         service.prune()
         service.redeliver(None, sent[0])
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
-def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, str]) -> None:
+def test_webhooks_are_managed_without_statistics(shops: Shops, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         service, one = webhooks(shop), hooked[id(shop)]
         for status in (None, "pending", "delivered", "dead"):
@@ -745,10 +745,10 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
         service.unsubscribe(shop.client, one)
         assert service.claim(one, lambda _: "body") == (None, True)
 
-    reads = assert_alike(pair, use)
+    reads = assert_alike(shops, use)
     dropped = [read for read in reads if read.statement.startswith("DELETE FROM webhook_deliv")]
     assert max(read.cost for read in reads if read not in dropped) <= PAGES * 3
-    for shop in pair:
+    for shop in shops:
         with shop.engine.begin() as connection:
             left = connection.scalar(sa.select(sa.func.count()).select_from(webhook_deliveries))
         assert left == COUNT + 1 - SLICE, "with the message that has its line looked at"
@@ -758,7 +758,7 @@ def test_webhooks_are_managed_without_statistics(pair: Pair, hooked: dict[int, s
 
 
 @pytest.mark.slow
-def test_the_doctor_reads_no_table_from_end_to_end(pair: Pair, hooked: dict[int, str]) -> None:
+def test_the_doctor_reads_no_table_from_end_to_end(shops: Shops, hooked: dict[int, str]) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
             sql = Statements(connection)
@@ -768,7 +768,7 @@ def test_the_doctor_reads_no_table_from_end_to_end(pair: Pair, hooked: dict[int,
             [failing] = sql.run(doctor.GET_FAILING_WEBHOOKS, most_lines=MOST_LINES).all()
             assert (failing.subscription_id, failing.since) == (hooked[id(shop)], OLDEST)
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
 
 
 # -- the operators' page -------------------------------------------------------------------
@@ -776,7 +776,7 @@ def test_the_doctor_reads_no_table_from_end_to_end(pair: Pair, hooked: dict[int,
 
 @pytest.mark.usefixtures("hooked")
 @pytest.mark.slow
-def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> None:
+def test_the_operators_page_reads_a_bounded_part_of_the_tables(shops: Shops) -> None:
     def use(shop: Shop) -> None:
         with reading(shop.engine) as connection:
             sql = OrderRepository(connection)
@@ -799,12 +799,12 @@ def test_the_operators_page_reads_a_bounded_part_of_the_tables(pair: Pair) -> No
                 assert len(sql.run(ops.FIND_BY_REFERENCE, **values).all()) == most
             sql.run(ops.LIST_DELIVERIES, for_order=some.order_id, most=100)
 
-    for shop in pair:
+    for shop in shops:
         fill_expired(shop)
-    with writing(pair.analysed.engine) as connection:
+    with writing(shops.analysed.engine) as connection:
         connection.execute(sa.text("ANALYZE"))
-    assert_alike(pair, use)
-    for shop in pair:
+    assert_alike(shops, use)
+    for shop in shops:
         with watched(shop.engine) as reads:
             use(shop)
         # A page of its index and one of the table for each row, and the name of its client.
@@ -874,9 +874,9 @@ PAGES, ORDER_PAGES = 100, 310 + 2 * PAGE
 
 @pytest.mark.parametrize("after", MOMENTS)
 @pytest.mark.slow
-def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) -> None:
+def test_a_page_of_a_list_reads_no_more_than_it_shows(shops: Shops, after: str) -> None:
     costs: dict[Any, int] = {}
-    for shop, status, (name, before) in product(pair, STATUSES, MOMENTS.items()):
+    for shop, status, (name, before) in product(shops, STATUSES, MOMENTS.items()):
         sorted_by = "expires_at" if before else "created_at"
         position = None
         for number in range(2):
@@ -894,7 +894,7 @@ def test_a_page_of_a_list_reads_no_more_than_it_shows(pair: Pair, after: str) ->
                     )
                 assert [read for read in reads if read.faults] == []
             [list_of_orders, *_] = reads
-            costs[shop is pair.cold, status, name, number] = list_of_orders.cost
+            costs[shop is shops.cold, status, name, number] = list_of_orders.cost
             if page:
                 position = Position(getattr(page[-1], sorted_by), page[-1].id)
     assert {what: cost for what, cost in costs.items() if cost > ORDER_PAGES} == {}
@@ -916,8 +916,8 @@ def pages(shop: Shop, **filters: Any) -> tuple[int, int]:
     return max(costs), shown
 
 
-def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
-    for shop in pair:
+def test_a_page_of_all_orders_reads_no_more_than_it_shows(shops: Shops) -> None:
+    for shop in shops:
         cost, shown = pages(shop)
         assert shown == 2 * PAGE
         # Beside each order, its client's name.
@@ -926,17 +926,17 @@ def test_a_page_of_all_orders_reads_no_more_than_it_shows(pair: Pair) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_page_between_two_moments_reads_no_more_than_it_shows(
-    pair: Pair, status: str | None
+    shops: Shops, status: str | None
 ) -> None:
     bounds = {"created_after": MOMENTS["among the oldest"], "status": status}
-    for shop, before in product(pair, ["among the oldest", "in the middle", "after all"]):
+    for shop, before in product(shops, ["among the oldest", "in the middle", "after all"]):
         cost, _ = pages(shop, client_id=shop.client, created_before=MOMENTS[before], **bounds)
         assert cost <= ORDER_PAGES
 
 
 @pytest.mark.parametrize("after_id", [0, COUNT // 2, 10**9])
-def test_a_page_of_events_reads_no_more_than_it_shows(pair: Pair, after_id: int) -> None:
-    for shop, client in product(pair, ["client", "other"]):
+def test_a_page_of_events_reads_no_more_than_it_shows(shops: Shops, after_id: int) -> None:
+    for shop, client in product(shops, ["client", "other"]):
         with watched(shop.engine) as reads:
             Feed(shop.engine).events(getattr(shop, client), after_id=after_id, page_size=PAGE)
         assert [read for read in reads if read.faults] == []
@@ -948,9 +948,9 @@ def test_a_page_of_events_reads_no_more_than_it_shows(pair: Pair, after_id: int)
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.slow
 def test_a_page_by_reference_reads_no_more_than_it_shows(
-    pair: Pair, status: str | None, reference: str
+    shops: Shops, status: str | None, reference: str
 ) -> None:
-    for shop, (name, after) in product(pair, MOMENTS.items()):
+    for shop, (name, after) in product(shops, MOMENTS.items()):
         filters = {"client_id": shop.client, "status": status, "client_reference": reference}
         cost, shown = pages(shop, **filters, created_after=after)
         if reference == "unknown" or name in ("now", "after all"):
@@ -964,7 +964,7 @@ def test_a_page_by_reference_reads_no_more_than_it_shows(
 
 
 def test_old_orders_are_deleted_without_statistics(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    shops: Shops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orders.retention.service.DAY_MS", 1)
 
@@ -976,4 +976,4 @@ def test_old_orders_are_deleted_without_statistics(
         assert retention.delete(new_id(), 500, moment) == (0, None)
         retention.erase(str(deleted.last_id))
 
-    assert_alike(pair, use)
+    assert_alike(shops, use)
