@@ -1,13 +1,11 @@
 """A model of the queue in plain Python, which does the same as the queue and is compared with it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any, NamedTuple
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -16,12 +14,10 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.contract.state import NOBODY, State, attempts, state
 from tests.contract.steps import QueueAt, never_sent, numbered, reply_lost
-from tests.length import rounds
 from worker import Cancelled, Due, LeaseLost, Scheduled, Task
 from worker.queue.environment import Environment
 from worker.queue.replies import Put, Restored, Seeded
@@ -703,18 +699,3 @@ class Machine(RuleBasedStateMachine):
 
     def scores(self, place: str) -> dict[str, int]:
         return {task_id: known.at for task_id, known in self.known.items() if known.place == place}
-
-
-def play(machine: Callable[[], Machine], few: int, many: int) -> None:
-    """Play so many rounds of fifty random steps, the same in every run."""
-    run_state_machine_as_test(
-        machine,  # type: ignore[arg-type]  # any callable that makes one will do
-        settings=settings(
-            max_examples=rounds(few, many),
-            stateful_step_count=50,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )

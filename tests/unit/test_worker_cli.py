@@ -1,11 +1,8 @@
 """The command line, as far as it goes without a server."""
 
 import argparse
-import io
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -303,44 +300,6 @@ def test_monitor_names_the_command_that_replaced_it(capsys: pytest.CaptureFixtur
 def test_stats_take_a_pace_only_to_watch(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stats", f"{__name__}:flows", option]) == 1
     assert capsys.readouterr().err == "worker: --every and --count need --watch\n"
-
-
-def test_replay_merges_logs_and_names_the_worker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def line(second: int, event: str, **fields: Any) -> str:
-        facts = {"timestamp": f"2026-11-24T00:00:0{second}Z", "event": event, **fields}
-        return f"worker-1  | {json.dumps(facts)}\n"
-
-    call = {"queue": "q", "by": "c1", "took_ms": 1}
-    first = line(2, "claim", each=[["a", 1, "t", 0]], at_ms=9, lease_ms=9, **call)
-    (tmp_path / "1").write_text(line(1, "started", worker="w1", by=["c1"]) + first + "{no JSON\n")
-    (tmp_path / "2").write_text(
-        line(1, "schedule", each=[["a", "created"], ["b", "created"]], **call | {"by": "api"})
-        + line(3, "task failed", queue="q", id="a", attempt=1)
-        + line(4, "ack", each=[["a", 1, "stale"]], refused=[], **call)
-    )
-    logs = [str(tmp_path / name) for name in "12"]
-    assert cli.main(["replay", *logs, "--task", "a"]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert [each.split("+00:00 ")[-1] for each in told] == [
-        "q:",
-        "api schedule a answer=created",
-        "w1 claim a attempt=1 token=t due_at_ms=0 at_ms=9 lease_ms=9",
-        "(task failed) a attempt=1",
-        "w1 ack a attempt=1 token=stale",
-        "    must not have happened: the token stale holds no lease: w1 holds t",
-        "1 tasks, 1 with a line that must not have happened",
-    ]
-    piped = io.TextIOWrapper(io.BytesIO(b"\xff\n" + first.encode()))
-    monkeypatch.setattr("sys.stdin", piped)
-    assert cli.main(["replay", "-", "--queue", "q"]) == 0
-    assert cli.main(["replay", *logs, "--queue", "other"]) == 1
-    assert "LOG_LEVEL=debug" in capsys.readouterr().err
-    assert cli.main(["replay", "nosuch.log"]) == 1
-    assert (
-        capsys.readouterr().err == "worker: nosuch.log cannot be read: No such file or directory\n"
-    )
 
 
 def test_health_at_what_is_no_port(

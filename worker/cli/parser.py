@@ -10,7 +10,7 @@ import redis
 
 from ..errors import WorkerError
 from ..queue.advice import with_advice
-from . import dead, doctor, health, rebuild, replay, run, stats, tasks, upcoming, workers
+from . import dead, doctor, health, rebuild, run, stats, tasks, upcoming, workers
 from .commands import Commands
 
 PACKAGE = (__package__ or "").rpartition(".")[0]
@@ -41,7 +41,6 @@ exit status:
   2    the command line is wrong
   130  ended by Ctrl-C
   doctor: 0 all is well, 1 there are warnings, 2 there are failures
-  replay: 1 something happened that must not
   health: 0 leave the worker alone, 1 restart it, 3 it does not answer
 """
 
@@ -79,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         help="default: the environment variable REDIS_URL",
     )
     commands = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    for module in (run, health, stats, upcoming, workers, doctor, dead, tasks, rebuild, replay):
+    for module in (run, health, stats, upcoming, workers, doctor, dead, tasks, rebuild):
         module.add_to(commands)
     return parser

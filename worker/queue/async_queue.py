@@ -11,11 +11,11 @@ from ..flow import Due
 from .formats import ids_to_bytes, schedule_args, slices, stats_in, task_to_schedule
 from .keys import Keys
 from .replies import Cancelled, Scheduled, Stats
-from .scripted import Noting, refuse_decoding
+from .scripted import refuse_decoding
 from .scripts import scripts
 
 
-class AsyncDelayQueue(Noting):
+class AsyncDelayQueue:
     """The queue ``name`` on ``client``, for producers in asyncio::
 
         async with connect_async("redis://localhost:6379/0") as client:
@@ -88,13 +88,10 @@ class AsyncDelayQueue(Noting):
 
         Raises ValueError for an id, a due time or a delay that cannot be stored; then nothing is sent.
         """
-        began, tasks, answers = self.environment.clock(), self._kept(tasks), list[Scheduled]()
-        ids = (task[0] for task in tasks)
-        with self._noted_if_lost("schedule", began, ids):
-            for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-                reply = await self._run("schedule", now_ms, *args)
-                answers += [Scheduled(each.decode()) for each in reply]
-        self._note("schedule", began, zip(ids, answers, strict=True))
+        answers = list[Scheduled]()
+        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+            reply = await self._run("schedule", now_ms, *args)
+            answers += [Scheduled(each.decode()) for each in reply]
         return answers
 
     async def cancel(self, task_id: str) -> Cancelled:
@@ -107,12 +104,10 @@ class AsyncDelayQueue(Noting):
 
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
-        began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
-        with self._noted_if_lost("cancel", began, ids):
-            for part in slices(ids_to_bytes(ids)):
-                reply = await self._run("cancel", None, *part)
-                answers += [Cancelled(each.decode()) for each in reply]
-        self._note("cancel", began, zip(ids, answers, strict=True))
+        answers = list[Cancelled]()
+        for part in slices(ids_to_bytes(ids)):
+            reply = await self._run("cancel", None, *part)
+            answers += [Cancelled(each.decode()) for each in reply]
         return answers
 
     async def stats(self, *, now_ms: int | None = None) -> Stats:

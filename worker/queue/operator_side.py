@@ -50,11 +50,9 @@ class OperatorSide(ScriptedQueue):
     def _remove_letters(
         self, script: str, now_ms: int | None, head: list[Any], ids: Iterable[str]
     ) -> list[str]:
-        began, ids, found = self.environment.clock(), self._kept(ids), list[str]()
-        with self._noted_if_lost(script, began, ids):
-            for part in slices(ids_to_bytes(ids), size=REMOVED):
-                found += map(id_to_text, self._run(script, now_ms, *head, *part))
-        self._note(script, began, found)
+        found = list[str]()
+        for part in slices(ids_to_bytes(ids), size=REMOVED):
+            found += map(id_to_text, self._run(script, now_ms, *head, *part))
         return found
 
     def letters(self, ids: Iterable[str], *, with_payloads: bool = True) -> list[Letter]:

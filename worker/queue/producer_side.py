@@ -51,13 +51,10 @@ class ProducerSide(ScriptedQueue):
 
         Raises ValueError for an id, a due time or a delay that cannot be stored.
         """
-        began, tasks, answers = self.environment.clock(), self._kept(tasks), list[Scheduled]()
-        ids = (task[0] for task in tasks)
-        with self._noted_if_lost("schedule", began, ids):
-            for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
-                reply = self._run("schedule", now_ms, *args)
-                answers += [Scheduled(each.decode()) for each in reply]
-        self._note("schedule", began, zip(ids, answers, strict=True))
+        answers = list[Scheduled]()
+        for args in schedule_args(self.keys, tasks, only_if_absent=only_if_absent):
+            reply = self._run("schedule", now_ms, *args)
+            answers += [Scheduled(each.decode()) for each in reply]
         return answers
 
     def cancel(self, task_id: str) -> Cancelled:
@@ -69,10 +66,8 @@ class ProducerSide(ScriptedQueue):
 
         A task that a worker holds is left to that worker; it is not put back if it is not done.
         """
-        began, ids, answers = self.environment.clock(), self._kept(ids), list[Cancelled]()
-        with self._noted_if_lost("cancel", began, ids):
-            for part in slices(ids_to_bytes(ids)):
-                reply = self._run("cancel", None, *part)
-                answers += [Cancelled(each.decode()) for each in reply]
-        self._note("cancel", began, zip(ids, answers, strict=True))
+        answers = list[Cancelled]()
+        for part in slices(ids_to_bytes(ids)):
+            reply = self._run("cancel", None, *part)
+            answers += [Cancelled(each.decode()) for each in reply]
         return answers

@@ -83,7 +83,6 @@ class WorkerSide(ScriptedQueue):
             memory.lost_claims[token] = None
             for each in [*memory.lost_claims][:-MAX_LOST_CLAIMS]:
                 memory.lost_claims.pop(each, None)
-            self._note("claim", asked_at_ms / 1000, (), unanswered=True)
             raise
         for each in lost:
             memory.lost_claims.pop(each, None)
@@ -94,7 +93,6 @@ class WorkerSide(ScriptedQueue):
         next_in_ms = None if next_in_us < 0 else next_in_us / 1000
         tasks = _claimed(token, fields)
         memory.takes_newest = bool(tasks) and not newest
-        self._note("claim", asked_at_ms / 1000, tasks, at_ms=now, lease_ms=lease_ms)
         return Claim(tasks, now, next_in_ms, memory.paused)
 
     def glance(
@@ -150,12 +148,12 @@ class WorkerSide(ScriptedQueue):
         """
         head = [self.keys.wake, _shared_token([task for task, _ in retries])]
         rows = [(task, math.ceil(delay_ms), put) for task, delay_ms in retries]
-        self._settle("retry", now_ms, head, rows, put=put)
+        self._settle("retry", now_ms, head, rows)
 
     def extend(self, tasks: Sequence[Task], lease_ms: int, *, now_ms: int | None = None) -> None:
         """Extend the lease on tasks, of any claims, to ``lease_ms`` from now. Raises LeaseLost as `ack` does."""
         rows = [(task, task.token) for task in tasks]
-        self._settle("extend", now_ms, [lease_ms], rows, lease_ms=lease_ms)
+        self._settle("extend", now_ms, [lease_ms], rows)
 
     def release(self, tasks: Sequence[Task]) -> None:
         """Put tasks of one claim back as they were; nothing is counted. Raises LeaseLost as `ack` does."""
@@ -180,21 +178,14 @@ class WorkerSide(ScriptedQueue):
         head: list[Any],
         rows: list[tuple[Any, ...]],
         size: int = SLICE,
-        **facts: Any,
     ) -> None:
         """Call a script for these rows, each with a task first. Raises LeaseLost for what it returns."""
-        began, lost = self.environment.clock(), list[bytes]()
-        try:
-            for part in slices(rows, size):
-                args = (value for task, *rest in part for value in (id_to_bytes(task.id), *rest))
-                lost += self._run(script, now_ms, *head, *args)
-        except redis.RedisError:
-            self._note(script, began, rows, unanswered=True, **facts)
-            raise
-        refused = [*map(id_to_text, lost)]
-        self._note(script, began, rows, refused=refused, **facts)
-        if refused:
-            raise LeaseLost(refused)
+        lost = list[bytes]()
+        for part in slices(rows, size):
+            args = (value for task, *rest in part for value in (id_to_bytes(task.id), *rest))
+            lost += self._run(script, now_ms, *head, *args)
+        if lost:
+            raise LeaseLost([*map(id_to_text, lost)])
 
     def beat(self, worker_id: str, details: Mapping[str, Any]) -> int:
         """Record that a worker is alive, with details of what it is doing. Returns how many are."""
@@ -225,37 +216,33 @@ class WorkerSide(ScriptedQueue):
         another worker's turn, nothing is done. With ``look_only``, lost tasks are returned but not
         scheduled.
         """
-        began, found, seen = self.environment.clock(), Restored((), 0, 0, paused=False), 0
+        found, seen = Restored((), 0, 0, paused=False), 0
         rows = [
             (checked_id(due.id), math.ceil(due.delay_ms), b"" if look_only else due.payload)
             for due in waiting
         ]
-        ids = (due.id for due in waiting if not look_only)
-        with self._noted_if_lost("restore", began, ids):
-            for part in slices_by_size(rows) if rows else [[]]:
-                turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
-                    "restore",
-                    now_ms,
-                    self.keys.wake,
-                    worker_id,
-                    term_ms,
-                    "" if look_only else "1",
-                    self._pause_to_renew(),
-                    *chain.from_iterable(part),
-                )
-                found = Restored(
-                    found.lost + tuple(map(id_to_text, lost)),
-                    found.due + overdue,
-                    found.parked + (parked if found.parked == seen else 0),
-                    bool(paused),
-                    turn > 0,
-                    found.new_turn or turn == 2,  # noqa: PLR2004  see the script
-                    turn_in_ms,
-                )
-                seen += len(part)
+        for part in slices_by_size(rows) if rows else [[]]:
+            turn, turn_in_ms, paused, overdue, parked, *lost = self._run(
+                "restore",
+                now_ms,
+                self.keys.wake,
+                worker_id,
+                term_ms,
+                "" if look_only else "1",
+                self._pause_to_renew(),
+                *chain.from_iterable(part),
+            )
+            found = Restored(
+                found.lost + tuple(map(id_to_text, lost)),
+                found.due + overdue,
+                found.parked + (parked if found.parked == seen else 0),
+                bool(paused),
+                turn > 0,
+                found.new_turn or turn == 2,  # noqa: PLR2004  see the script
+                turn_in_ms,
+            )
+            seen += len(part)
         self.memory.paused = found.paused
-        if not look_only:
-            self._note("restore", began, found.lost)
         return found
 
     def seed(
@@ -278,12 +265,8 @@ class WorkerSide(ScriptedQueue):
         schedules that are not due yet are removed.
         """
         rows = [*upcoming, *(expected or ())]
-        began = self.environment.clock()
-        with self._noted_if_lost("seed", began, rows[::2]):
-            in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
-        seeded = Seeded(bool(in_force), tuple(map(id_to_text, ids)))
-        self._note("seed", began, seeded.ids)
-        return seeded
+        in_force, *ids = self._run("seed", now_ms, started_at_ms, schedule, *rows)
+        return Seeded(bool(in_force), tuple(map(id_to_text, ids)))
 
     def resign(self, worker_id: str) -> None:
         """Give up the turn to sweep, if it is this worker's."""

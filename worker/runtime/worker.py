@@ -123,8 +123,7 @@ class Worker:
                 if not self._sweepers:
                     raise
         queues = [station.queue for station in self._stations]
-        claimers = [queue.memory.claimer for queue in queues]
-        log.info("started", worker=self.id, queues=[each.name for each in queues], by=claimers)
+        log.info("started", worker=self.id, queues=[each.name for each in queues])
         for station in self._stations:
             station.gate.check()
         # These are joined; the helpers end when their connections are closed.
