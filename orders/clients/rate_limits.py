@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from ipaddress import IPv6Network
 
-from throttled import RateLimitState, Throttled, per_sec
+from throttled import Throttled, per_sec
 from throttled.store import MemoryStore
 
 from orders.errors import TooManyRequests
@@ -26,15 +26,12 @@ class RateLimits:
     def __init__(self, per_second: int, burst: int) -> None:
         self._keys = _buckets(per_second, burst)
         self._wrong_keys = _buckets(WRONG_KEYS_PER_SECOND, WRONG_KEYS_BURST)
-        #: Headers, as draft-ietf-httpapi-ratelimit-headers-10 has them.
-        self.policy = {"RateLimit-Policy": f'"key";q={burst};w={math.ceil(burst / per_second)}'}
 
-    def admit(self, key_id: str) -> dict[str, str]:
-        """Count a request with a key; return the headers that say what is left. Raises TooManyRequests."""
+    def admit(self, key_id: str) -> None:
+        """Count a request with a key. Raises TooManyRequests."""
         result = self._keys.limit(key_id)
         if result.limited:
             raise TooManyRequests(retry_after=math.ceil(result.state.retry_after))
-        return self.policy | {"RateLimit": _header(result.state)}
 
     def admit_stranger(
         self, address: str | None, at: str = "", *, unless: Callable[[], bool] = lambda: False
@@ -58,10 +55,6 @@ def _buckets(per_second: int, burst: int) -> Throttled:
     store = MemoryStore(options={"MAX_SIZE": MOST_CALLERS})
     # Without a timeout: a limit is there to prevent waiting threads.
     return Throttled(using="gcra", quota=per_sec(per_second, burst), store=store, timeout=-1)
-
-
-def _header(state: RateLimitState) -> str:
-    return f'"key";r={state.remaining};t={math.ceil(state.reset_after)}'
 
 
 def _network(address: str | None) -> str:

@@ -34,7 +34,7 @@ def authenticate(scopes: Collection[str]) -> None:
     if key is None or client is None:
         raise Unauthorized
     g.client, (g.key_id, _) = client, parted(key)
-    g.rate_limit = services().rate_limits.admit(g.key_id)
+    services().rate_limits.admit(g.key_id)
     KEY_ID.set(g.key_id)
     check_scopes(client, scopes)
 

@@ -50,8 +50,7 @@ def origin() -> Origin:
 
 
 def _leave(response: Response) -> Response:
-    always = {HEADER: g.request_id, "X-Content-Type-Options": "nosniff"}
-    response.headers.extend(always | g.get("rate_limit", {}))
+    response.headers.extend({HEADER: g.request_id, "X-Content-Type-Options": "nosniff"})
     if response.mimetype == "text/html":
         for name, value in PAGE.items():
             response.headers.setdefault(name, value)

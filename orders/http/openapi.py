@@ -153,23 +153,11 @@ HEADERS: dict[str, Schema] = {
         "How many seconds to wait before trying again.",
         {"type": "integer", "minimum": 1, "maximum": 3600, "examples": [2]},
     ),
-    "RateLimit": _response_header(
-        "How many requests the key has left, and in how many seconds its quota is full again.",
-        _string('"key";r=199;t=1', maxLength=100),
-    ),
-    "RateLimit-Policy": _response_header(
-        "How many requests a key may send in how many seconds.",
-        _string('"key";q=200;w=2', maxLength=100),
-    ),
     "WWW-Authenticate": _response_header(
         "How to authenticate: with a bearer token, or a signature.",
         _string('Bearer realm="orders"', maxLength=200),
     ),
 }
-
-RATE_LIMIT = ["RateLimit", "RateLimit-Policy"]
-#: For responses that may be sent before the key is checked.
-LIMITED = dict.fromkeys(RATE_LIMIT, False)
 
 ANY_VERSION = "The ETag that you read, or * for any."
 VERSIONS = _string("*", pattern=IF_MATCH, minLength=1, maxLength=MAX_IF_MATCH)
@@ -422,8 +410,6 @@ class _Operation:
             names.append("ETag")
         if status == HTTPStatus.OK and "Location" in names:  # of what is new
             names.remove("Location")
-        if contract.scopes is not None:
-            names += RATE_LIMIT
         known = self._schemas[returns.__name__]["description"] if returns else ""
         return {
             "description": description or known,
@@ -491,7 +477,7 @@ def _problem_response(status: int, codes: dict[str, Schema], later: set[str]) ->
         headers["Retry-After"] = later >= codes.keys()
     return {
         "description": problems.title_of(status),
-        "headers": _headers(headers | LIMITED),
+        "headers": _headers(headers),
         "content": {
             PROBLEM: {
                 "schema": {
@@ -519,7 +505,7 @@ def _headers(names: dict[str, bool]) -> Schema:
 
 NOT_MODIFIED = {
     "description": "The version you have is current.",
-    "headers": _headers({"X-Request-ID": True, "ETag": True, **LIMITED}),
+    "headers": _headers({"X-Request-ID": True, "ETag": True}),
 }
 
 

@@ -86,9 +86,8 @@ def test_a_key_used_too_often_is_refused_and_others_are_not(
     with serving(migrated_url, valkey.url, rate_limit_per_second=1, rate_limit_burst=20) as api:
         answers = [api.send("GET", "/v1/orders") for _ in range(100)]
         assert {answer.status_code for answer in answers} == {200, 429}
-        first, last = answers[0], answers[-1]
-        assert first.headers["RateLimit-Policy"] == '"key";q=20;w=20'
-        assert first.headers["RateLimit"] == '"key";r=19;t=1'
+        assert [answer.status_code for answer in answers].count(200) == 20
+        last = answers[-1]
         assert last.content_type == "application/problem+json"
         assert last.get_json()["code"] == "too_many_requests"
         assert last.headers["Retry-After"] == str(last.get_json()["retry_after"]) == "1"

@@ -27,18 +27,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_key_has_a_burst_and_then_its_rate(clock: Clock) -> None:
     limits = RateLimits(2, burst=3)
-    left = [limits.admit("a")["RateLimit"] for _ in range(3)]
-    assert left == ['"key";r=2;t=1', '"key";r=1;t=1', '"key";r=0;t=2']
+    for _ in range(3):
+        limits.admit("a")
     with pytest.raises(TooManyRequests) as refused:
         limits.admit("a")
     assert refused.value.facts == {"retry_after": 1}
-    assert limits.admit("b") == {"RateLimit": '"key";r=2;t=1', "RateLimit-Policy": '"key";q=3;w=2'}
+    limits.admit("b")
     clock.now += 0.5
-    assert limits.admit("a")["RateLimit"] == '"key";r=0;t=2'
+    limits.admit("a")
     with pytest.raises(TooManyRequests):
         limits.admit("a")
     clock.now += 60
-    assert limits.admit("a")["RateLimit"] == '"key";r=2;t=1'
+    for _ in range(3):
+        limits.admit("a")
+    with pytest.raises(TooManyRequests):
+        limits.admit("a")
 
 
 def test_an_address_may_send_so_many_wrong_keys(clock: Clock) -> None:
