@@ -11,7 +11,6 @@ partitions, an idempotency key and a provider's reference are unique in one part
 import argparse
 import random
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess as Process
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -98,9 +96,9 @@ def main() -> None:
     options = parser.parse_args()
     report: Report | None = None
     for kind in options.kinds:
-        with scene() as stage, tempfile.TemporaryDirectory() as archive:
+        with scene() as stage:
             report = report or Report("retention", stage.settings())
-            shop = Shop(stage, Path(archive))
+            shop = Shop(stage)
             if kind == "beside":
                 _beside(shop, report, options.orders // 10, options.seconds)
             else:
@@ -150,7 +148,7 @@ def _beside(shop: "Shop", report: Report, count: int, seconds: float) -> None:
 class Shop:
     """A database with many orders, and the service on it."""
 
-    def __init__(self, stage: Scene, archive: Path) -> None:
+    def __init__(self, stage: Scene) -> None:
         self._stage = stage
         self._settings = Settings(
             database_url=stage.database_url,
@@ -160,7 +158,6 @@ class Shop:
             max_unpaid_orders=0,
             max_held_pieces=0,
             retention_days=DAYS,
-            archive_dir=str(archive),
         )
         self._services = bootstrap(self._settings)
         key = self._services.clients.create_key("bench", ["orders"])

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import redis
@@ -29,7 +28,6 @@ from orders.order.repository import read_order
 from orders.order.service import OrderService
 from orders.providers.service import Providers
 from orders.queues import ATTEMPT_QUEUE, QUEUE, WEBHOOK_QUEUE, Queues
-from orders.retention.archive import Archive
 from orders.retention.service import Retention
 from orders.sql.database import create_engine, create_watching_engine
 from orders.stock.service import StockService
@@ -157,10 +155,7 @@ def bootstrap(settings: Settings, observe: Observer = nobody) -> Services:
         receiving_logins=Bulkhead(max(1, half // 4), ServerBusy),
         webhooks=Webhooks(engine, webhook_scheduler, policy, read_order, observe),
         retention=Retention(
-            engine,
-            partial(orders.describe, versions=None),
-            settings.retention_days,
-            Archive(Path(settings.archive_dir)) if settings.archive_dir else None,
+            engine, partial(orders.describe, versions=None), settings.retention_days
         ),
         queues=Queues(client, queue, engine),
         readiness=SharedRead(lambda: _readiness(orders, client), READY_SECONDS),

@@ -21,15 +21,11 @@ def _ids(_context: object, _parameter: object, given: tuple[str, ...]) -> tuple[
 def erase(order_ids: tuple[str, ...]) -> None:
     """Erase a person's data from orders: client_reference, metadata, and what was sent and received.
 
-    From the database, and from the archive if ARCHIVE_DIR is set here. Amounts and the references at
-    payment providers stay: refunds need them.
+    Amounts and the references at payment providers stay: refunds need them.
     """
     for order_id in order_ids:
         erased = services().retention.erase(order_id)
-        click.echo(
-            f"{order_id}: erased, also from {erased.messages} messages of providers"
-            f" and {erased.files} files of the archive"
-        )
+        click.echo(f"{order_id}: erased, also from {erased.messages} messages of providers")
         if erased.waiting:
             click.echo(
                 f"{order_id}: {erased.waiting} messages wait in the inbox: settle them, then repeat"

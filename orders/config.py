@@ -82,7 +82,6 @@ class Settings:
     retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0
     retention_per_second: Annotated[int, Field(ge=1, le=10_000)] = 100
     #: The folder where orders are written before they are deleted; empty: they are not.
-    archive_dir: str = ""
     #: Whether webhooks may go to private addresses and any port, as on a developer's machine.
     webhook_allow_private: bool = False
     #: What makes a worker stop cancelling by itself, 0 never: how long no API process has served, how far

@@ -269,9 +269,5 @@ class GatewayUnavailable(OrderError):
     """The payment provider does not answer."""
 
 
-class ArchiveUnavailable(OrderError):
-    """The archive cannot be written, so no order is deleted."""
-
-
 class SettingsInvalid(OrderError, ValueError):
     """The settings in the environment are invalid."""

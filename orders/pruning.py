@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import structlog
 
 from orders.bootstrap import Services
-from orders.errors import ArchiveUnavailable, InboxFull
+from orders.errors import InboxFull
 from orders.outages import outages
 from orders.queues import RETENTION_QUEUE
 from orders.sql.statements import FIRST
@@ -62,7 +62,7 @@ class Pruner:
         not_after = datetime.fromtimestamp(min(time.time(), redis_ms / 1000), UTC)
         try:
             deleted = self._services.retention.delete(self._after, self._size, not_after)
-        except (ArchiveUnavailable, InboxFull) as error:
+        except InboxFull as error:
             log.error("no orders deleted", error=str(error))
             raise
         if deleted.orders:

@@ -36,8 +36,8 @@ p = sa.bindparam
 MOST_WAITING = 10_000
 #: What is left of an erased message.
 ERASED = b'{"type": "erased"}'
-#: What has its order's id, and goes with it.
-OF_ORDER = (order_items, order_events, payments, payment_attempts, webhook_deliveries)
+#: What has its order's id, and goes with it, besides payments and their entries.
+OF_ORDER = (order_items, order_events, payment_attempts, webhook_deliveries)
 
 # Orders from here on are kept. Neither a clock of the database's that jumped nor one of ours alone
 # makes an order old.
@@ -122,54 +122,22 @@ def lock(step: Step) -> sa.Select[Any]:
     return sa.select(page.c.id, is_locked.label("is_locked")).order_by(page.c.id)
 
 
-def _deleted(
-    step: Step, table: sa.Table, order_id: Any, condition: sa.ColumnElement[bool]
-) -> sa.FromClause:
-    """Delete rows; each with its order."""
-    row = sa.func.to_json(table.table_valued(), type_=sa.JSON).label("row")
-    more = [table.c.id] if table is payments else []
-    gone = sa.delete(table).where(condition).returning(order_id.label("order_id"), row, *more)
-    return step(f"gone_{table.name}", gone)
-
-
 @Operation
 def delete(step: Step) -> sa.Select[Any]:
-    """Delete orders that are locked and may still go, with all that belongs to them.
+    """Delete orders that are locked and may still go, with all that belongs to them. Returns their ids.
 
-    It sees what was committed until they were locked. Returns each order's rows as JSON, by table.
+    It sees what was committed until they were locked.
     """
-    gone = _deleted(step, orders, orders.c.id, one_of(orders.c.id, ids("for_ids")) & MAY_GO)
-    parts = {orders: gone} | {
-        table: _deleted(
-            step, table, table.c.order_id, one_of(table.c.order_id, sa.select(gone.c.order_id))
-        )
-        for table in OF_ORDER
-    }
-    paid = parts[payments]
-    order_of = sa.select(paid.c.order_id).where(paid.c.id == payment_entries.c.payment_id)
-    parts[payment_entries] = _deleted(
-        step,
-        payment_entries,
-        order_of.scalar_subquery(),
-        one_of(payment_entries.c.payment_id, sa.select(paid.c.id)),
-    )
-    rows = sa.union_all(
-        *(
-            sa.select(part.c.order_id, text_literal(table.name).label("name"), part.c.row)
-            for table, part in parts.items()
-        )
-    ).subquery("rows")
-    lists = (
-        sa.select(rows.c.order_id, rows.c.name, sa.func.json_agg(rows.c.row).label("rows"))
-        .group_by(rows.c.order_id, rows.c.name)
-        .subquery("lists")
-    )
-    document = sa.cast(sa.func.json_object_agg(lists.c.name, lists.c.rows), sa.Text)
-    return (
-        sa.select(lists.c.order_id, document.label("json"))
-        .group_by(lists.c.order_id)
-        .order_by(lists.c.order_id)
-    )
+    is_gone = one_of(orders.c.id, ids("for_ids")) & MAY_GO
+    gone = step("gone", sa.delete(orders).where(is_gone).returning(orders.c.id))
+    for table in OF_ORDER:
+        of_gone = one_of(table.c.order_id, sa.select(gone.c.id))
+        step(f"gone_{table.name}", sa.delete(table).where(of_gone))
+    of_gone = one_of(payments.c.order_id, sa.select(gone.c.id))
+    paid = step("gone_payments", sa.delete(payments).where(of_gone).returning(payments.c.id))
+    of_paid = one_of(payment_entries.c.payment_id, sa.select(paid.c.id))
+    step("gone_entries", sa.delete(payment_entries).where(of_paid))
+    return sa.select(gone.c.id)
 
 
 # The bodies of messages that wait for a person.

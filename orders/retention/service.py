@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from orders.errors import InboxFull, OrderNotFound
 from orders.retention import repository
-from orders.retention.archive import Archive
 from orders.retention.domain import named_in
 from orders.retention.repository import MOST_WAITING
 from orders.sql.errors import retried
@@ -37,28 +36,23 @@ class Erased(NamedTuple):
     """Where else personal data was erased, and how many messages still have some."""
 
     messages: int
-    files: int
     waiting: int
 
 
 class Retention(Service):
     """Deletes a batch at a time; erases one order at a time."""
 
-    def __init__(
-        self, engine: sa.Engine, describe: Describe, days: int, archive: Archive | None
-    ) -> None:
+    def __init__(self, engine: sa.Engine, describe: Describe, days: int) -> None:
         super().__init__(engine)
         self._describe = describe
         self._days = days
-        self._archive = archive
 
     @retried
     def delete(self, after_id: str, most: int, not_after: datetime) -> Deleted:
         """Delete those of the next orders after a position that are old enough and done with.
 
         An order counts as old when it was placed, and last changed, so many days ago: by the database's
-        clock, and by ``not_after``. What is deleted is in the archive before that is committed. Raises
-        ArchiveUnavailable and InboxFull, with nothing deleted.
+        clock, and by ``not_after``. Raises InboxFull, with nothing deleted.
         """
         if not self._days:
             return Deleted(0, None)
@@ -74,16 +68,12 @@ class Retention(Service):
             page = sql.do(repository.lock, after_id=after_id, page_size=most, **values)
             locked = [row.id for row in page if row.is_locked]
             gone = sql.do(repository.delete, for_ids=locked, **values) if locked else []
-            # Between JSON's tokens, a line break is a space.
-            documents = {row.order_id: row.json.replace("\n", " ") for row in gone}
-            if documents and self._archive:
-                self._archive.write(documents)
-        return Deleted(len(documents), page[-1].id if len(page) == most else None)
+        return Deleted(len(gone), page[-1].id if len(page) == most else None)
 
     def erase(self, order_id: str) -> Erased:
         """Erase a person's data from an order and from what is kept of it. Repeating it is harmless.
 
-        Raises OrderNotFound if there is no trace of it, ArchiveUnavailable.
+        Raises OrderNotFound if there is no trace of it.
         """
         with self._reading() as sql:
             names = sql.run(repository.GET_NAMES, for_id=order_id).all()
@@ -94,16 +84,10 @@ class Retention(Service):
                 self._describe(client_id, order_id, NO_DETAILS)
             with self._autocommit() as sql:
                 sql.run(repository.FORGET_SENT, for_id=order_id)
-        # An order that is being deleted is in the archive before it is gone from the tables.
-        archived = self._archive.erase(order_id) if self._archive else []
-        for rows in archived:
-            client_id = rows["orders"][0]["client_id"]
-            paid = rows.get("payments", []) + rows.get("payment_attempts", [])
-            references |= {row["reference"] for row in paid}
         messages, waiting = self._erase_messages(order_id, client_id, references)
         if client_id is None and not messages and not waiting:
             raise OrderNotFound
-        return Erased(messages, len(archived), waiting)
+        return Erased(messages, waiting)
 
     def _erase_messages(
         self, order_id: str, client_id: str | None, references: set[Any]

@@ -1,24 +1,17 @@
 """Old orders are deleted with all that belongs to them, once nothing is left to do about them."""
 
-import gzip
-import json
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from devtools.valkey import Valkey
-from orders.errors import ArchiveUnavailable, InboxFull, OrderNotFound
+from orders.errors import InboxFull, OrderNotFound
 from orders.pruning import Pruner
 from orders.retention import repository
-from orders.retention.archive import Archive
 from orders.retention.domain import named_in
 from orders.sql.expressions import Instant
 from orders.sql.ids import first_id_from
@@ -40,9 +33,8 @@ OF_ORDERS = (
 class Attic:
     """A service that keeps orders for a month, in a process whose clock says so, too."""
 
-    def __init__(self, api: Api, archive: Path) -> None:
-        self.api, self.archive = api, archive
-        self.services = api.services
+    def __init__(self, api: Api) -> None:
+        self.api, self.services = api, api.services
         self.bank = Provider(api)
 
     def place(self, **body: Any) -> str:
@@ -101,23 +93,15 @@ class Attic:
             }
         return {name: count for name, count in counts.items() if count}
 
-    def archived(self) -> list[dict[str, Any]]:
-        """What the documented command reads."""
-        files = sorted(self.archive.glob("*.jsonl.gz"))
-        texts = [gzip.decompress(each.read_bytes()) for each in files]
-        return [json.loads(line) for text in texts for line in text.split(b"\n") if line]
-
 
 @pytest.fixture
 def attic(
-    tmp_path: Path,
     migrated_url: str,
     valkey: Valkey,
     redis_client: object,  # noqa: ARG001  empties it
 ) -> Iterator[Attic]:
-    settings = {"retention_days": DAYS, "archive_dir": str(tmp_path)}
-    with serving(migrated_url, valkey.url, **settings) as api:
-        yield Attic(api, tmp_path)
+    with serving(migrated_url, valkey.url, retention_days=DAYS) as api:
+        yield Attic(api)
 
 
 # -- which orders go -----------------------------------------------------------------------
@@ -193,7 +177,7 @@ def test_an_order_with_something_left_to_do_is_kept(
     values = {"mentioned": attic.mentioned(), "kept_ms": 0, "not_after": datetime.now(UTC)}
     with attic.services.engine.begin() as connection:
         assert repository.delete(connection, for_ids=attic.ids(), **values) == []
-    assert (attic.rows(), attic.archived()) == (before, [])
+    assert attic.rows() == before
 
 
 @pytest.mark.parametrize("make", GONE)
@@ -203,11 +187,8 @@ def test_an_old_order_goes_with_all_that_belongs_to_it(
     attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
     make(attic)
     attic.age()
-    before = attic.rows()
     assert attic.delete() == 1
     assert attic.rows() == {}
-    [document] = attic.archived()
-    assert {name: len(rows) for name, rows in document.items()} == before
     assert attic.delete() == 0
 
 
@@ -229,7 +210,7 @@ def test_an_order_that_somebody_works_on_is_skipped(attic: Attic) -> None:
     attic.paid("tx-1")
     attic.paid("tx-2")
     attic.age()
-    first, second = attic.ids()
+    first, _ = attic.ids()
     locks = (
         sa.select(orders).where(orders.c.id == first).with_for_update(key_share=True),
         sa.select(order_events).where(order_events.c.order_id == first).with_for_update(),
@@ -239,52 +220,7 @@ def test_an_order_that_somebody_works_on_is_skipped(attic: Attic) -> None:
             connection.execute(lock)
             assert attic.delete() == (lock is locks[0])
     assert attic.delete() == 1
-    assert [each["orders"][0]["id"] for each in attic.archived()] == [first, second]
-
-
-# -- the archive ---------------------------------------------------------------------------
-
-
-def test_nothing_is_deleted_that_is_not_in_the_archive(
-    attic: Attic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attic.paid()
-    attic.age()
-    before = attic.rows()
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("orders.retention.archive.os.fsync", full)
-        with pytest.raises(ArchiveUnavailable, match="No space left"):
-            attic.delete()
-    assert (attic.rows(), [*attic.archive.iterdir()]) == (before, [])
-    assert attic.delete() == 1
-
-
-def test_an_order_archived_by_a_process_that_died_is_one_file(
-    attic: Attic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attic.paid()
-    attic.age()
-    with attic.services.engine.begin() as connection:  # as another program might write it
-        written = sa.text("UPDATE orders SET metadata = CAST(:text AS json)")
-        connection.execute(written, {"text": '{"a":\n"\u2028\\n"}'})
-    write = attic.services.retention._archive.write  # type: ignore[union-attr]
-
-    def die(documents: Any) -> None:
-        write(documents)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(attic.services.retention._archive, "write", die)
-        with pytest.raises(KeyboardInterrupt):
-            attic.delete()
-    assert len(attic.archived()) == 1
-    assert attic.delete() == 1
-    [document] = attic.archived()
-    assert document["orders"][0]["metadata"] == {"a": "\u2028\n"}
+    assert attic.ids() == []
 
 
 def test_a_full_inbox_keeps_every_order(attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,14 +236,13 @@ PERSON = "ada@example.org"
 
 
 def personal(attic: Attic) -> bytes:
-    """All that is kept in the database and in the archive."""
+    """All that is kept."""
     with attic.services.engine.connect() as connection:
         tables = [connection.execute(sa.select(each)).all() for each in metadata.sorted_tables]
-    bodies = [gzip.decompress(each.read_bytes()) for each in attic.archive.glob("*.gz")]
-    return b"".join([repr(tables).encode(), *bodies])
+    return repr(tables).encode()
 
 
-@pytest.mark.parametrize("state", ["unpaid", "paid", "archived"])
+@pytest.mark.parametrize("state", ["unpaid", "paid"])
 def test_a_person_is_erased_wherever_the_order_is(attic: Attic, state: str) -> None:
     attic.api.send("POST", "/v1/webhooks", {"url": "https://a.example"})
     body = {"client_reference": PERSON, "metadata": {"mail": PERSON}}
@@ -317,66 +252,14 @@ def test_a_person_is_erased_wherever_the_order_is(attic: Attic, state: str) -> N
         attic.bank.refunded("tx-1", note=PERSON)
     with attic.services.engine.begin() as connection:
         connection.execute(sa.update(webhook_deliveries).values(last_body=PERSON))
-    other = attic.paid("tx-2", metadata={"mail": "bob"})
-    if state == "archived":
-        attic.age()
-        assert attic.delete() == 2
-        order_id = attic.archived()[0]["orders"][0]["id"]
+    attic.paid("tx-2", metadata={"mail": "bob"})
     assert PERSON.encode() in personal(attic)
     erase = attic.api.app.test_cli_runner().invoke
     done = erase(args=["erase", order_id])
     assert done.exit_code == 0, done.output
     assert PERSON.encode() not in personal(attic)
-    assert (b"bob" in personal(attic)) == bool(other)
+    assert b"bob" in personal(attic)
     assert erase(args=["erase", order_id]).exit_code == 0
-
-
-@pytest.mark.parametrize("moment", ["GET_NAMES", "FORGET_SENT"])
-def test_an_order_is_erased_while_it_goes_to_the_archive(
-    attic: Attic, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """It is deleted just before erasing looks for it, or just before it is changed."""
-    attic.paid(client_reference=PERSON)
-    attic.age()
-    [order_id] = attic.ids()
-    retention, deleted = attic.services.retention, []
-    describe, reading = retention._describe, retention._reading
-
-    def go(call: Any) -> Any:
-        def late(*args: Any) -> Any:
-            deleted.append(attic.delete())
-            return call(*args)
-
-        return late
-
-    with monkeypatch.context() as patch:
-        if moment == "GET_NAMES":
-            patch.setattr(retention, "_reading", go(reading))
-        else:
-            patch.setattr(retention, "_describe", go(describe))
-        assert retention.erase(order_id).files == 1
-    assert deleted == [1]
-    assert PERSON.encode() not in personal(attic)
-
-
-def test_two_erase_in_one_file_and_neither_undoes_the_other(attic: Attic) -> None:
-    for n in range(2):
-        attic.paid(f"tx-{n}", client_reference=PERSON)
-    attic.age()
-    both = attic.ids()
-    assert attic.delete() == 2
-    archive = Archive(attic.archive)
-    inner, meet = archive._replace, threading.Barrier(2)
-
-    def together(*args: Any) -> None:
-        with suppress(threading.BrokenBarrierError):
-            meet.wait(0.2)  # only if both have read the file
-        inner(*args)
-
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
-        patch.setattr(archive, "_replace", together)
-        assert [len(found) for found in pool.map(archive.erase, both)] == [1, 1]
-    assert PERSON.encode() not in personal(attic)
 
 
 def test_a_message_that_waits_is_erased_once_it_is_settled(attic: Attic) -> None:
@@ -386,7 +269,7 @@ def test_a_message_that_waits_is_erased_once_it_is_settled(attic: Attic) -> None
     assert PERSON.encode() in personal(attic)
     [message] = attic.services.providers.messages("waiting", page_size=9)
     attic.services.providers.dismiss(message.id)
-    assert attic.services.retention.erase(order_id) == (1, 0, 0)
+    assert attic.services.retention.erase(order_id) == (1, 0)
     assert PERSON.encode() not in personal(attic)
 
 
@@ -445,8 +328,8 @@ def test_a_run_ends_before_the_next_but_one_begins(attic: Attic) -> None:
     assert len(attic.ids()) == 1
 
 
-def test_orders_are_kept_unless_days_are_set(api: Api, tmp_path: Path) -> None:
-    attic = Attic(api, tmp_path)
+def test_orders_are_kept_unless_days_are_set(api: Api) -> None:
+    attic = Attic(api)
     attic.paid()
     attic.age(36_500)
     assert attic.delete() == 0

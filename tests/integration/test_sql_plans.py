@@ -969,7 +969,7 @@ def test_old_orders_are_deleted_without_statistics(
     monkeypatch.setattr("orders.retention.service.DAY_MS", 1)
 
     def use(shop: Shop) -> None:
-        retention = Retention(shop.engine, lambda *_: None, days=1, archive=None)
+        retention = Retention(shop.engine, lambda *_: None, days=1)
         moment = OLDEST + timedelta(seconds=COUNT // 4)
         deleted = retention.delete(FIRST.id, 500, moment)
         assert deleted.orders >= PAGE

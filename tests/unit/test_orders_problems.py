@@ -95,9 +95,8 @@ def test_an_unnamed_status_is_a_problem_all_the_same() -> None:
 
 
 def test_every_error_that_a_request_can_meet_has_a_status() -> None:
-    # Only a worker asks gateways and deletes orders, and without settings there is no service.
+    # Only a worker asks gateways, and without settings there is no service.
     elsewhere = {errors.GatewayUnavailable, errors.SettingsInvalid}
-    elsewhere |= {errors.ArchiveUnavailable}
     assert {each for each in EVERY if problems.status_of(each) == 500} == elsewhere
     assert len({each.code for each in EVERY}) == len(EVERY)
     assert all(each.__doc__ for each in EVERY)
